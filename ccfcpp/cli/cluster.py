@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.options import Asked, ShowProfile, running
+from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.config import ClusterConfig
@@ -19,8 +16,6 @@ from ccfcpp.clustering.judged import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import Given
@@ -28,16 +23,6 @@ from ccfcpp.runs.given import Given
 if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.runs.paths import Summary
-
-From = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="RUN",
-        help="Go on from a finished run of fed-scan, with new clients and more clusters; its own "
-        "keep their numbers. The data set is then that of the new clients, a folder for each.",
-    ),
-]
 
 _SHOWN_BESIDE = 4
 """Numbers of clusters on either side of the one that was found."""
@@ -87,22 +72,17 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
 
 def _going_on(run: Path, asked: Asked, given: Given) -> Path:
     """Make the folder of a run that goes on from a finished one."""
-    values: Tree = functools.reduce(merge, given.layers, {})
+    values = of_growth(asked, given)
     newcomers = values.pop("dataset", None)
-    if newcomers is None or "clusters" not in values:
+    if newcomers is None:
         raise UsageError(
-            "--from needs the newcomers' images or vectors by --dataset, and by --clusters how "
-            "many clusters there are then"
+            "--from needs --dataset: where the newcomers' images or vectors lie, a folder for each"
         )
-    if asked.resume:
-        raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
     if "partition" in values:
         raise UsageError(
             "--from takes each folder of --dataset for a new client, or the whole where it has "
             "none: leave the partition out"
         )
-    if given.rounds is not None:
-        raise UsageError("--rounds does not go with --from: give --set scan.steps")
     from ccfcpp.clustering.going_on import run_with
 
     return run_with(run, newcomers, values, asked.out)

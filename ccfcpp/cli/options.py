@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from ccfcpp.cli import flags
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, parse_assignments, read_configs
+from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, as_tree
 
 Config = Annotated[
@@ -32,6 +34,15 @@ Settings = Annotated[
 ]
 Seeds = Annotated[
     int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
+]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Go on from a finished run of fed-scan, with new clients and more clusters, which "
+        "--clusters counts; its own keep their numbers.",
+    ),
 ]
 ShowProfile = Annotated[bool, typer.Option("--profile", help="Say in the end where the time went.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
@@ -63,6 +74,22 @@ class Asked:
         options = {flag.key: flag.option for flag in table if flag.key not in keys}
         files = tuple(read_configs(self.config or [], groups))
         return Given(files, merge(as_tree(named), assigned), rounds, options)
+
+
+def of_growth(asked: Asked, given: Given) -> Tree:
+    """The settings of a run that goes on from a finished one.
+
+    Raises:
+        UsageError: There is no number of clusters, or an option does not fit.
+    """
+    values: Tree = functools.reduce(merge, given.layers, {})
+    if "clusters" not in values:
+        raise UsageError("--from needs --clusters: how many there are with the new ones")
+    if asked.resume:
+        raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
+    if given.rounds is not None:
+        raise UsageError("--rounds does not go with --from: give --set scan.steps")
+    return values
 
 
 def grouped(command: flags.Command) -> flags.Command:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
-from ccfcpp.cli.options import Asked, running
+from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
@@ -24,7 +27,7 @@ from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.given import Given, as_tree
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 
@@ -62,12 +65,15 @@ def serve(
     task: Annotated[
         Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
     ] = "cluster",
+    run: From = None,
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
     given = asked.given(_FLAGS, task)
     with terminal.usage_errors():
+        if run is not None:
+            asked, given = _going_on(run, asked, given), Given()
         given = given if asked.resume else given.above(_OWN_IMAGES)
         opening = pipeline.open(given, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
@@ -77,6 +83,14 @@ def serve(
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
+
+
+def _going_on(run: Path, asked: Asked, given: Given) -> Asked:
+    """Make the folder of a run that goes on from a finished one; it is then resumed."""
+    from ccfcpp.deployment.server.going_on import run_with_clients
+
+    out = run_with_clients(run, of_growth(asked, given), asked.out)
+    return replace(asked, out=out, resume=True)
 
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
@@ -167,6 +181,11 @@ def _gathered(
         attendance.joined(now.members)
 
     late = Latecomers(link, enrolment, admitted, timeouts, attendance.told, grew, roster)
+    if opening.goes_on and waits_for_newcomers(opening):
+        newest = least and max(1, least - len(enrolment.members))
+        console.print(attendance.awaits(late.names, newest))
+        with attendance.shown():
+            enrolment = late.gathered(newest)
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(
         lambda chosen: enrolment.experiment(
@@ -177,6 +196,12 @@ def _gathered(
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
         console.print(line)
     return experiment, folder
+
+
+def waits_for_newcomers(opening: Opening[M]) -> bool:
+    """Whether a run goes on from a finished one, and has not begun."""
+    begun = RunPaths(opening.path).metrics.exists()
+    return isinstance(opening.config, ClusterConfig) and opening.config.grows and not begun
 
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:

@@ -25,6 +25,7 @@ class Problem:
         device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
         fewest: The least that k may be, where it is to be found; 0 where it is known.
+        grows: Whether there may be clients that come later, with clusters of their own.
     """
 
     config: MethodConfig
@@ -33,6 +34,7 @@ class Problem:
     device: torch.device
     samples: int = 0
     fewest: int = 0
+    grows: bool = False
 
     @property
     def has_vectors(self) -> bool:

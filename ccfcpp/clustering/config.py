@@ -160,6 +160,11 @@ class ClusterConfig(MethodConfig):
             return 0
         return _FEWEST if self.clusters == AUTO else int(self.clusters.partition("-")[0])
 
+    @property
+    def grows(self) -> bool:
+        """Whether clients that come later may bring clusters; their centres are no sums."""
+        return bool(self.data.newcomers) and not self.privacy.is_on
+
     def most_clusters(self, samples: int, classes: int, unit: str = "image") -> int:
         """The number of clusters of so many samples; where it is to be found, the largest.
 

@@ -100,6 +100,7 @@ class ClusteringExperiment(Experiment[Any]):
             self.device,
             sum(map(len, self.clients)),
             config.fewest_clusters,
+            config.grows,
         )
         self.algorithm = made(self.problem)
         self.check()

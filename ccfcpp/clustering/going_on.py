@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.finished import finished_run
@@ -14,13 +15,20 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from ccfcpp.clustering.scan.algorithm import FedScan
+    from ccfcpp.clustering.scan.messages import ScanState
+    from ccfcpp.clustering.scan.newcomers import GrowingState
     from ccfcpp.core.config import Tree
+    from ccfcpp.core.randomness import Randomness
 
 _SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
 """Of a finished run's, for the one that goes on from it."""
 
 _FASTER = 2.0
 """Times the finished run's rate of matrices: steps are few."""
+
+SERVE = "go on from it by ccfcpp serve --from"
+"""What to do about a finished run whose images are on other machines."""
 
 _MAY_DIFFER = (
     "clusters", "device", "track", "evaluate_every", "data.skip", "scan.steps", "scan.batch",
@@ -49,41 +57,87 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
             folder is taken.
     """
     from ccfcpp.clustering.experiment import ClusteringExperiment
-    from ccfcpp.clustering.scan.algorithm import FedScan
-    from ccfcpp.clustering.scan.newcomers import extended
-    from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-    folder = finished_run(path, "a run that goes on from it")
-    saved = folder.saved_config(ClusterConfig)
-    _check(path, saved, given)
+    folder = finished_run(path, "a run that goes on from it", SERVE)
+    check_from(folder, given)
+    numbers = range(folder.read_summary()["clients"])
+    config = later_config(folder, newcomers, given, numbers)
     path = path.resolve()
     new = RunFolder(out or path.with_name(f"{path.name}-with-{Path(newcomers).stem}"))
     new.refuse_if_taken()
-    summary = folder.read_summary()
-    there = {one["client"] for one in summary["participants"]}
-    absent = sorted(set(range(summary["clients"])) - there)
-    kind = type(saved)
-    later = _later(saved, newcomers, absent)
-    config = validate(kind, stack(kind, saved.model_dump(mode="json"), later, given))
     experiment = ClusteringExperiment(config)
-    algorithm = experiment.algorithm
-    assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
-    checkpoint = load_checkpoint(folder.checkpoint, algorithm.state_type, experiment.device)
-    others = [one for one in experiment.clients if one.id >= summary["clients"]]
-    least = config.privacy.smallest_count
-    state = extended(algorithm, checkpoint.state, others, least, experiment.randomness)
+    state = first_state(folder, experiment.algorithm, numbers, experiment.randomness)
+    create(new, config, state)
+    return new.path
+
+
+def later_config(
+    finished: RunFolder, newcomers: str, given: Tree, numbers: Iterable[int]
+) -> ClusterConfig:
+    """The settings of a run that goes on from a finished one, whose clients have these numbers."""
+    saved = finished.saved_config(ClusterConfig)
+    there = {one["client"] for one in finished.read_summary()["participants"]}
+    absent = sorted(set(numbers) - there)
+    kind, later = type(saved), _later(saved, newcomers, absent)
+    return validate(kind, stack(kind, saved.model_dump(mode="json"), later, given))
+
+
+def first_state(
+    finished: RunFolder, algorithm: Any, numbers: Iterable[int], randomness: Randomness
+) -> GrowingState:
+    """The state in which a run of an algorithm goes on from a finished one.
+
+    Raises:
+        UsageError: There would be no new clusters.
+    """
+    from ccfcpp.clustering.scan.newcomers import GrowingScan, to_grow
+    from ccfcpp.engine.checkpoint import load_checkpoint
+
+    assert isinstance(algorithm, GrowingScan)  # as on images, and vectors as they are
+    device = algorithm.problem.device
+    last = load_checkpoint(finished.checkpoint, algorithm.state_type, device).state
+    _check_more(algorithm, last)
+    return to_grow(algorithm.initial_state(randomness), last, numbers)
+
+
+def create(
+    new: RunFolder,
+    config: ClusterConfig,
+    state: GrowingState,
+    add: Callable[[RunFolder], None] = lambda folder: None,
+) -> None:
+    """Make the folder of a run that goes on in a state; ``add`` writes more files into it."""
+    from ccfcpp.engine.checkpoint import Checkpoint, save_checkpoint
+
     # A folder without its checkpoint would begin from nothing when it is resumed.
     new.path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
         whole = RunFolder.create(Path(place) / "run", config)
         save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
+        add(whole)
         whole.path.rename(new.path)
-    return new.path
 
 
-def _check(path: Path, saved: ClusterConfig, given: Tree) -> None:
-    """Refuse a run from which none can go on, and settings that are not the new run's to choose."""
-    why = ""
+def _check_more(algorithm: FedScan, finished: ScanState) -> None:
+    """Refuse a run that would have no new clusters."""
+    from ccfcpp.clustering.scan.server import snapshot
+
+    groups = snapshot(finished).groups
+    known, wanted = int(groups.max()) + 1, algorithm.problem.clusters
+    if wanted <= known or algorithm.overclusters <= len(groups):
+        raise UsageError(
+            f"clusters = {wanted} is no more than the {known} of the finished run: give more; "
+            "images of its clusters need no training (ccfcpp predict)"
+        )
+
+
+def check_from(finished: RunFolder, given: Tree) -> None:
+    """Refuse a run from which none can go on, and settings that are not the new run's to choose.
+
+    Raises:
+        UsageError: In one line, what to do instead.
+    """
+    path, saved, why = finished.path, finished.saved_config(ClusterConfig), ""
     if saved.method != "fed-scan":
         why = f"is of {saved.method}: run it again with --method fed-scan"
     elif saved.fewest_clusters:

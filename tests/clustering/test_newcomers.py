@@ -19,13 +19,14 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.finished import run_without
 from ccfcpp.clustering.going_on import run_with
 from ccfcpp.clustering.scan.newcomers import gathered, heads_at, unexplained
-from ccfcpp.core.config import Tree
-from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.config import AvailabilityConfig, Tree
+from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import generator_of
 from ccfcpp.data import ImageData
 from ccfcpp.data.joining import joined
 from ccfcpp.data.vectors import VectorData
+from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support.clustering import digits, tiny
@@ -130,7 +131,8 @@ def test_newcomers_that_hold_the_same_have_one_new_cluster() -> None:
     known, place = torch.zeros(1, 4), torch.full((4,), 20.0)
     held = [place + torch.randn(size, 4, generator=generator) for size in (9, 30)]
     found = [unexplained(own, known, 2, generator) for own in held]
-    starts = gathered(found, 1, least=1, seed=0)
+    points, sizes = (torch.cat([getattr(one, n) for one in found]) for n in ("centroids", "sizes"))
+    starts = gathered(points, sizes, 1, seed=0)
     torch.testing.assert_close(starts, torch.cat(held).mean(dim=0, keepdim=True))
 
 
@@ -151,8 +153,8 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--clusters", "5"), "--from needs the newcomers' images or vectors by --dataset"),
-        (("--dataset", "NEW"), "by --clusters how many clusters there are then"),
+        (("--clusters", "5"), "--from needs --dataset: where the newcomers' images"),
+        (("--dataset", "NEW"), "--from needs --clusters: how many there are"),
         (("--dataset", "NEW", "--clusters", "3"), "3 is no more than the 3 of the finished run"),
         (("--dataset", "NEW", "--clusters", "5", "--p", "1"), "leave the partition out"),
         (("--dataset", "NEW", "--clusters", "5", "--rounds", "9"), "give --set scan.steps"),
@@ -161,7 +163,6 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
         (("--dataset", "NEW", "--clusters", "5", "--set", "scan.hidden=8"), "scan.hidden cannot"),
         (("--dataset", "NEW", "--clusters", "5", "--secure-sums"), "--secure-sums cannot"),
         (("--dataset", "NEW", "--clusters", "5", "--seed", "7"), "seed cannot differ from that of"),
-        (("--dataset", "FEW", "--clusters", "5"), "hold images for 1 of the 2 new heads"),
     ],
 )
 def test_refused(
@@ -173,11 +174,7 @@ def test_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     new = write(tmp_path / "new.npz", 6)
-    arrays = np.load(new)
-    few = tmp_path / "few.npz"
-    np.savez(few, images=arrays["images"][:1], labels=arrays["labels"][:1])
-    places = {"NEW": new, "FEW": str(few)}
-    given = [places.get(word, word) for word in words]
+    given = [new if word == "NEW" else word for word in words]
     out = "--out", str(tmp_path / "on")
     monkeypatch.setattr("sys.argv", ["ccfcpp", "cluster", "--from", str(before), *given, *out])
     with pytest.raises(SystemExit) as end:
@@ -185,6 +182,32 @@ def test_refused(
     assert end.value.code == 2
     assert reason in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "on").exists()
+
+
+def test_newcomers_that_hold_too_little_end_the_run(before: Path, tmp_path: Path) -> None:
+    arrays = np.load(write(tmp_path / "new.npz", 6))
+    few = tmp_path / "few.npz"
+    np.savez(few, images=arrays["images"][:1], labels=arrays["labels"][:1])
+    path = run_with(before, str(few), {"clusters": 5}, tmp_path / "on")
+    with pytest.raises(FederationError, match="hold images for 1 of the 2 new heads"):
+        went_on(path)
+
+
+def test_newcomers_centres_are_traffic(before: Path, tmp_path: Path) -> None:
+    new = write(tmp_path / "new.npz", 6, clients=True)
+    path = run_with(before, new, {"clusters": 4, "scan": {"steps": 4}}, tmp_path / "on")
+    config = RunFolder(path).saved_config(ClusterConfig)
+    config = config.model_copy(update={"availability": AvailabilityConfig(without=(0, 1, 2))})
+    experiment = ClusteringExperiment(config)
+    checkpoint = load_checkpoint(
+        RunFolder(path).checkpoint, experiment.algorithm.state_type, experiment.device
+    )
+    first = experiment.algorithm.exchanges(0, checkpoint.state)[0]
+    state, report = experiment.federation().run_works([first], checkpoint.state, 0)
+    # A centre of 32 numbers, and the size of its cluster.
+    assert report.bytes_up == 32 * 4 + 8
+    assert state.grown is None
+    assert len(state.groups) == 4
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_settings_without_effect_are_refused(
         ([], "clusters is not given: give --clusters"),
         (
             ["--clusters", 3, "--set", "data.newcomers=[new/]"],
-            "data.newcomers has no effect over a network: leave it out",
+            "data.newcomers is given by --from alone: leave it out",
         ),
         # What a preset has for other systems is no fault of its user.
         *(

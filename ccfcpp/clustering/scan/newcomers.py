@@ -1,24 +1,38 @@
 """A finished run goes on with newcomers, and with clusters for what they alone hold.
 
-Encoder and known heads stay, so that known clusters keep their numbers. Each newcomer clusters what
-these do not explain, and sends the centres and their sizes; new heads begin there. With random
-heads new clusters do not find their images in a few steps, since known ones have taken them.
+Encoder and known heads stay, so that known clusters keep their numbers. Before the first step each
+newcomer clusters what these do not explain, and sends the centres and their sizes; new heads begin
+there. With random heads new clusters do not find their images in a few steps, since known ones have
+taken them.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.messages import ScanState
-from ccfcpp.clustering.scan.server import snapshot
-from ccfcpp.core.errors import UsageError
+from ccfcpp.clustering.scan.representations import LatentSpace
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.parts import Count, Form, Rows, Spec, Votes
+from ccfcpp.engine.payload import check_counts
+from ccfcpp.models.state import ModelState
 
 _HEAD = ("head.weight", "head.bias")
 _STARTS, _ITERATIONS = 5, 25
@@ -28,61 +42,209 @@ _MARGIN = 1.0
 """By how much a new head's logit exceeds all known ones together, at its own centre."""
 
 
-def extended(
-    algorithm: FedScan,
-    state: ScanState,
-    newcomers: Sequence[Client],
-    least: int,
-    randomness: Randomness,
-) -> ScanState:
-    """Make the state with which a run with more clusters goes on.
+@dataclass(frozen=True)
+class Grown:
+    """What a run that goes on from a finished one knows of it, until it has heads of its own.
+
+    Attributes:
+        weight: Of the finished run's heads, of shape (m, d).
+        bias: Theirs, of shape (m,).
+        groups: The cluster of each, int64 of shape (m,).
+        clients: Numbers of the clients that took part in it, int64.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    groups: Tensor
+    clients: Tensor
+
+
+@dataclass(frozen=True)
+class GrowingState(ScanState):
+    """The state of a run that goes on.
+
+    Attributes:
+        grown: None once the new clusters are found.
+    """
+
+    grown: Grown | None = None
+
+
+@dataclass(frozen=True)
+class KnownCentres:
+    """Where the known clusters lie.
+
+    Attributes:
+        model: The network's parameters and running statistics.
+        version: How many steps it has come through.
+        centres: Mean latents, of shape (known clusters, d).
+        clients: Numbers of the clients that know no other, int64.
+        new: How many new heads there are, an int64 scalar.
+    """
+
+    model: ModelState
+    version: int
+    centres: Tensor
+    clients: Tensor
+    new: Tensor
+
+
+@dataclass(frozen=True)
+class NewCentres:
+    """Centres of what no known cluster explains, float32 (at most new, d), and sizes, float64."""
+
+    centroids: Tensor
+    sizes: Tensor
+
+
+NEW_CENTRES = Exchange(
+    "new clusters",
+    KnownCentres,
+    NewCentres,
+    {"centroids": Votes(weights="sizes", partial=True), "sizes": Count()},
+    once=True,
+)
+
+
+class GrowingScan(FedScan):
+    """Fed-SCAN that goes on from a finished run, and finds its new clusters before its steps."""
+
+    state_type = GrowingState
+
+    def initial_state(self, randomness: Randomness) -> GrowingState:
+        """That of a run that begins from nothing."""
+        return GrowingState(**vars(super().initial_state(randomness)))
+
+    def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
+        """Fed-SCAN's; what is new comes first, once."""
+        works = super().exchanges(number, state)
+        grows = isinstance(state, GrowingState) and state.grown is not None
+        return [FindNewClusters(self.problem.clusters), *works] if grows else works
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Fed-SCAN's, and what newcomers tell."""
+        side, new = super().client_side(crew), TellNewClusters(self.space, crew.least)
+        return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
+
+
+def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> GrowingState:
+    """The state in which a run with more clusters begins, before it knows where they lie.
 
     Args:
-        algorithm: Of the new run.
-        state: The last one of a finished run.
-        newcomers: The clients that may hold new clusters.
-        least: A newcomer sends no centre of fewer images.
-        randomness: Of the new run.
-
-    Raises:
-        UsageError: The finished run has as many clusters or more, or the newcomers hold too few
-            images for so many.
+        fresh: A state of the new run, with heads for all of its clusters.
+        finished: The last state of the finished run, whose over-clusters are merged.
+        known: Numbers of the clients that took part in it.
     """
-    known = snapshot(state)
-    more = algorithm.problem.clusters - known.clusters
-    new = algorithm.overclusters - len(known.groups)
-    if min(more, new) <= 0:
-        raise UsageError(
-            f"clusters = {algorithm.problem.clusters} is no more than the {known.clusters} of the "
-            "finished run: give more; images of its clusters need no training (ccfcpp predict)"
+    assert finished.groups is not None
+    # Latents need no head, and the network has heads of the new number.
+    model = {n: own if n in _HEAD else finished.model[n] for n, own in fresh.model.items()}
+    numbers = torch.tensor(sorted(known), device=finished.groups.device)
+    weight, bias = (finished.model[name] for name in _HEAD)
+    grown = Grown(weight, bias, finished.groups.flatten(), numbers)
+    centres = required_centroids(finished.centroids)
+    state = replace(fresh, model=model, version=finished.version, centroids=centres)
+    return GrowingState(**{**vars(state), "grown": grown})
+
+
+@dataclass(frozen=True)
+class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
+    """New heads begin where newcomers hold what no known cluster explains.
+
+    Attributes:
+        clusters: k, with the new ones.
+    """
+
+    clusters: int
+    exchange = NEW_CENTRES
+
+    def is_due(self, state: GrowingState) -> bool:
+        """Whether it has not been done."""
+        return state.grown is not None
+
+    def broadcast(self, state: GrowingState) -> KnownCentres:
+        """The model, the known centres, and who knows them."""
+        assert state.grown is not None
+        centres = required_centroids(state.centroids)
+        new = torch.tensor(_new_heads(state))
+        return KnownCentres(state.model, state.version, centres, state.grown.clients, new)
+
+    def form(self, message: KnownCentres) -> Form:
+        """As many centres as there are new heads, or fewer."""
+        rows = Rows(int(message.new), least=0)
+        centres = Spec(torch.float32, (rows, message.centres.shape[1]))
+        return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}
+
+    def check(self, message: KnownCentres, update: NewCentres, senders: Sequence[Member]) -> None:
+        """Refuse centres that are far off, or of more images than there are."""
+        check_near(update.centroids)
+        check_counts(update.sizes, senders)
+
+    def aggregate(
+        self, state: GrowingState, updates: Iterable[NewCentres], randomness: Randomness
+    ) -> tuple[GrowingState, Figures]:
+        """Heads of all clusters, and the cluster of each.
+
+        Raises:
+            FederationError: Newcomers hold too few images.
+        """
+        found, new = list(updates), _new_heads(state)
+        points, sizes = (
+            torch.cat(p) for p in zip(*((u.centroids, u.sizes) for u in found), strict=True)
         )
-    fresh = algorithm.initial_state(randomness)
-    # Latents need no head, and the network one of its own size.
-    model = {n: own if n in _HEAD else known.model[n] for n, own in fresh.model.items()}
-    grown = replace(fresh, model=model, version=state.version)
-    centres = required_centroids(state.centroids)
-    found = [
-        unexplained(
-            algorithm.space.latents(grown, one),
-            centres,
-            new,
-            randomness.of_client(one.id).generator("new clusters"),
+        starts = gathered(points, sizes, new, randomness.integer("new clusters"))
+        if len(starts) < new:
+            raise FederationError(
+                f"newcomers hold images for {len(starts)} of the {new} new heads that clusters = "
+                f"{self.clusters} asks for: begin again with fewer clusters"
+            )
+        grown = state.grown
+        assert grown is not None
+        added = heads_at(starts, grown.weight, grown.bias)
+        heads = (torch.cat(pair) for pair in zip((grown.weight, grown.bias), added, strict=True))
+        model = state.model | dict(zip(_HEAD, heads, strict=True))
+        known = int(grown.groups.max()) + 1
+        numbers = known + torch.arange(new, device=points.device) % (self.clusters - known)
+        groups = torch.cat([grown.groups, numbers])
+        # Clients load a model whose version they do not have.
+        version = state.version + 1
+        return GrowingState(model, version, state.descent, groups), {}
+
+
+def _new_heads(state: GrowingState) -> int:
+    assert state.grown is not None
+    return len(state.model[_HEAD[0]]) - len(state.grown.weight)
+
+
+@dataclass(frozen=True)
+class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
+    """A newcomer clusters what known centres do not explain; the others tell nothing.
+
+    Attributes:
+        space: Gives latents.
+        least: The fewest images of which a client tells the centre.
+    """
+
+    space: LatentSpace
+    least: int
+    exchange = NEW_CENTRES
+
+    def local_updates(
+        self, task: Task, message: KnownCentres, clients: Sequence[Client], randomness: Randomness
+    ) -> list[NewCentres]:
+        """Each newcomer's centres."""
+        return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
+
+    def _of(self, message: KnownCentres, client: Client, randomness: Randomness) -> NewCentres:
+        known = message.centres
+        if client.id in message.clients.tolist():
+            return NewCentres(known[:0], torch.zeros(0, dtype=torch.float64, device=known.device))
+        latents, generator = (
+            self.space.latents(message, client),
+            randomness.generator("new clusters"),
         )
-        for one in newcomers
-    ]
-    starts = gathered(found, new, least, randomness.integer("new clusters"))
-    if len(starts) < new:
-        raise UsageError(
-            f"newcomers hold images for {len(starts)} of the {new} new heads that clusters = "
-            f"{algorithm.problem.clusters} asks for: give fewer clusters"
-        )
-    heads = heads_at(starts, *(known.model[name] for name in _HEAD))
-    for name, added in zip(_HEAD, heads, strict=True):
-        model[name] = torch.cat([known.model[name], added])
-    groups = known.clusters + torch.arange(new, device=known.groups.device) % more
-    return ScanState(
-        model, state.version, algorithm.descent.begin(model), torch.cat([known.groups, groups])
-    )
+        found = unexplained(latents, known, int(message.new), generator)
+        enough = found.sizes >= self.least
+        return NewCentres(found.centroids[enough], found.sizes[enough])
 
 
 def unexplained(
@@ -125,18 +287,11 @@ def _grown(latents: Tensor, known: Tensor, count: int, generator: torch.Generato
     return Clustering(centres[len(known) :][sizes > 0], sizes[sizes > 0], inertia)
 
 
-def gathered(found: Sequence[Clustering], count: int, least: int, seed: int) -> Tensor:
-    """Centres of new clusters from those of all newcomers, of shape (at most count, d).
-
-    A newcomer sends no centre of fewer than ``least`` images.
-    """
-    told = [
-        (each.centroids[each.sizes >= least], each.sizes[each.sizes >= least]) for each in found
-    ]
-    centres, sizes = (torch.cat(parts) for parts in zip(*told, strict=True))
-    if len(centres) == 0:
-        return centres
-    return kmeans(centres, count, seed=seed, weights=sizes).centroids.to(centres)
+def gathered(points: Tensor, sizes: Tensor, count: int, seed: int) -> Tensor:
+    """Centres of new clusters from those of all newcomers, of shape (at most count, d)."""
+    if len(points) == 0:
+        return points
+    return kmeans(points, count, seed=seed, weights=sizes).centroids.to(points)
 
 
 def heads_at(centres: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,9 @@
 """Fed-SCAN, described."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.scan.config import (
@@ -13,6 +16,10 @@ from ccfcpp.core.conditions import On
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.sending import Kind
 
+if TYPE_CHECKING:
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
+
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
     "affine": AffineViewsConfig,
@@ -22,17 +29,33 @@ SECTIONS: dict[str, type[Section]] = {
 
 def of_patches(settings: Tree) -> tuple[Kind, ...]:
     """The transform's atoms are means of whitened patches."""
-    scan = settings.get("scan")
-    by_patches = isinstance(scan, Mapping) and scan.get("first_neighbours") == "transform"
+    by_patches = _given(settings, "scan", "first_neighbours") == "transform"
     return ("pixels",) if by_patches else ()
+
+
+def _also(settings: Tree) -> tuple[Kind, ...]:
+    """Newcomers of a run that goes on from a finished one send centres of their images."""
+    grows = bool(_given(settings, "data", "newcomers"))
+    return of_patches(settings) + (("centroids",) if grows else ())
+
+
+def _given(settings: Tree, section: str, key: str) -> object:
+    found = settings.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None
+
+
+def _make(problem: Problem) -> Made:
+    plain = late("ccfcpp.clustering.scan.algorithm", "FedScan")
+    grows = late("ccfcpp.clustering.scan.newcomers", "GrowingScan")
+    return (grows if problem.grows else plain)(problem)
 
 
 FED_SCAN = System(
     title="Fed-SCAN",
     sends="sums of statistics and gradients",
     kinds=("sums",),
-    more_kinds=of_patches,
-    make=late("ccfcpp.clustering.scan.algorithm", "FedScan"),
+    more_kinds=_also,
+    make=_make,
     sections={**SECTIONS, "vector_views": VectorViewsConfig},
     counts=lambda config: True,
     needs={

@@ -42,7 +42,7 @@ _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
-_PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
+_PLACES = (("data", "root"), ("feddp", "server"))
 """Such paths in sections that a client needs."""
 
 
@@ -167,7 +167,7 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
         if not clusters:
             raise UsageError("clusters is not given: give --clusters")
         if config.data.newcomers:
-            raise UsageError("data.newcomers has no effect over a network: leave it out")
+            raise UsageError("data.newcomers is given by --from alone: leave it out")
     facts = {
         "image_shape": shape,
         "classes": ("0", "1"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
@@ -58,6 +59,22 @@ class Latecomers:
             roster.content if roster else b"",
         )
         self._greeter = Greeter(link, greeting, timeouts)
+
+    def gathered(self, least: int | None) -> Enrolment:
+        """Wait for so many of them, or for all that can; return the enrolment with these.
+
+        Raises:
+            UsageError: There are none, or too few can take part.
+        """
+        if not self.names:
+            raise UsageError(
+                "no client of the roster is new: put the .pub files of new clients there"
+            )
+        self._reception.least = least
+        self._greeter.greet(self._reception)
+        found = self.come()
+        assert found is not None
+        return found
 
     def come(self) -> Enrolment | None:
         """Ask who has come online; return the enrolment with those that have answered, if any."""
