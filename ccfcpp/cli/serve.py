@@ -164,7 +164,8 @@ def _gathered(
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
         members = [member.name for member in enrolment.members]
-        console.print(f"{opening.path}: {attendance.awaits(members, least)}")
+        there = least and min(least, len(members))
+        console.print(f"{opening.path}: {attendance.awaits(members, there)}")
         with attendance.shown():
             wait_for_clients(link, enrolment, least, attendance.told)
     else:
