@@ -14,6 +14,14 @@ from ccfcpp.cli.terminal import print_rows, progress_console
 
 def leakage(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C",
+            help="Name or number of a client: are its images told from others? Also of one that "
+            "the run forgot.",
+        ),
+    ] = None,
     json_output: AsJson = False,
 ) -> None:
     """Attack a finished run of ccfcpp cluster: what does it tell of its images?
@@ -30,7 +38,7 @@ def leakage(
 
     use_processors()
     progress_console().print(f"attacking {run} …")
-    found = attack(run)
+    found = attack(run, client)
     if json_output:
         typer.echo(json.dumps(found))
         return

@@ -64,6 +64,17 @@ def run_without(path: Path, clients: Sequence[str], out: Path | None = None) -> 
     Raises:
         UsageError: There is no such run or client, nobody would be left, or the folder is taken.
     """
+    _, config, new = without(path, clients, out)
+    return RunFolder.create(new, config).path
+
+
+def without(
+    path: Path, clients: Sequence[str], out: Path | None
+) -> tuple[RunFolder, ClusterConfig, Path]:
+    """A finished run, its settings without some of its clients, and where that run is to lie.
+
+    Arguments and errors are those of ``run_without``.
+    """
     folder = finished_run(path, "a new run", "start ccfcpp serve again without the client's key")
     there = folder.read_summary()["participants"]
     numbers = {str(one["client"]): one["client"] for one in there}
@@ -81,8 +92,8 @@ def run_without(path: Path, clients: Sequence[str], out: Path | None = None) -> 
             f"the run in {path} went on from another one, which knew its clients, too: forget the "
             "client there, and go on from what that gives by ccfcpp cluster --from"
         )
-    without = {"availability": {"without": sorted({*saved.availability.without, *chosen})}}
+    left_out = {"availability": {"without": sorted({*saved.availability.without, *chosen})}}
     kind = type(saved)
-    config = validate(kind, stack(kind, saved.model_dump(mode="json"), without))
+    config = validate(kind, stack(kind, saved.model_dump(mode="json"), left_out))
     new = out or path.with_name(f"{path.name}-without-{'-'.join(map(str, chosen))}")
-    return RunFolder.create(new, config).path
+    return folder, config, new

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.finished import finished_run
+from ccfcpp.clustering.finished import finished_run, without
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, stack, validate
 from ccfcpp.core.errors import UsageError
@@ -71,6 +72,41 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     return new.path
 
 
+def go_on_without(path: Path, clients: Sequence[str], out: Path | None = None) -> Path:
+    """Make the folder of a run that goes on from a finished one without some of its clients.
+
+    It begins with the finished run's model and takes a fifth of its steps, so that little of these
+    clients is left; ``ccfcpp.clustering.leakage`` measures it.
+
+    Args:
+        path: Folder of the finished run, of Fed-SCAN.
+        clients: Names or numbers of clients, as its summary has them.
+        out: Folder of the new run; beside the finished one where it is None.
+
+    Returns:
+        The new folder, in which the run can be resumed from its start.
+
+    Raises:
+        UsageError: There is no such run or client, nobody would be left, the folder is taken, or
+            none can go on from the run.
+    """
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.engine.checkpoint import load_checkpoint
+
+    finished, config, place = without(path, clients, out)
+    check_from(finished, {}, "forget --quick")
+    new, kind = RunFolder(place), type(config)
+    new.refuse_if_taken()
+    fewer: Tree = {"scan": _fewer(config.section(ScanConfig))}
+    config = validate(kind, stack(kind, config.model_dump(mode="json"), fewer))
+    experiment = ClusteringExperiment(config)
+    algorithm = experiment.algorithm
+    last = load_checkpoint(finished.checkpoint, algorithm.state_type, experiment.device).state
+    begun = algorithm.initial_state(experiment.randomness)
+    create(new, config, replace(last, descent=begun.descent, centroids=None))
+    return new.path
+
+
 def later_config(
     finished: RunFolder, newcomers: str, given: Tree, numbers: Iterable[int]
 ) -> ClusterConfig:
@@ -103,7 +139,7 @@ def first_state(
 def create(
     new: RunFolder,
     config: ClusterConfig,
-    state: GrowingState,
+    state: ScanState,
     add: Callable[[RunFolder], None] = lambda folder: None,
 ) -> None:
     """Make the folder of a run that goes on in a state; ``add`` writes more files into it."""
@@ -131,7 +167,7 @@ def _check_more(algorithm: FedScan, finished: ScanState) -> None:
         )
 
 
-def check_from(finished: RunFolder, given: Tree) -> None:
+def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
     """Refuse a run from which none can go on, and settings that are not the new run's to choose.
 
     Raises:
@@ -151,7 +187,7 @@ def check_from(finished: RunFolder, given: Tree) -> None:
     elif not saved.vectors.is_plain:
         why = "prepares its vectors: run it again with --scale none"
     if why:
-        raise UsageError(f"--from cannot go on from {path}, which {why}")
+        raise UsageError(f"{asked} cannot go on from {path}, which {why}")
     for key, _ in flatten(given):
         if key not in _MAY_DIFFER:
             raise UsageError(
@@ -161,14 +197,19 @@ def check_from(finished: RunFolder, given: Tree) -> None:
 
 def _later(saved: ClusterConfig, newcomers: str, absent: list[int]) -> Tree:
     """What is different in the new run."""
-    scan = saved.section(ScanConfig)
-    fewer: Tree = {"last_balance": None}
-    if not saved.data.newcomers:  # else this has been done
-        fewer["steps"] = max(_LEAST_STEPS, round(scan.steps * _SHARE_OF_STEPS))
-        fewer["matrix_rate"] = scan.matrix_rate * _FASTER
+    begun = bool(saved.data.newcomers)  # then it has few steps
     return {
         "data": {"newcomers": [*saved.data.newcomers, newcomers]},
-        "scan": fewer,
+        "scan": {"last_balance": None} if begun else _fewer(saved.section(ScanConfig)),
         # Who was absent for the whole run is not drawn again.
         "availability": {"disconnection_rate": 0.0, "without": absent},
+    }
+
+
+def _fewer(scan: ScanConfig) -> Tree:
+    """The steps of a run that goes on."""
+    return {
+        "last_balance": None,
+        "steps": max(_LEAST_STEPS, round(scan.steps * _SHARE_OF_STEPS)),
+        "matrix_rate": scan.matrix_rate * _FASTER,
     }

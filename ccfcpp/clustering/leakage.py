@@ -29,15 +29,17 @@ _LEAST_IMAGES = 20
 Leakage = dict[str, Any]
 
 
-def leakage(path: Path) -> Leakage:
+def leakage(path: Path, client: str | None = None) -> Leakage:
     """Attack a finished run by membership inference, and by inversion where centroids are pixels.
 
     Args:
         path: The run's folder, which gets a file ``leakage.json``.
+        client: Name or number of a client whose images alone are told from others, also of one that
+            the run has forgotten; None: of all that took part.
 
     Raises:
-        UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, or no
-            image is left that its model was not trained on.
+        UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, there is
+            no such client, or no image is left that its model was not trained on.
     """
     folder = finished_run(path, "the attack")
     config = folder.saved_config(ClusterConfig)
@@ -50,16 +52,32 @@ def leakage(path: Path) -> Leakage:
     kind = experiment.algorithm.state_type
     state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
     found: Leakage = {
-        "membership": _membership(experiment, state),
+        "membership": _membership(experiment, state, client),
         "inversion": _inversion(experiment, state),
     }
     folder.write_leakage(found)
     return found
 
 
-def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:
-    members = torch.cat([client.images for client in experiment.clients])
-    others = _others(experiment)
+def _of_client(experiment: ClusteringExperiment, client: str) -> Tensor:
+    """Indices of a client's images."""
+    numbers = range(len(experiment.parts))
+    known = {str(n): n for n in numbers} | {experiment.client_name(n): n for n in numbers}
+    if client not in known:
+        raise UsageError(
+            f"client = {client} is refused: the run's clients are 0 to {len(numbers) - 1}"
+        )
+    return experiment.parts[known[client]]
+
+
+def _membership(experiment: ClusteringExperiment, state: Any, client: str | None) -> Leakage:
+    values, own = experiment.data.values, torch.zeros(0, dtype=torch.int64)
+    if client is None:
+        members = torch.cat([one.images for one in experiment.clients])
+    else:
+        own = _of_client(experiment, client)
+        members = values[own.to(values.device)]
+    others = _others(experiment, own)
     generator = Randomness(0).generator("membership")
     mixed = []
     for images in (members, others.to(members.device)):
@@ -67,15 +85,20 @@ def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:
         mixed.append(images[part[torch.randperm(len(part), generator=generator)]])
     inside, outside = (_losses(experiment, state, images) for images in mixed)
     attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}
-    return {"members": len(mixed[0]), "others": len(mixed[1]), "attacks": attacks}
+    found: Leakage = {"members": len(mixed[0]), "others": len(mixed[1]), "attacks": attacks}
+    return found if client is None else found | {"client": client}
 
 
-def _others(experiment: ClusteringExperiment) -> Tensor:
-    """Images that the model was not trained on: what the run left out, else absent clients'."""
+def _others(experiment: ClusteringExperiment, apart: Tensor) -> Tensor:
+    """Images that the model was not trained on, but for some of these, by their indices.
+
+    They are what the run left out, else absent clients'.
+    """
     found = left_out(experiment.config)
-    images = experiment.data.values[experiment.unheld] if found is None else found.values
+    free = experiment.unheld[~torch.isin(experiment.unheld, apart)]
+    images = experiment.data.values[free] if found is None else found.values
     if len(images) < _LEAST_IMAGES:
-        held = len(experiment.data) - len(experiment.unheld)
+        held = len(experiment.data) - len(free)
         raise UsageError(
             f"membership compares images that the run was trained on with {_LEAST_IMAGES} others "
             f"or more, and {experiment.config.dataset} has {len(images)} others: cluster a part of "

@@ -155,8 +155,10 @@ def leakage_tables(found: Row) -> dict[str, Table]:
         return {}
     try:
         told = found["membership"]
+        client = told.get("client")
+        whose = "training images" if client is None else f"images of client {client}"
         caption = (
-            f"Leakage: {told['members']:,} training images distinguished from {told['others']:,} "
+            f"Leakage: {told['members']:,} {whose} distinguished from {told['others']:,} "
             "others by their loss"
         )
         tables = {

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,6 +11,8 @@ from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.finished import run_without
+from ccfcpp.clustering.going_on import go_on_without
+from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
@@ -56,6 +59,35 @@ def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -
     assert found.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
     assert any(not torch.equal(tensor, before[name]) for name, tensor in found.items())
+
+
+def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
+    images, labels = digits()
+    shown, classes = images[:200, 0].numpy(), labels[:200].numpy()
+    np.savez(tmp_path / "four.npz", images=shown, labels=classes, clients=np.arange(200) % 4)
+    steps: Tree = {"scan": {"steps": 60, "steps_per_round": 15}}
+    here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3, "data": {"images": 180}}
+    config = tiny("fed-scan", HELD, steps, here)
+    ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
+    summary = ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
+    assert summary["rounds"] == 1
+    before, after = (load_file(tmp_path / n / "model.safetensors") for n in ("run", folder.path))
+    assert int(after["version"]) == 60 + 12
+    changed = (after["model/encoder.0.weight"] - before["model/encoder.0.weight"]).norm()
+    assert 0 < changed < before["model/encoder.0.weight"].norm()
+    # The forgotten client's images are attacked, and not taken for others that nobody has seen.
+    found = leakage(folder.path, "2")["membership"]
+    held = 180 - sum(one["samples"] for one in summary["participants"])
+    assert (found["members"], found["others"]) == (held, 20)
+
+
+def test_only_fed_scan_forgets_quickly(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
+    with pytest.raises(UsageError, match=r"forget --quick cannot go on from .* of k-fed"):
+        go_on_without(whole, ["3"])
+    assert not (tmp_path / "whole-without-3").exists()
 
 
 def test_who_is_forgotten_stays_so(tmp_path: Path) -> None:
