@@ -59,3 +59,5 @@ def _initialise(module: nn.Module, generator: torch.Generator) -> None:
         module.reset_parameters()
     elif next(module.parameters(recurse=False), None) is not None:
         raise TypeError(f"no initialisation is known for {type(module).__name__}")
+    elif callable(reset := getattr(module, "reset_parameters", None)):  # It has buffers alone.
+        reset()

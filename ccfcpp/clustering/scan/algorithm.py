@@ -10,6 +10,7 @@ neighbours inside a client are purer the more a client's images are alike.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,8 +88,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             )
         self.views = _views(problem)
         self.rounds = self.config.rounds
-        self.make_network = make_network or partial(
+        make: Callable[[], ClusterNetwork] = make_network or partial(
             ScanNetwork, self.config, problem.image_shape, problem.clusters
+        )
+        self.make_network: Callable[[], ClusterNetwork] = (
+            (lambda: make().with_merge()) if self._trains_merged() else make
         )
         self.space = LatentSpace(self.make_network, problem.device)
         self.overclusters = self.space.network.head.out_features
@@ -110,6 +114,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             # rehearse a step before the first one would make runs start slowly.
             known_trips=2 * sum(isinstance(m, Norm) for m in self.space.network.modules()) + 2,
         )
+
+    def _trains_merged(self) -> bool:
+        """Whether clusters are trained as they are merged; where k is known."""
+        several = self.config.overclustering > 1 and not self.problem.fewest
+        return several and self.config.merged_from < 1
 
     def _largest(self) -> dict[str, float] | str:
         """What no image's part of a sum exceeds; or why images cannot be told apart."""
@@ -162,10 +171,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             works += self._trips(step)
             due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
             if self.merges and due:
-                k, fewest = self.problem.clusters, self.problem.fewest
-                rule = self.config.merge
-                works.append(MergeOverclusters(k, self.overclusters, self.folds, fewest, rule))
+                works.append(self._merge(step + 1))
         return works
+
+    def _merge(self, done: int) -> MergeOverclusters[Any]:
+        """The merge after so many steps."""
+        k, fewest, config = self.problem.clusters, self.problem.fewest, self.config
+        late = config.merged_from * config.steps <= done < config.steps
+        trained = self._trains_merged() and late
+        return MergeOverclusters(k, self.overclusters, self.folds, fewest, config.merge, trained)
 
     def _trips(self, step: int) -> list[Trip[D]]:
         rate = falling(step / self.config.steps)

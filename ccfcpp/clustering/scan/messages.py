@@ -33,6 +33,8 @@ class Merging(Grouped, Protocol):
 
     @property
     def evidence(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def descent(self) -> DescentState | None: ...  # noqa: D102
 
 
 OF_NEIGHBOURS = (
@@ -108,6 +110,17 @@ class Transitions:
     holders: Tensor
 
 
+@dataclass(frozen=True)
+class OwnTransitions(Transitions):
+    """The transitions of a client that is known.
+
+    Attributes:
+        client: Its number.
+    """
+
+    client: int = -1
+
+
 TRANSITIONS = Exchange(
     "transitions",
     Trained,
@@ -115,5 +128,6 @@ TRANSITIONS = Exchange(
     {"neighbours": Sum(), "holders": Sum()},
     uses_memory=True,
     images=OF_NEIGHBOURS,
+    remembers_parts=True,
 )
 CENTRES = Exchange("centres", Snapshot, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))

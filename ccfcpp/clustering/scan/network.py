@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
@@ -16,9 +17,41 @@ from ccfcpp.models.pooled import PooledModule, Pooling, inside, through
 
 _GROUPS = 8
 
+MERGE = "merge"
+"""The path of a network's merge."""
+
 
 def _block(convolution: nn.Conv2d) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
+
+
+class Merge(nn.Module):
+    """The cluster of each over-cluster, and the clusters' shares, to which steps keep.
+
+    At first each over-cluster is a cluster of its own, and all are equal.
+
+    Args:
+        overclusters: m.
+    """
+
+    groups: Tensor
+    shares: Tensor
+
+    def __init__(self, overclusters: int) -> None:
+        super().__init__()
+        self.register_buffer("groups", torch.empty(overclusters, dtype=torch.int64))
+        self.register_buffer("shares", torch.empty(overclusters))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Go back to no merge."""
+        self.groups.copy_(torch.arange(len(self.groups)))
+        self.shares.fill_(1 / len(self.shares))
+
+    def forward(self, predictions: Tensor) -> Tensor:
+        """Sums over the over-clusters of each cluster, (…, m) to (…, m); 0 beyond the last one."""
+        member = F.one_hot(self.groups, len(self.groups))
+        return predictions @ member.to(predictions)
 
 
 class ClusterNetwork(PooledModule):
@@ -29,10 +62,20 @@ class ClusterNetwork(PooledModule):
     Attributes:
         head: A linear map from latents to over-clusters.
         latent_norm: The path of the latents' batch normalisation; None where they have none.
+        merge: What merged clusters are trained by; None where they are not.
     """
 
     head: nn.Linear
     latent_norm: str | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merge: Merge | None = None
+
+    def with_merge(self) -> "ClusterNetwork":
+        """The same network, of which merged clusters are trained."""
+        self.merge = Merge(self.head.out_features)
+        return self
 
     def predictions(self, latents: Tensor) -> Tensor:
         """P = softmax(head(z)), of shape (batch, m), m ≥ k."""

@@ -16,6 +16,7 @@ from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.messages import ScanState
+from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
@@ -136,8 +137,11 @@ def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> Grow
         known: Numbers of the clients that took part in it.
     """
     assert finished.groups is not None
-    # Latents need no head, and the network has heads of the new number.
-    model = {n: own if n in _HEAD else finished.model[n] for n, own in fresh.model.items()}
+    # Latents need no head, and the network has heads of the new number, none of them merged.
+    model = {
+        name: own if name in _HEAD or name.startswith(MERGE) else finished.model[name]
+        for name, own in fresh.model.items()
+    }
     numbers = torch.tensor(sorted(known), device=finished.groups.device)
     weight, bias = (finished.model[name] for name in _HEAD)
     grown = Grown(weight, bias, finished.groups.flatten(), numbers)

@@ -5,7 +5,9 @@ Source: Van Gansbeke et al., *SCAN: Learning to Classify Images without Labels* 
 
     L = −mean log⟨p(x), p(x′)⟩ − λ H(p̄),
 
-where p̄ is the mean prediction and H the entropy. The first term is a mean over pairs, of which each
+where p̄ is the mean prediction and H the entropy. Where over-clusters are merged, p and p̄ are of the
+clusters, and in place of −H(p̄) there is the divergence KL(p̄ ‖ s) from the shares s that the merge
+found: with equal ones that is log k − H(p̄). The first term is a mean over pairs, of which each
 client has some. The second couples all images through the k numbers of p̄ alone.
 """
 
@@ -31,9 +33,10 @@ def consistency(predictions: Tensor) -> Tensor:
     return -(first * second).sum(dim=-1).clamp(min=_LEAST).log().sum()
 
 
-def divergence(mean: Tensor) -> Tensor:
-    """KL divergence of a mean prediction p̄ of shape (k,) from equal shares, log k − H(p̄)."""
-    return (mean * (mean.clamp(min=_LEAST) / (1 / len(mean))).log()).sum()
+def divergence(mean: Tensor, shares: Tensor | None = None) -> Tensor:
+    """KL divergence of a mean prediction p̄ of shape (k,) from shares; equal ones: log k − H(p̄)."""
+    wanted = 1 / len(mean) if shares is None else shares
+    return (mean * (mean.clamp(min=_LEAST) / wanted).log()).sum()
 
 
 def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
@@ -55,10 +58,13 @@ def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
     )
     # The predictions for a sample have the sum 1: their sums say how many samples.
     count = sums.sum().round().detach()
-    mean = sums / count
+    mean, merge = sums / count, network.merge
+    if merge is not None:
+        p, mean = merge(p), merge(mean)
+    shares = None if merge is None else merge.shares
     agreement = consistency(p) * 2 / count
     figures = {"loss": agreement, "entropy": entropy(mean) * (len(p) / count)}
-    return Objective(agreement, balance * divergence(mean), figures)
+    return Objective(agreement, balance * divergence(mean, shares), figures)
 
 
 def entropy(mean: Tensor) -> Tensor:

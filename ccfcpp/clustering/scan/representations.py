@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.messages import Model, Snapshot
-from ccfcpp.clustering.scan.network import ClusterNetwork
+from ccfcpp.clustering.scan.network import MERGE, ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client
@@ -53,6 +53,15 @@ class Latents(Generic[Network]):
 
 class LatentSpace(Latents[ClusterNetwork]):
     """The same for a network with a head, which assigns images to clusters."""
+
+    def load(self, state: Model) -> ClusterNetwork:
+        """The network with a state's parameters; a merge may be newer than these."""
+        network = super().load(state)
+        if network.merge is not None:
+            network.merge.load_state_dict(
+                {name: state.model[f"{MERGE}.{name}"] for name in ("groups", "shares")}
+            )
+        return network
 
     @torch.no_grad()
     def predictions(self, state: Model, holder: Client) -> Tensor:

@@ -1,6 +1,6 @@
 """What the server of Fed-SCAN does beside the steps: it merges over-clusters, and finds centres."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,17 +15,21 @@ from ccfcpp.clustering.scan.messages import (
     TRANSITIONS,
     Grouped,
     Merging,
+    OwnTransitions,
     ScanState,
     Snapshot,
     Trained,
     Transitions,
 )
+from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.synchronised.server import part_of, with_absent
+from ccfcpp.models.state import ModelState
 
 
 def snapshot(state: Grouped) -> Snapshot:
@@ -42,6 +46,9 @@ def snapshot(state: Grouped) -> Snapshot:
     return Snapshot(state.model, state.version, state.groups.flatten())
 
 
+_PART = "transitions/"
+"""What the names of parts in transitions begin with."""
+
 M = TypeVar("M", bound=Merging)
 
 
@@ -55,6 +62,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         folds: Of the images, from which k is found; 1 where it is known.
         fewest: The least that k may be, where it is to be found.
         rule: By which over-clusters are merged.
+        trained: Whether the next steps train the clusters as they are merged.
     """
 
     clusters: int
@@ -62,6 +70,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     folds: int = 1
     fewest: int = 0
     rule: Rule = "information"
+    trained: bool = False
     exchange = TRANSITIONS
 
     def broadcast(self, state: M) -> Trained:
@@ -85,16 +94,24 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         """With noise there may be negative ones: they become 0."""
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
+    def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
+        """Transitions of one client have its number."""
+        return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
+
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
         """The cluster of each over-cluster; of as many as speaks most for, where k is not known.
 
-        Clusters keep the numbers that they had at the last merge.
+        Clusters keep the numbers that they had at the last merge. Absent clients count with their
+        last transitions; while those of some are unknown, no merge is trained, which would keep to
+        the shares of the others.
         """
-        total = added_up(updates)
+        parts = dict(state.descent.parts) if state.descent else {}
+        total, complete = transitions_of_all(updates, parts)
         sums = torch.stack([total.neighbours.sum(dim=0), total.holders])
-        changes: dict[str, Tensor] = {}
+        descent = state.descent and replace(state.descent, parts=parts)
+        changes: dict[str, Any] = {"descent": descent}
         if self.fewest:
             found = evidence(total.neighbours, self.fewest, self.clusters)
             changes["evidence"] = found.to(sums.device)
@@ -102,10 +119,52 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             groups = merged(sums, most_to_least(found, self.fewest)[0], None, self.rule)
         else:
             groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
+        of_each = sums[0].sum(dim=1).cpu()
         if state.groups is not None:
-            groups = numbered_like(groups, state.groups.flatten().cpu(), sums[0].sum(dim=1).cpu())
+            groups = numbered_like(groups, state.groups.flatten().cpu(), of_each)
+        if self.trained and complete:
+            changes["model"] = state.model | self._merge(groups, of_each, state.model)
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
         return replace(merged_state, groups=groups.to(sums.device), **changes), {}
+
+    def _merge(self, groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
+        """The network's merge, with the shares of images that clusters have now."""
+        shares = model[f"{MERGE}.shares"]
+        found = torch.zeros(self.overclusters, dtype=of_each.dtype)
+        found = found.index_add(0, groups, of_each) / of_each.sum()
+        # No image is in a cluster that there is not.
+        found[int(groups.max()) + 1 :] = 1.0
+        return {
+            f"{MERGE}.groups": groups.to(shares.device, copy=True),
+            f"{MERGE}.shares": found.to(shares),
+        }
+
+
+def transitions_of_all(
+    updates: Iterable[Transitions], parts: dict[str, Tensor]
+) -> tuple[Transitions, bool]:
+    """Transitions of all clients, and whether they are of all that have taken part in steps.
+
+    Args:
+        updates: Of the clients that are there.
+        parts: The last part that each client had in each sum, by ``part_of``; changed in place.
+    """
+    there = set[int]()
+
+    def noted() -> Iterator[Transitions]:
+        for update in updates:
+            if isinstance(update, OwnTransitions):
+                there.add(update.client)
+                own = {"neighbours": update.neighbours, "holders": update.holders}
+                parts.update({part_of(update.client, f"{_PART}{n}"): t for n, t in own.items()})
+            yield Transitions(update.neighbours, update.holders)
+
+    total = added_up(noted())
+    sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
+    found = with_absent(sums, parts, there)
+    clients = {key.partition("/")[0] for key in parts}
+    told = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
+    return Transitions(*found.values()), not there or clients == told
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,28 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
 
 
 @pytest.mark.usefixtures("double_precision")
+def test_clusters_are_trained_as_the_last_merge_has_them() -> None:
+    """From step 8 on, where the first of the merges is that count; in one process or several."""
+    config, clients = small_config("scan.overclustering=2", "scan.merged_from=0.4"), skewed_clients
+    whole = last_state(config, clients(0.5), together(config, clients(0.5)))
+    alone = last_state(config, clients(0.5), OneByOne(config, clients(0.5)))
+    assert_same(alone.model, whole.model)
+    shares, groups = (whole.model[f"merge.{name}"] for name in ("shares", "groups"))
+    assert sorted(groups.unique().tolist()) == list(range(CLUSTERS))
+    assert float(shares[:CLUSTERS].sum()) == pytest.approx(1)
+    assert shares[CLUSTERS:].tolist() == [1.0] * CLUSTERS
+    off = small_config("scan.overclustering=2")
+    plain = last_state(off, clients(0.5), together(off, clients(0.5)))
+    assert "merge.groups" not in plain.model
+    # Up to the first merge that counts nothing is different.
+    late = small_config("scan.overclustering=2", "scan.merged_from=0.9")
+    same = last_state(late, clients(0.5), together(late, clients(0.5)))
+    assert all(torch.equal(same.model[name], part) for name, part in plain.model.items())
+    moved = whole.model["encoder.0.weight"] - plain.model["encoder.0.weight"]
+    assert float(moved.abs().max()) > 0
+
+
+@pytest.mark.usefixtures("double_precision")
 def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> None:
     config, clients = small_config("clusters=2-4", "scan.steps=8"), skewed_clients(0.5)
     algorithm = algorithm_for(config, clients)

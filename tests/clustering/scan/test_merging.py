@@ -16,6 +16,8 @@ from ccfcpp.clustering.scan.merging import (
     mutual_information,
     numbered_like,
 )
+from ccfcpp.clustering.scan.messages import OwnTransitions, Transitions
+from ccfcpp.clustering.scan.server import transitions_of_all
 
 
 def information(joints: torch.Tensor, groups: list[int]) -> float:
@@ -199,3 +201,28 @@ def test_the_agglomerative_start_alone_finds_kinds_of_unequal_classes(rule: Rule
     noise = torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(0)).double()
     found = merged(torch.eye(40) * 5 + together * (1 + noise) + 0.05 * noise, 4, None, rule)
     assert found.tolist() == classes.tolist()
+
+
+def test_absent_clients_count_with_their_last_transitions() -> None:
+    """Two clients; the second is away at the second merge, and a third has only taken steps."""
+    generator = torch.Generator().manual_seed(0)
+
+    def told(client: int) -> OwnTransitions:
+        square = torch.rand(4, 4, generator=generator, dtype=torch.float64)
+        return OwnTransitions(square.unsqueeze(0), square.T, client=client)
+
+    first, second, again = told(0), told(1), told(0)
+    parts: dict[str, torch.Tensor] = {}
+    _, complete = transitions_of_all([first, second], parts)
+    assert complete
+    total, complete = transitions_of_all([again], parts)
+    assert complete
+    torch.testing.assert_close(total.neighbours, again.neighbours + second.neighbours)
+    torch.testing.assert_close(total.holders, again.holders + second.holders)
+    parts["2/predictions"] = torch.ones(4)
+    assert not transitions_of_all([again], parts)[1]
+    # Of sums over several clients nobody's part is known.
+    whole = Transitions(first.neighbours, first.holders)
+    total, complete = transitions_of_all([whole], {})
+    assert complete
+    assert torch.equal(total.neighbours, whole.neighbours)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import consistency, divergence, entropy, program
 from tests.support.synchronised import driven
 
@@ -47,7 +47,7 @@ def test_certain_predictions_have_finite_gradients() -> None:
 PAIRS, CLUSTERS = 12, 3
 
 
-def dealt(network: ScanNetwork, views: Tensor, owners: list[int]) -> dict[str, Tensor]:
+def dealt(network: ClusterNetwork, views: Tensor, owners: list[int]) -> dict[str, Tensor]:
     """The gradient of a step in which pair i is with client owners[i]."""
     firsts, seconds = views.chunk(2)
     places = [
@@ -73,3 +73,40 @@ def test_for_equal_pairs_a_step_is_the_same_however_they_are_dealt_out(
     expected = dealt(network, views, [0] * PAIRS)
     for name, found in dealt(network, views, owners).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.usefixtures("double_precision")
+@given(st.integers(0, 10**6))
+def test_a_step_on_merged_clusters_is_that_of_sums(seed: int) -> None:
+    """Against the obvious: add up, agree, and keep to the shares; loss and gradient."""
+    torch.manual_seed(seed)
+    small = ScanConfig(widths=(8,), hidden=6, latent=5, overclustering=2)
+    network = ScanNetwork(small, (1, 8, 8), CLUSTERS).with_merge()
+    assert network.merge is not None
+    groups = torch.tensor([0, 1, 2, 1, 0, 1])
+    shares = torch.tensor([0.5, 0.3, 0.2])
+    network.merge.groups.copy_(groups)
+    network.merge.shares.copy_(torch.cat([shares, torch.ones(3)]))
+    views = torch.rand(2 * PAIRS, 1, 8, 8)
+    found = dealt(network, views, [n % 3 for n in range(PAIRS)])
+    over = network.predictions(network.train()(views))
+    p = torch.stack([over[:, groups == c].sum(dim=1) for c in range(CLUSTERS)], dim=1)
+    first, second = p.chunk(2)
+    mean = p.mean(dim=0)
+    apart = sum(mean[c] * (mean[c] / shares[c]).log() for c in range(CLUSTERS))
+    loss = -(first * second).sum(dim=1).log().mean() + 3.0 * apart
+    parameters = dict(network.named_parameters())
+    expected = torch.autograd.grad(loss, list(parameters.values()))
+    for name, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_before_the_first_merge_nothing_is_merged() -> None:
+    torch.manual_seed(0)
+    small = ScanConfig(widths=(8,), hidden=6, latent=5)
+    network = ScanNetwork(small, (1, 8, 8), CLUSTERS)
+    views, owners = torch.rand(2 * PAIRS, 1, 8, 8), [0] * PAIRS
+    expected = dealt(network, views, owners)
+    for name, found in dealt(network.with_merge(), views, owners).items():
+        torch.testing.assert_close(found, expected[name], msg=name)
