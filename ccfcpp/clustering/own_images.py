@@ -48,6 +48,8 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
         "overclustering": 1 if count < _FEW // 4 else 5 if colour and count >= _MANY else 3,
         "neighbours": 5 if few else 50 if colour and count >= _MANY else 10,
     }
+    if not colour and scan["overclustering"] > 1:
+        scan["merged_from"] = 0.5
     if colour and side >= _SMALLEST_FOR_GRADIENTS:
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
