@@ -85,6 +85,11 @@ def of_growth(asked: Asked, given: Given) -> Tree:
     values: Tree = functools.reduce(merge, given.layers, {})
     if "clusters" not in values:
         raise UsageError("--from needs --clusters: how many there are with the new ones")
+    if not str(values["clusters"]).isdecimal():
+        raise UsageError(
+            f"--clusters {values['clusters']} does not go with --from, whose clusters keep their "
+            "numbers: give how many there are with the new ones"
+        )
     if asked.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
     if given.rounds is not None:

@@ -16,12 +16,12 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
-from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
@@ -73,7 +73,7 @@ def serve(
     given = asked.given(_FLAGS, task)
     with terminal.usage_errors():
         if run is not None:
-            asked, given = _going_on(run, asked, given), Given()
+            asked, given = _going_on(run, asked, given, task, place), Given()
         given = given if asked.resume else given.above(_OWN_IMAGES)
         opening = pipeline.open(given, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
@@ -85,10 +85,16 @@ def serve(
         _print_summary(summary)
 
 
-def _going_on(run: Path, asked: Asked, given: Given) -> Asked:
+def _going_on(run: Path, asked: Asked, given: Given, task: str, place: Place) -> Asked:
     """Make the folder of a run that goes on from a finished one; it is then resumed."""
+    from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.going_on import run_with_clients
 
+    if task != "cluster":
+        raise UsageError("--from goes on with clustering alone: leave --task out")
+    require_flower()
+    if not place.insecure:
+        read_roster(place.admitted)
     out = run_with_clients(run, of_growth(asked, given), asked.out)
     return replace(asked, out=out, resume=True)
 
@@ -181,8 +187,11 @@ def _gathered(
         now.save(saved)
         attendance.joined(now.members)
 
-    late = Latecomers(link, enrolment, admitted, timeouts, attendance.told, grew, roster)
-    if opening.goes_on and waits_for_newcomers(opening):
+    # Who is disconnected in a simulation was drawn at the start.
+    drawn = opening.config.availability.disconnection_rate > 0
+    may_come = [] if drawn else admitted
+    late = Latecomers(link, enrolment, may_come, timeouts, attendance.told, grew, roster)
+    if enrolment.waits_for_newcomers:
         newest = least and max(1, least - len(enrolment.members))
         console.print(attendance.awaits(late.names, newest))
         with attendance.shown():
@@ -197,12 +206,6 @@ def _gathered(
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
         console.print(line)
     return experiment, folder
-
-
-def waits_for_newcomers(opening: Opening[M]) -> bool:
-    """Whether a run goes on from a finished one, and has not begun."""
-    begun = RunPaths(opening.path).metrics.exists()
-    return isinstance(opening.config, ClusterConfig) and opening.config.grows and not begun
 
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:

@@ -4,8 +4,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors import safe_open
+
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import read_yaml, stack, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.folder import RunFolder
@@ -64,8 +67,22 @@ def run_without(path: Path, clients: Sequence[str], out: Path | None = None) -> 
     Raises:
         UsageError: There is no such run or client, nobody would be left, or the folder is taken.
     """
-    _, config, new = without(path, clients, out)
+    folder, config, new = without(path, clients, out)
+    if went_on(folder):
+        raise UsageError(
+            f"the run in {path} went on from another one, which knew its clients, too: forget the "
+            "client there"
+        )
     return RunFolder.create(new, config).path
+
+
+def went_on(folder: RunFolder) -> bool:
+    """Whether a finished run, of Fed-SCAN, began with another one's model."""
+    config = folder.saved_config(ClusterConfig)
+    if config.method != "fed-scan":
+        return False
+    with safe_open(folder.model, framework="pt") as file:
+        return int(file.get_tensor("version")) > config.section(ScanConfig).steps
 
 
 def without(

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.finished import finished_run, without
+from ccfcpp.clustering.finished import finished_run, went_on, without
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, stack, validate
 from ccfcpp.core.errors import UsageError
@@ -32,8 +32,9 @@ SERVE = "go on from it by ccfcpp serve --from"
 """What to do about a finished run whose images are on other machines."""
 
 _MAY_DIFFER = (
-    "clusters", "device", "track", "evaluate_every", "data.skip", "scan.steps", "scan.batch",
-    "scan.steps_per_round", "scan.learning_rate", "scan.matrix_rate", "scan.mine_every",
+    "availability.dropout_rate", "availability.sample_fraction", "clusters", "device", "track",
+    "evaluate_every", "data.skip", "scan.steps", "scan.batch", "scan.steps_per_round",
+    "scan.learning_rate", "scan.matrix_rate", "scan.mine_every",
 )  # fmt: skip
 
 
@@ -91,19 +92,24 @@ def go_on_without(path: Path, clients: Sequence[str], out: Path | None = None) -
             none can go on from the run.
     """
     from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.scan.network import MERGE
     from ccfcpp.engine.checkpoint import load_checkpoint
 
     finished, config, place = without(path, clients, out)
     check_from(finished, {}, "forget --quick")
     new, kind = RunFolder(place), type(config)
     new.refuse_if_taken()
-    fewer: Tree = {"scan": _fewer(config.section(ScanConfig))}
+    fewer: Tree = {} if went_on(finished) else {"scan": _fewer(config.section(ScanConfig))}
+    fewer |= {"availability": _ALL_THERE}
     config = validate(kind, stack(kind, config.model_dump(mode="json"), fewer))
     experiment = ClusteringExperiment(config)
     algorithm = experiment.algorithm
     last = load_checkpoint(finished.checkpoint, algorithm.state_type, experiment.device).state
     begun = algorithm.initial_state(experiment.randomness)
-    create(new, config, replace(last, descent=begun.descent, centroids=None))
+    # A merge would keep to shares in which the forgotten clients count.
+    merge = {name: part for name, part in begun.model.items() if name.startswith(MERGE)}
+    model = last.model | merge
+    create(new, config, replace(last, model=model, descent=begun.descent, centroids=None))
     return new.path
 
 
@@ -114,7 +120,8 @@ def later_config(
     saved = finished.saved_config(ClusterConfig)
     there = {one["client"] for one in finished.read_summary()["participants"]}
     absent = sorted(set(numbers) - there)
-    kind, later = type(saved), _later(saved, newcomers, absent)
+    # A run that went on itself has few steps.
+    kind, later = type(saved), _later(saved, newcomers, absent, went_on(finished))
     return validate(kind, stack(kind, saved.model_dump(mode="json"), later, given))
 
 
@@ -179,7 +186,7 @@ def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
     elif saved.fewest_clusters:
         why = "found its number of clusters: run it again with that number, by --clusters"
     elif saved.privacy.level != "none" or saved.privacy.secure_sums:
-        why = "has protected sums, and newcomers send centres as they are"
+        why = "has protected sums: run it again with other settings"
     elif saved.data.encoder is not None:
         why = "makes its own vectors: make them by ccfcpp embed, and run it again on these"
     elif saved.section(ScanConfig).first_neighbours == "transform":
@@ -195,15 +202,18 @@ def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
             )
 
 
-def _later(saved: ClusterConfig, newcomers: str, absent: list[int]) -> Tree:
+def _later(saved: ClusterConfig, newcomers: str, absent: list[int], begun: bool) -> Tree:
     """What is different in the new run."""
-    begun = bool(saved.data.newcomers)  # then it has few steps
     return {
         "data": {"newcomers": [*saved.data.newcomers, newcomers]},
         "scan": {"last_balance": None} if begun else _fewer(saved.section(ScanConfig)),
-        # Who was absent for the whole run is not drawn again.
-        "availability": {"disconnection_rate": 0.0, "without": absent},
+        # Who was absent for the whole run is not drawn again, and newcomers have to be there.
+        "availability": {**_ALL_THERE, "disconnection_rate": 0.0, "without": absent},
     }
+
+
+_ALL_THERE: Tree = {"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1}
+"""In a run of few rounds."""
 
 
 def _fewer(scan: ScanConfig) -> Tree:

@@ -15,6 +15,7 @@ from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.setup import has_vectors, left_out
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
+from ccfcpp.core.units import counted
 from ccfcpp.data.images import random_part
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
@@ -77,6 +78,11 @@ def _membership(experiment: ClusteringExperiment, state: Any, client: str | None
     else:
         own = _of_client(experiment, client)
         members = values[own.to(values.device)]
+        if len(members) < _LEAST_IMAGES:
+            raise UsageError(
+                f"client = {client} holds {counted(len(members), 'image')}, and an attack needs "
+                f"{_LEAST_IMAGES}: name another one"
+            )
     others = _others(experiment, own)
     generator = Randomness(0).generator("membership")
     mixed = []

@@ -99,10 +99,15 @@ def final(delivery: type[object]) -> Any:
     return make_dataclass("Final", fields, frozen=True)
 
 
+_OF_CLIENTS = "descent/parts/"
+"""What names of parts of single clients begin with, which a checkpoint alone needs."""
+
+
 def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:
-    """The tensors of a model's file."""
+    """The tensors of a model's file, without what a server remembers of single clients."""
     known = {} if typical is None else pack(typical)
-    return dict(model) | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
+    own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
+    return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
 
 
 def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:

@@ -14,6 +14,7 @@ from ccfcpp.clustering.finished import run_without
 from ccfcpp.clustering.going_on import go_on_without
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
@@ -81,6 +82,29 @@ def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
     found = leakage(folder.path, "2")["membership"]
     held = 180 - sum(one["samples"] for one in summary["participants"])
     assert (found["members"], found["others"]) == (held, 20)
+
+    # Once more: from there on, with as many steps and the same rate.
+    config = folder.saved_config(ClusterConfig)
+    again = RunFolder(go_on_without(folder.path, ["3"], tmp_path / "again"))
+    assert again.saved_config(ClusterConfig).section(ScanConfig) == config.section(ScanConfig)
+    with pytest.raises(UsageError, match="went on from another one, which knew its clients"):
+        run_without(folder.path, ["3"])
+    with pytest.raises(UsageError, match=r"client = 7 is refused: the run's clients are 0 to 3"):
+        leakage(folder.path, "7")
+
+
+def test_a_run_with_clients_that_came_late_forgets_quickly(tmp_path: Path) -> None:
+    images, labels = digits()
+    shown, classes = images[:120, 0].numpy(), labels[:120].numpy()
+    np.savez(tmp_path / "four.npz", images=shown, labels=classes, clients=np.arange(120) % 4)
+    steps: Tree = {"scan": {"steps": 60, "steps_per_round": 15}}
+    here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3}
+    late: Tree = {"availability": {"late": [1], "late_rounds": 2}}
+    config = tiny("fed-scan", HELD, steps, here, late)
+    ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
+    summary = ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
 
 
 def test_only_fed_scan_forgets_quickly(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
         (("--dataset", "NEW"), "--from needs --clusters: how many there are"),
         (("--dataset", "NEW", "--clusters", "3"), "3 is no more than the 3 of the finished run"),
         (("--dataset", "NEW", "--clusters", "5", "--p", "1"), "leave the partition out"),
+        (("--dataset", "NEW", "--clusters", "auto"), "--clusters auto does not go with --from"),
         (("--dataset", "NEW", "--clusters", "5", "--rounds", "9"), "give --set scan.steps"),
         (("--dataset", "NEW", "--clusters", "5", "--resume"), "give one of them"),
         (("--dataset", "none/", "--clusters", "5"), "there is no folder none/"),
@@ -191,6 +192,17 @@ def test_newcomers_that_hold_too_little_end_the_run(before: Path, tmp_path: Path
     path = run_with(before, str(few), {"clusters": 5}, tmp_path / "on")
     with pytest.raises(FederationError, match="hold images for 1 of the 2 new heads"):
         went_on(path)
+
+
+def test_a_run_with_dropout_and_late_clients_goes_on(tmp_path: Path) -> None:
+    apart: Tree = {"availability": {"dropout_rate": 0.5, "late": [1], "late_rounds": 1}}
+    run = finished(tmp_path, apart)
+    new = write(tmp_path / "new.npz", 6, clients=True)
+    for number in range(3):
+        path = run_with(run, new, {"clusters": 4, "scan": {"steps": 4}}, tmp_path / str(number))
+        _, _, folder = went_on(path)
+        took = folder.read_summary()["participants"]
+        assert [one["rounds"] for one in took] == [1] * 4
 
 
 def test_newcomers_centres_are_traffic(before: Path, tmp_path: Path) -> None:

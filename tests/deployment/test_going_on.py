@@ -109,6 +109,7 @@ def test_it_is_the_run_in_one_process(tmp_path: Path) -> None:
     here: Tree = {**held, "dataset": _as_file(tmp_path / "known.npz", known)}
     alone = validate(ClusterConfig, merge(config.model_dump(mode="json"), here))
     ClusteringExperiment(alone).run(RunFolder.create(tmp_path / "c", alone))
+    fast |= {"availability": held["availability"]}
     on = run_with(tmp_path / "c", _as_file(tmp_path / "new.npz", new), fast, tmp_path / "d")
     folder = RunFolder(on)
     ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
@@ -144,6 +145,21 @@ def test_what_cannot_go_on(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_has_its_newcomers_waits_for_none(
+    federation: tuple[Grid, Path], tmp_path: Path
+) -> None:
+    """Also where it is resumed before its first round has ended."""
+    grid, run = federation
+    path = run_with_clients(run, {"clusters": 4}, tmp_path / "b")
+    before = Enrolment.load(path / "deployment.json")
+    assert before.waits_for_newcomers
+    grid.away.clear()
+    gathered = Latecomers(grid, before, list(grid.workers), AT_ONCE).gathered(None)
+    grid.away.add("client 2")
+    gathered.save(path / "deployment.json")
+    assert not Enrolment.load(path / "deployment.json").waits_for_newcomers
+
+
 def test_a_roster_without_a_new_client_is_refused(
     federation: tuple[Grid, Path], tmp_path: Path
 ) -> None:
@@ -158,3 +174,8 @@ def test_the_command_says_what_it_needs(federation: tuple[Grid, Path], tmp_path:
     result = ccfcpp("serve", "--from", run, "--insecure", "--clients", 3, "--out", tmp_path / "b")
     assert result.code == 2
     assert "--from needs --clusters: how many there are with the new ones" in result.stderr
+    more = ("--insecure", "--clients", 3, "--clusters", 4, "--out", tmp_path / "b")
+    result = ccfcpp("serve", "--from", run, "--task", "classify", *more)
+    assert result.code == 2
+    assert "--from goes on with clustering alone" in result.stderr
+    assert not (tmp_path / "b").exists()

@@ -10,13 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.prepared import made as system_of
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge
+from ccfcpp.core.config_layers import merge, read_yaml, resolve
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_folder
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
@@ -29,6 +32,7 @@ from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.levels import ClientLevel, Level
+from ccfcpp.privacy.protection import check_fits
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from ccfcpp.privacy.sums.own_noise import OwnNoise
@@ -418,3 +422,14 @@ def test_a_sample_that_clients_see_hides_nobody() -> None:
         spent[sums] = seen.planned.spent / whole.planned.spent
     assert spent[False] < 0.8
     assert spent[True] == 1.0
+
+
+@pytest.mark.parametrize(
+    "path", sorted((preset_folder() / "private").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_private_preset_fits_its_system(path: Path) -> None:
+    config = resolve(ClusterConfig, "cluster", read_yaml(path))
+    side = 8 if config.dataset == "digits" else 28
+    algorithm = system_of(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
+    works = algorithm.client_side(Crew(1000, 1, bounding_of(config.privacy))).works
+    check_fits(config.privacy, config.method, [work.exchange for work in works.values()])

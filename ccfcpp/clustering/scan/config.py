@@ -1,4 +1,4 @@
-"""The configuration of Fed-SCAN. The defaults are for MNIST."""
+"""The configuration of Fed-SCAN."""
 
 from typing import Annotated, Literal
 
@@ -46,10 +46,11 @@ class ScanConfig(Section):
     ] = "information"
     """By what over-clusters are merged: ``information`` counts clusters by their sizes, and joins
     small classes; for ``companions`` each cluster counts alike, and what lies apart stays apart."""
-    merged_from: Annotated[Share, Unless("scan.overclustering", 1)] = 1.0
+    merged_from: Annotated[
+        Share, Unless("scan.overclustering", 1), UnlessText("clusters", "auto")
+    ] = 1.0
     """Share of the steps after which clusters are trained as the last merge has them, and keep to
-    the shares that it found; before, and with 1, all over-clusters are trained to be equal. Where
-    the number of clusters is to be found, it is 1."""
+    the shares that it found; before, and with 1, all over-clusters are trained to be equal."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300

@@ -41,7 +41,8 @@ class Merge(nn.Module):
         super().__init__()
         self.register_buffer("groups", torch.empty(overclusters, dtype=torch.int64))
         self.register_buffer("shares", torch.empty(overclusters))
-        self.reset_parameters()
+        if not self.groups.is_meta:  # where arithmetic imports a second's worth of symbolic algebra
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Go back to no merge."""

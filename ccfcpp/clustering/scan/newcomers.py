@@ -28,6 +28,7 @@ from ccfcpp.engine.exchange import (
     ClientWork,
     Exchange,
     Figures,
+    RefusedUpdateError,
     ServerWork,
     Task,
 )
@@ -127,6 +128,11 @@ class GrowingScan(FedScan):
         side, new = super().client_side(crew), TellNewClusters(self.space, crew.least)
         return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
 
+    def describe(self) -> dict[str, object]:
+        """What leaves a client."""
+        sends = "sums of statistics and gradients; newcomers: centres of new clusters"
+        return {**super().describe(), "sends": sends}
+
 
 def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> GrowingState:
     """The state in which a run with more clusters begins, before it knows where they lie.
@@ -179,7 +185,9 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}
 
     def check(self, message: KnownCentres, update: NewCentres, senders: Sequence[Member]) -> None:
-        """Refuse centres that are far off, or of more images than there are."""
+        """Refuse centres that are far off, of more images than there are, or of who has none."""
+        if len(update.sizes) and {each.id for each in senders} & set(message.clients.tolist()):
+            raise RefusedUpdateError("it took part before, and has no new clusters")
         check_near(update.centroids)
         check_counts(update.sizes, senders)
 
@@ -198,8 +206,9 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         starts = gathered(points, sizes, new, randomness.integer("new clusters"))
         if len(starts) < new:
             raise FederationError(
-                f"newcomers hold images for {len(starts)} of the {new} new heads that clusters = "
-                f"{self.clusters} asks for: begin again with fewer clusters"
+                f"newcomers that are there hold images for {len(starts)} of the {new} new heads "
+                f"that clusters = {self.clusters} asks for: begin again, with fewer clusters or "
+                "when they are there, and another --out"
             )
         grown = state.grown
         assert grown is not None
@@ -207,7 +216,8 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         heads = (torch.cat(pair) for pair in zip((grown.weight, grown.bias), added, strict=True))
         model = state.model | dict(zip(_HEAD, heads, strict=True))
         known = int(grown.groups.max()) + 1
-        numbers = known + torch.arange(new, device=points.device) % (self.clusters - known)
+        of_new = torch.arange(new, device=grown.groups.device)
+        numbers = known + of_new % (self.clusters - known)
         groups = torch.cat([grown.groups, numbers])
         # Clients load a model whose version they do not have.
         version = state.version + 1
@@ -239,7 +249,9 @@ class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
     def _of(self, message: KnownCentres, client: Client, randomness: Randomness) -> NewCentres:
-        known = message.centres
+        known, heads = message.centres, self.space.network.head.out_features
+        if not 0 < int(message.new) <= heads:
+            raise RefusedUpdateError(f"{int(message.new)} new heads are more than the {heads}")
         if client.id in message.clients.tolist():
             return NewCentres(known[:0], torch.zeros(0, dtype=torch.float64, device=known.device))
         latents, generator = (

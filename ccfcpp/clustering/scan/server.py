@@ -25,9 +25,9 @@ from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Figures, RefusedUpdateError, ServerWork
+from ccfcpp.engine.exchange import Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 from ccfcpp.engine.synchronised.server import part_of, with_absent
 from ccfcpp.models.state import ModelState
 
@@ -45,6 +45,9 @@ def snapshot(state: Grouped) -> Snapshot:
         )
     return Snapshot(state.model, state.version, state.groups.flatten())
 
+
+_LEAST_SHARE = 1e-4
+"""Of a cluster to which steps keep."""
 
 _PART = "transitions/"
 """What the names of parts in transitions begin with."""
@@ -86,9 +89,9 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         }
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
-        """Refuse negative sums."""
-        if any(bool((part < 0).any()) for part in (update.neighbours, update.holders)):
-            raise RefusedUpdateError("transitions are negative")
+        """Refuse sums that cannot be those of the senders' images, each of which adds 1."""
+        for part in (update.neighbours, update.holders):
+            check_counts(part, senders)
 
     def mended(self, message: Trained, update: Transitions) -> Transitions:
         """With noise there may be negative ones: they become 0."""
@@ -131,7 +134,8 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         """The network's merge, with the shares of images that clusters have now."""
         shares = model[f"{MERGE}.shares"]
         found = torch.zeros(self.overclusters, dtype=of_each.dtype)
-        found = found.index_add(0, groups, of_each) / of_each.sum()
+        found = found.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
+        found = found.clamp(min=_LEAST_SHARE)  # The divergence from none would have no bound.
         # No image is in a cluster that there is not.
         found[int(groups.max()) + 1 :] = 1.0
         return {

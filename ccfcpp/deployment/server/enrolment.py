@@ -56,6 +56,7 @@ class Enrolment:
         members: The clients.
         seconds: Time of the quickest response in the handshake.
         skipped: Number of files that the clients leave out.
+        known: Of a run that goes on from a finished one: how many clients that one had; else 0.
     """
 
     run: str
@@ -63,6 +64,12 @@ class Enrolment:
     members: tuple[Member, ...]
     seconds: float
     skipped: int = 0
+    known: int = 0
+
+    @property
+    def waits_for_newcomers(self) -> bool:
+        """Whether it goes on from a finished run, and no new client has come."""
+        return len(self.members) == self.known
 
     def with_config(self, config: MethodConfig) -> "Enrolment":
         """Return a copy whose clients are sent another configuration."""
@@ -110,6 +117,7 @@ class Enrolment:
             "members": [vars(member) for member in self.members],
             "seconds": self.seconds,
             "skipped": self.skipped,
+            "known": self.known,
         }
         write_whole(path, json.dumps(content, indent=2).encode())
 
@@ -120,8 +128,9 @@ class Enrolment:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
             spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
-            seconds, skipped = float(content["seconds"]), int(content.get("skipped", 0))
-            return Enrolment(str(content["run"]), spec, members, seconds, skipped)
+            counts = (int(content.get(name, 0)) for name in ("skipped", "known"))
+            seconds = float(content["seconds"])
+            return Enrolment(str(content["run"]), spec, members, seconds, *counts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 

@@ -143,6 +143,7 @@ class DeployedExperiment(Experiment[Any]):
         larger = self._larger()
         if larger is not None:
             larger._should_stop = self._should_stop
+            larger.deployed.take_over(self.deployed)
         return larger
 
     @property

@@ -49,7 +49,7 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
     new.refuse_if_taken()
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
-    enrolment = replace(before, run=new_token(), spec=spec).with_config(config)
+    enrolment = replace(before, run=new_token(), spec=spec, known=len(numbers)).with_config(config)
     algorithm = made(clustering_problem(config, enrolment.spec, choose_device(config.device)))
     state = first_state(folder, algorithm, numbers, Randomness(config.seed))
     create(new, config, state, lambda whole: enrolment.save(whole.deployment))

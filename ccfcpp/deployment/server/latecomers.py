@@ -105,7 +105,8 @@ def _alike(spec: RunSpec) -> Facts:
     """Facts of a client that fits the run."""
     length = spec.image_shape[0] if spec.unit == "vector" else 0
     encoder = spec.config.get("data", {}).get("encoder_hash") or ""
-    return Facts(samples=1, length=length, columns=spec.columns, encoder=encoder)
+    own = {"columns": spec.columns, "encoder": encoder, "classes": spec.classes}
+    return Facts(samples=1, length=length, **own)
 
 
 def _known_classes(spec: RunSpec) -> Sequence[str] | None:

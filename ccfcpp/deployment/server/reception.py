@@ -108,8 +108,9 @@ class Reception:
         if self.classes is not None and (new := sorted(set(facts.classes) - set(self.classes))):
             raise MessageError(f"the run knows no class {new[0]!r}")
         known = {name for each in self.found.values() for name in each.classes}
+        known |= set(self.like.classes) if self.like else set()
         together = known.union(facts.classes)
-        if len(facts.classes) > _MOST_CLASSES or sum(map(len, together)) > _MOST_LETTERS:
+        if len(facts.classes) > _MOST_CLASSES or len("".join(together).encode()) > _MOST_LETTERS:
             raise MessageError(
                 f"it names {len(facts.classes):,} classes; a client may name {_MOST_CLASSES:,}, "
                 f"and all together may have {_MOST_LETTERS:,} letters"

@@ -106,6 +106,10 @@ class Deployed:
         for member, sent in zip(members, asked, strict=True):
             yield self._reply(exchange, member, sent, until)
 
+    def take_over(self, other: "Deployed") -> None:
+        """Know of the same clients what another transport knows of them."""
+        self.standings, self._late = other.standings, other._late
+
     def save(self) -> dict[int, str]:
         """Return the versions of the memories that the server has accepted."""
         return dict(self._accepted)

@@ -16,8 +16,10 @@ from ccfcpp.clustering.scan.merging import (
     mutual_information,
     numbered_like,
 )
-from ccfcpp.clustering.scan.messages import OwnTransitions, Transitions
-from ccfcpp.clustering.scan.server import transitions_of_all
+from ccfcpp.clustering.scan.messages import OwnTransitions, ScanState, Trained, Transitions
+from ccfcpp.clustering.scan.server import MergeOverclusters, transitions_of_all
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import RefusedUpdateError
 
 
 def information(joints: torch.Tensor, groups: list[int]) -> float:
@@ -201,6 +203,20 @@ def test_the_agglomerative_start_alone_finds_kinds_of_unequal_classes(rule: Rule
     noise = torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(0)).double()
     found = merged(torch.eye(40) * 5 + together * (1 + noise) + 0.05 * noise, 4, None, rule)
     assert found.tolist() == classes.tolist()
+
+
+def test_transitions_of_more_images_than_a_client_has_are_refused() -> None:
+    """One large number would leave no share to the other clusters."""
+    work = MergeOverclusters[ScanState](2, 4)
+    senders, square = [Member(0, "one", 5)], torch.zeros(4, 4, dtype=torch.float64)
+    message = Trained({}, 1)
+    fair = square.fill_(5 / 16)
+    work.check(message, Transitions(fair.unsqueeze(0), fair), senders)
+    large = fair.clone()
+    large[0, 0] = 1e300
+    for neighbours, holders in ((large, fair), (fair, large)):
+        with pytest.raises(RefusedUpdateError, match="and the client holds 5"):
+            work.check(message, Transitions(neighbours.unsqueeze(0), holders), senders)
 
 
 def test_absent_clients_count_with_their_last_transitions() -> None:
