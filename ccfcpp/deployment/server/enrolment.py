@@ -42,8 +42,11 @@ _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
-_PLACES = (("data", "root"), ("feddp", "server"))
+_PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
 """Such paths in sections that a client needs."""
+
+OWN_IMAGES = "the clients' own images"
+"""In place of such a path."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,9 @@ def first_spec(command: str, config: Tree) -> RunSpec:
     for section, place in _PLACES:
         if section in sent:
             sent[section] = {key: value for key, value in sent[section].items() if key != place}
+    if config.get("data", {}).get("newcomers"):
+        # Clients have to know that there are some, and not from where.
+        sent["data"]["newcomers"] = [OWN_IMAGES]
     if encoder := sent.get("data", {}).get("encoder"):
         # Clients load their own, by whatever path it has there.
         sent["data"] = {**sent["data"], "encoder": EncoderName.parse(encoder).called}

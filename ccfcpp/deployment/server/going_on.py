@@ -10,11 +10,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.link.algorithms import clustering_problem
 from ccfcpp.deployment.link.messages import new_token
-from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.enrolment import OWN_IMAGES, Enrolment
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.folder import RunFolder
-
-_OWN = "the clients' own images"
 
 
 def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
@@ -43,7 +41,7 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
         raise UsageError(f"the run in {path} is one of classification, which has no clusters")
     check_from(folder, given)
     numbers = [member.id for member in before.members]
-    config = later_config(folder, _OWN, given, numbers)
+    config = later_config(folder, OWN_IMAGES, given, numbers)
     path = path.resolve()
     new = RunFolder(out or path.with_name(f"{path.name}-with-more"))
     new.refuse_if_taken()
