@@ -40,8 +40,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Go on from a finished run of fed-scan, with new clients and more clusters, which "
-        "--clusters counts; its own keep their numbers.",
+        help="Go on from a finished run of fed-scan, with new clients and more clusters; its own "
+        "keep their numbers.",
     ),
 ]
 ShowProfile = Annotated[bool, typer.Option("--profile", help="Say in the end where the time went.")]
