@@ -67,9 +67,11 @@ class ClusteringExperiment(Experiment[Any]):
     ) -> None:
         super().__init__(config)
         self.config = config
-        self._own = load_data(config) if data is None else data
-        _ = number_of_clusters(config, self._own)  # says all that is missing, before the partition
-        everyone = holding(config, self._own, self.randomness)
+        own = load_data(config) if data is None else data
+        # They are held once more only where the run is made anew when clients come.
+        self._own = own if config.availability.late else None
+        _ = number_of_clusters(config, own)  # says all that is missing, before the partition does
+        everyone = holding(config, own, self.randomness)
         self.data, self.parts, self._names = everyone.data, everyone.parts, everyone.names
         self.clusters = number_of_clusters(config, self.data)
         numbers = range(len(self.parts))

@@ -1,4 +1,4 @@
-"""A run that goes on from a finished one, with new clients and new clusters."""
+"""A run that goes on from a finished one: with new clients and clusters, or without a client."""
 
 from __future__ import annotations
 
