@@ -43,6 +43,8 @@ class Task:
         round: Number of the round, from 0.
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
         last: Whether the round is over with it.
+        samples: Samples of all clients that are asked, less those that did not answer in the round
+            before; 0 where nobody counts them.
     """
 
     system: str
@@ -50,6 +52,7 @@ class Task:
     round: int
     index: int
     last: bool = False
+    samples: int = 0
 
 
 @dataclass(frozen=True)

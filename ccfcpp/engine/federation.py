@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -84,6 +84,9 @@ class Federation(Generic[State, Carrier]):
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
             aggregated. Its time is not counted as the round's.
+
+    Attributes:
+        silent: Clients that did not answer in the last round.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Federation(Generic[State, Carrier]):
         self.stages = stages
         self._looking = 0.0
         self._heard: set[int] = set()
+        self.silent: Collection[int] = ()
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
@@ -151,11 +155,12 @@ class Federation(Generic[State, Carrier]):
         paced, done = sum(not work.exchange.once for work in works), 0
         for index, work in enumerate(works):
             last = index + 1 == len(works)
-            task = Task(self.system, work.exchange.name, number, index, last)
             # What needs no connection goes on without one.
             members = reached if work.exchange.travels else everyone
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
+            samples = sum(each.samples for each in members if each.id not in self.silent)
+            task = Task(self.system, work.exchange.name, number, index, last, samples)
             taken = set()
             if members and work.is_due(state):
                 request = Request(work, task, work.broadcast(state), members)
@@ -167,8 +172,8 @@ class Federation(Generic[State, Carrier]):
             if not work.exchange.once:
                 done += 1
                 tell_exchanges(done, paced)
-        silent = report.absent.keys() - self._heard
-        report.clients = [client for client in report.clients if client not in silent]
+        self.silent = report.absent.keys() - self._heard
+        report.clients = [client for client in report.clients if client not in self.silent]
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 

@@ -244,6 +244,7 @@ class Experiment(ABC, Generic[State]):
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation = self.federation(transport, local)
+        federation.silent = folder.absent_in_last_round()
         with folder.log(self.track) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):

@@ -131,6 +131,12 @@ class RunPaths:
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
         return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
 
+    def absent_in_last_round(self) -> set[int]:
+        """Return the clients that did not answer in the last round of the log, and took no part."""
+        log = self.read_log()
+        absent = map(int, log[-1].get("absent", {})) if log else ()
+        return {client for client in absent if client not in log[-1]["clients"]}
+
     def read_sessions(self) -> list[Json]:
         """Return the machines of the run's sessions; ``UsageError`` where the file is damaged."""
         if not self.environment.is_file():

@@ -35,7 +35,7 @@ def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
     # Of synchronised steps, which neither the paper nor the code has.
     chosen["training"] = {"synchronised_batch": 2300}
     # Of Fed-SCAN's steps, likewise.
-    chosen["scan"] = {"merged_from": 0.5}
+    chosen["scan"] = {"overclustering": 4, "merged_from": 0.5}
     defaults = validate(ClusterConfig, given | chosen)
     assert differing_keys(mnist, defaults) == []
     assert mnist.section(LossConfig).eta == 0.01

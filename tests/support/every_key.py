@@ -73,7 +73,7 @@ _OTHER: dict[str, object] = {
     "privacy.smallest_count": 6,
     "privacy.threshold": 5,
     "scan.last_balance": 1.0,
-    "scan.merge": "companions",
+    "scan.merge": "information",
     "means.tolerance": 10.0,
     "mixture.tolerance": 0.0,
     "vectors.client_column": "1",

@@ -131,7 +131,6 @@ class PlainLoop:
         self.views = config.section(AffineViewsConfig)
         self.light = config.section(IntensityViewsConfig)
         self.clients = clients
-        self.samples = samples
         self.randomness = Randomness(config.seed)
         self.shown: dict[int, int] = {}  # Images of each client in the step.
         self.network = ScanNetwork(self.config, (1, 8, 8), CLUSTERS)
@@ -181,13 +180,15 @@ class PlainLoop:
         firsts: list[Tensor] = []
         seconds: list[Tensor] = []
         self.shown.clear()
+        absent = self.absent(step // self.config.steps_per_round)
+        samples = sum(len(client) for client in self.clients if client.id not in absent)
         for client, own in zip(self.clients, neighbours, strict=True):
-            if client.id in self.absent(step // self.config.steps_per_round):
+            if client.id in absent:
                 continue
             source = self.randomness.at_round(step // self.config.steps_per_round).of_client(
                 client.id
             )
-            share = self.config.batch * len(client) / self.samples
+            share = self.config.batch * len(client) / samples
             turns = turn(len(client), share, step, source).tolist()
             chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
             self.shown[client.id] = len(chosen)

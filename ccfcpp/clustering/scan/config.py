@@ -42,10 +42,10 @@ class ScanConfig(Section):
     merged by how they go with those of neighbours and of other images of the same client. Where the
     number of clusters is to be found there are two for each of the largest number."""
     merge: Annotated[
-        Literal["information", "companions"], Either(Unless("scan.overclustering", 1), _COUNTED)
-    ] = "information"
+        Literal["information", "both"], Either(Unless("scan.overclustering", 1), _COUNTED)
+    ] = "both"
     """By what over-clusters are merged: ``information`` counts clusters by their sizes, and joins
-    small classes; for ``companions`` each cluster counts alike, and what lies apart stays apart."""
+    small classes; with ``both`` it also counts how much each cluster stays together."""
     merged_from: Annotated[
         Share, Unless("scan.overclustering", 1), UnlessText("clusters", "auto")
     ] = 1.0
@@ -54,8 +54,9 @@ class ScanConfig(Section):
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300
-    """Images of all clients together in a step, each with one of its neighbours."""
-    steps_per_round: Positive = 10
+    """Images of all clients that take part together in a step, each with one of its neighbours."""
+    steps_per_round: Positive = 1
+    """A client that misses a round misses so many steps in a row."""
     optimizer: Literal["muon", "adam"] = "muon"
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: Rate = 1.5e-3

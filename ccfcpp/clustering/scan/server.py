@@ -72,7 +72,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     overclusters: int
     folds: int = 1
     fewest: int = 0
-    rule: Rule = "information"
+    rule: Rule = "both"
     trained: bool = False
     exchange = TRANSITIONS
 

@@ -235,7 +235,8 @@ class Worker:
         message: object,
     ) -> tuple[object, bool]:
         """Return the update of an exchange, and whether the client's memory has changed."""
-        task = Task(active.run.spec.method, request.exchange, request.round, request.index)
+        asked = request.exchange, request.round, request.index, request.last, request.samples
+        task = Task(active.run.spec.method, *asked)
         client, uses_memory = active.client, work.exchange.uses_memory
         before = self.memories.load(request.run, request.remembered) if uses_memory else {}
         client.memory = before

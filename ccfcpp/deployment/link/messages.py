@@ -74,6 +74,7 @@ class Request(_Header):
         round: Number of the round, from 0.
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
+        samples: Samples of all clients that are asked.
         remembered: Version of the client's memory to go on with; empty for none.
         kept: Version that the server's checkpoint names; it may be needed again.
     """
@@ -88,6 +89,7 @@ class Request(_Header):
     round: Number = 0
     index: Number = 0
     last: bool = False
+    samples: Number = 0
     remembered: Version = ""
     kept: Version = ""
 

@@ -150,6 +150,7 @@ class Deployed:
             round=task.round,
             index=task.index,
             last=task.last,
+            samples=task.samples,
             remembered=self._accepted.get(member.id, ""),
             kept=self._kept.get(member.id, ""),
         )

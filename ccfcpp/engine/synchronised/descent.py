@@ -65,7 +65,7 @@ class Descent:
         network: What is trained; its weights come with the steps.
         rehearsal: A step on a few images. It shows which trips a step takes.
         optimizer: Its state is kept by the server.
-        batch: Images of all clients together in a step.
+        batch: Images of all clients that take part together in a step.
         samples: Images of all clients.
         largest: What no image's part of a sum exceeds, by the name of the sum; or why images cannot
             be told apart.
@@ -205,7 +205,8 @@ class OpenSteps:
         randomness: Randomness,
     ) -> Advancing | None:
         """A step of which the clients know the model; None where they show nothing."""
-        turns = [self._turn(known.version, client, randomness) for client in clients]
+        samples = task.samples or self.descent.samples
+        turns = [self._turn(known.version, client, samples, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
         batch = self.batches.batch(task, known, turns, views)
         if batch is None:
@@ -218,12 +219,14 @@ class OpenSteps:
             )
         return Tape(batch.program(*batch.shown), descent.parameters)
 
-    def _turn(self, step: int, client: Client, randomness: Randomness) -> Turn:
-        share = self.descent.batch * len(client) / self.descent.samples
-        source = randomness.of_client(client.id)
+    def _turn(self, step: int, client: Client, samples: int, randomness: Randomness) -> Turn:
+        """A client's part of the batch, which is of those that take part, who have ``samples``."""
+        source, wanted = randomness.of_client(client.id), self.descent.batch * len(client)
         if self.bounding is None:
-            chosen = turn(len(client), share, step, source, self.least)
+            chosen = turn(len(client), wanted / samples, step, source, self.least)
         else:
+            # What is spent of a budget follows from the share of all images.
+            share = wanted / self.descent.samples
             chosen = self.bounding.turn(len(client), share, step, source)
         return Turn(client, chosen.to(client.images.device))
 

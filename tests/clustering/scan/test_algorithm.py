@@ -80,7 +80,8 @@ def test_several_pairs_of_an_image_and_either_normalisation_are_those_of_the_loo
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> None:
-    config, clients = small_config("scan.overclustering=3"), skewed_clients(p)
+    merge = "scan.overclustering=3", "scan.merge=information"
+    config, clients = small_config(*merge), skewed_clients(p)
     algorithm = algorithm_for(config, clients)
     start = algorithm.initial_state(Randomness(config.seed))
     loop = PlainLoop(config, clients, sum(map(len, clients)))

@@ -50,9 +50,13 @@ def association_of(joints: torch.Tensor, groups: list[int]) -> float:
     return found
 
 
+def both_of(joints: torch.Tensor, groups: list[int]) -> float:
+    return association_of(joints, groups) + 0.6 * information(joints, groups)
+
+
 WORTH: dict[Rule, Callable[[torch.Tensor, list[int]], float]] = {
     "information": information,
-    "companions": association_of,
+    "both": both_of,
 }
 rules = pytest.mark.parametrize("rule", WORTH)
 
@@ -149,15 +153,32 @@ def test_clients_that_are_alike_change_nothing(rule: Rule) -> None:
         assert torch.equal(first, second)
 
 
-def test_a_small_class_stays_apart_where_each_cluster_counts_alike() -> None:
+def test_a_small_class_stays_apart() -> None:
     """Two kinds of each class, of 100 or 3 images; the two small ones have common neighbours."""
     classes = torch.tensor([0, 0, 1, 1, 2, 2])
     sizes = torch.tensor([100.0, 100, 3, 3, 3, 3])
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     near = torch.outer(sizes, sizes).sqrt() * (0.3 * together) + sizes.diag()
     near[2:4, 4:] = near[4:, 2:4] = 0.2
-    found = merged(near.unsqueeze(0), 3, torch.Generator().manual_seed(0), "companions")
+    found = merged(near.unsqueeze(0), 3, torch.Generator().manual_seed(0), "both")
     assert found.tolist() == classes.tolist()
+
+
+def test_a_kind_of_a_large_class_is_no_cluster() -> None:
+    """Two kinds of one class have fewer common neighbours than images of two other classes."""
+    near = torch.tensor(
+        [
+            [0.93, 0.07, 0.0, 0.0],
+            [0.07, 0.93, 0.0, 0.0],
+            [0.0, 0.0, 0.30, 0.018],
+            [0.0, 0.0, 0.018, 0.664],
+        ]
+    ).unsqueeze(0)
+    apart, joined = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 0, 1, 2])
+    joint = near.double() / near.sum()
+    assert association(joint, joined, 3) > association(joint, apart, 3)
+    found = merged(near, 3, torch.Generator().manual_seed(0), "both")
+    assert found.tolist() == apart.tolist()
 
 
 def test_as_many_as_there_are_stay_apart_and_nothing_gives_some_merge() -> None:
