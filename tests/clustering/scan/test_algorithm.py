@@ -94,7 +94,8 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     reached, best = (
         mutual_information(joint, groups, CLUSTERS)
         for groups in (
-            state.groups, merged(transitions, CLUSTERS, torch.Generator().manual_seed(9))
+            state.groups,
+            merged(transitions, CLUSTERS, torch.Generator().manual_seed(9), "information"),
         )
     )  # fmt: skip
     assert reached == pytest.approx(best, rel=0.02)
