@@ -110,6 +110,18 @@ def test_over_clusters_of_new_clusters_begin_there_too(tmp_path: Path) -> None:
     assert clustering_scores(classes.numpy(), clusters.numpy())["nmi"] > 0.8
 
 
+def test_over_clusters_go_on_as_they_are_merged(tmp_path: Path) -> None:
+    """Steps from the first one on keep to the shares of known and new clusters."""
+    run = finished(tmp_path, {"scan": {"overclustering": 2, "merged_from": 0.5}})
+    new = write(tmp_path / "new.npz", 6, clients=True)
+    path = run_with(run, new, {"clusters": 4, "scan": {"steps": 1}})
+    went_on(path)
+    model = load_file(path / "model.safetensors")
+    assert model["model/merge.groups"].unique().tolist() == [0, 1, 2, 3]
+    shares = model["model/merge.shares"][:4]
+    torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.1, rtol=0)
+
+
 @given(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2**32))
 def test_what_known_centres_do_not_explain(new: int, known: int, seed: int) -> None:
     """Of groups far from each other, some with known centres: the others' means are found."""

@@ -156,9 +156,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
         """The steps of a round, a few trips each; in the last round the centres, too."""
         works = self.training(number)
+        if number == 0 and state.version > 0:
+            works = [*self.going_on(), *works]
         if number + 1 == self.rounds:
             works.append(FindCentres(self.config.latent))
         return works
+
+    def going_on(self) -> list[AnyServerWork]:
+        """What comes first in a run that goes on from a finished one, with other clients."""
+        return [self._merge(self._trains_merged())] if self.merges else []
 
     def training(self, number: int) -> list[AnyServerWork]:
         """The steps and merges of a round, for any state that holds the network in descent.
@@ -171,15 +177,13 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             works += self._trips(step)
             due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
             if self.merges and due:
-                works.append(self._merge(step + 1))
+                late = self.config.merged_from * steps <= step + 1 < steps
+                works.append(self._merge(self._trains_merged() and late))
         return works
 
-    def _merge(self, done: int) -> MergeOverclusters[Any]:
-        """The merge after so many steps."""
-        k, fewest, config = self.problem.clusters, self.problem.fewest, self.config
-        late = config.merged_from * config.steps <= done < config.steps
-        trained = self._trains_merged() and late
-        return MergeOverclusters(k, self.overclusters, self.folds, fewest, config.merge, trained)
+    def _merge(self, trained: bool) -> MergeOverclusters[Any]:
+        k, fewest, rule = self.problem.clusters, self.problem.fewest, self.config.merge
+        return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained)
 
     def _trips(self, step: int) -> list[Trip[D]]:
         rate = falling(step / self.config.steps)

@@ -18,6 +18,7 @@ from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.clustering.scan.representations import LatentSpace
+from ccfcpp.clustering.scan.server import merge_as
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -52,12 +53,14 @@ class Grown:
         weight: Of the finished run's heads, of shape (m, d).
         bias: Theirs, of shape (m,).
         groups: The cluster of each, int64 of shape (m,).
+        shares: Of the images, by head, float64 of shape (m,); None where no merge was trained.
         clients: Numbers of the clients that took part in it, int64.
     """
 
     weight: Tensor
     bias: Tensor
     groups: Tensor
+    shares: Tensor | None
     clients: Tensor
 
 
@@ -117,11 +120,9 @@ class GrowingScan(FedScan):
         """That of a run that begins from nothing."""
         return GrowingState(**vars(super().initial_state(randomness)))
 
-    def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
-        """Fed-SCAN's; what is new comes first, once."""
-        works = super().exchanges(number, state)
-        grows = isinstance(state, GrowingState) and state.grown is not None
-        return [FindNewClusters(self.problem.clusters), *works] if grows else works
+    def going_on(self) -> list[AnyServerWork]:
+        """New clusters, which are merged as they begin."""
+        return [FindNewClusters(self.problem.clusters, self.problem.samples)]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Fed-SCAN's, and what newcomers tell."""
@@ -150,10 +151,20 @@ def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> Grow
     }
     numbers = torch.tensor(sorted(known), device=finished.groups.device)
     weight, bias = (finished.model[name] for name in _HEAD)
-    grown = Grown(weight, bias, finished.groups.flatten(), numbers)
+    groups = finished.groups.flatten()
+    grown = Grown(weight, bias, groups, _shares(finished.model, groups), numbers)
     centres = required_centroids(finished.centroids)
     state = replace(fresh, model=model, version=finished.version, centroids=centres)
     return GrowingState(**{**vars(state), "grown": grown})
+
+
+def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
+    """The share of images of each head, those of a cluster alike; None where none was trained."""
+    merged = model.get(f"{MERGE}.groups")
+    if merged is None or int(merged.max()) + 1 == len(merged):
+        return None
+    shares = model[f"{MERGE}.shares"].double()[groups]
+    return shares / groups.bincount()[groups]
 
 
 @dataclass(frozen=True)
@@ -162,9 +173,11 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
 
     Attributes:
         clusters: k, with the new ones.
+        samples: Images of all clients.
     """
 
     clusters: int
+    samples: int
     exchange = NEW_CENTRES
 
     def is_due(self, state: GrowingState) -> bool:
@@ -216,9 +229,12 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         heads = (torch.cat(pair) for pair in zip((grown.weight, grown.bias), added, strict=True))
         model = state.model | dict(zip(_HEAD, heads, strict=True))
         known = int(grown.groups.max()) + 1
-        of_new = torch.arange(new, device=grown.groups.device)
-        numbers = known + of_new % (self.clusters - known)
-        groups = torch.cat([grown.groups, numbers])
+        apart = gathered(starts, torch.ones(new), self.clusters - known, seed=0)
+        groups = torch.cat([grown.groups, known + nearest(starts, apart)])
+        if grown.shares is not None:
+            of_each = nearest(points, starts).bincount(weights=sizes, minlength=new)
+            of_known = (self.samples - of_each.sum()) * grown.shares
+            model |= merge_as(groups, torch.cat([of_known, of_each]), model)
         # Clients load a model whose version they do not have.
         version = state.version + 1
         return GrowingState(model, version, state.descent, groups), {}

@@ -126,22 +126,29 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         if state.groups is not None:
             groups = numbered_like(groups, state.groups.flatten().cpu(), of_each)
         if self.trained and complete:
-            changes["model"] = state.model | self._merge(groups, of_each, state.model)
+            changes["model"] = state.model | merge_as(groups, of_each, state.model)
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
         return replace(merged_state, groups=groups.to(sums.device), **changes), {}
 
-    def _merge(self, groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
-        """The network's merge, with the shares of images that clusters have now."""
-        shares = model[f"{MERGE}.shares"]
-        found = torch.zeros(self.overclusters, dtype=of_each.dtype)
-        found = found.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
-        found = found.clamp(min=_LEAST_SHARE)  # The divergence from none would have no bound.
-        # No image is in a cluster that there is not.
-        found[int(groups.max()) + 1 :] = 1.0
-        return {
-            f"{MERGE}.groups": groups.to(shares.device, copy=True),
-            f"{MERGE}.shares": found.to(shares),
-        }
+
+def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
+    """A network's merge, with the shares of images that clusters have.
+
+    Args:
+        groups: The cluster of each over-cluster, int64 of shape (m,).
+        of_each: How many images each over-cluster has, of shape (m,).
+        model: Says where tensors are.
+    """
+    shares = model[f"{MERGE}.shares"]
+    found = torch.zeros_like(of_each)
+    found = found.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
+    found = found.clamp(min=_LEAST_SHARE)  # The divergence from none would have no bound.
+    # No image is in a cluster that there is not.
+    found[int(groups.max()) + 1 :] = 1.0
+    return {
+        f"{MERGE}.groups": groups.to(shares.device, copy=True),
+        f"{MERGE}.shares": found.to(shares),
+    }
 
 
 def transitions_of_all(
