@@ -117,7 +117,7 @@ def test_over_clusters_go_on_as_they_are_merged(tmp_path: Path) -> None:
     path = run_with(run, new, {"clusters": 4, "scan": {"steps": 1}})
     went_on(path)
     model = load_file(path / "model.safetensors")
-    assert model["model/merge.groups"].unique().tolist() == [0, 1, 2, 3]
+    assert set(model["model/merge.groups"].tolist()) == {0, 1, 2, 3}
     shares = model["model/merge.shares"][:4]
     torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.1, rtol=0)
 
