@@ -1,7 +1,7 @@
 """How tasks reach clients, and what becomes of the round where they do not."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     ClientSide,
@@ -266,3 +266,29 @@ def test_who_does_not_answer_is_absent_and_not_refused() -> None:
 def test_a_log_speaks_of_absences_only_where_there_are_any() -> None:
     assert "absent" not in RoundReport(0, []).line()
     assert RoundReport(0, [], absent={1: ["vote: late"]}).line()["absent"] == {1: ["vote: late"]}
+
+
+def test_a_task_counts_the_samples_of_those_that_are_asked_and_answered_last() -> None:
+    """Client 2 is lost in round 0 and is back in round 1, in which it counts again from then on."""
+    told: list[tuple[int, int]] = []
+
+    class Noted(InProcess):
+        def deliver(
+            self, task: Task, message: object, members: Sequence[Member]
+        ) -> Iterator[Reply]:
+            told.append((task.round, task.samples))
+            for reply in super().deliver(task, message, members):
+                gone = task.round == 0 and reply.client == 2
+                yield replace(reply, update=AbsentClientError("away")) if gone else reply
+
+    clients, election = voters(0, 1, 2), Election(3)
+    for client in clients:
+        client.images = torch.zeros(10 + client.id, 1, 2, 2, dtype=torch.uint8)
+    memories = ClientMemories(CPU, budget=10**9)
+    side = election.client_side(Crew.of(clients))
+    transport = Noted(clients, side, memories, Randomness(0))
+    members = [client.member for client in clients]
+    federation = Federation("election", election, members, Availability(), Randomness(0), transport)
+    for _ in federation.run(Mean(torch.zeros(2))):
+        pass
+    assert told == [(0, 33), (1, 21), (1, 21), (2, 33)]

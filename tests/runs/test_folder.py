@@ -46,6 +46,17 @@ def test_rounds_logged_after_the_checkpoint_are_forgotten(tmp_path: Path, rest: 
     assert logged(folder) == [0, 1, 2]
 
 
+def test_who_did_not_answer_in_the_last_round(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", ClusterConfig())
+    assert folder.absent_in_last_round() == set()
+    folder.log_round({"round": 0, "clients": [1], "absent": {"0": ["vote: late"]}})
+    # Client 1 answered at first.
+    folder.log_round({"round": 1, "clients": [1], "absent": {"1": ["vote: late"], "3": ["away"]}})
+    assert folder.absent_in_last_round() == {3}
+    folder.log_round({"round": 2, "clients": [0, 1, 3]})
+    assert folder.absent_in_last_round() == set()
+
+
 def test_lines_logged_before_the_first_checkpoint_are_forgotten(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", ClusterConfig())
     folder.metrics.write_text('{"round": 0}\n')

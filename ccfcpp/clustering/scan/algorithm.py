@@ -55,6 +55,9 @@ from ccfcpp.models.state import random_state
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
+_TRIES = 5
+"""Steps in a row after which a merge is tried again."""
+
 
 def config_of(problem: Problem) -> ScanConfig:
     """The section; with the number of over-clusters of a k that is to be found."""
@@ -169,21 +172,25 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def training(self, number: int) -> list[AnyServerWork]:
         """The steps and merges of a round, for any state that holds the network in descent.
 
-        Over-clusters are merged where neighbours are found anew, and in the end.
+        Over-clusters are merged where neighbours are found anew, and in the end. A merge that
+        could not be trained, since clients were away, is tried again after the next steps.
         """
         per_round, steps = self.config.steps_per_round, self.config.steps
+        first_trained = self.config.merged_from * steps
         works: list[AnyServerWork] = []
         for step in range(number * per_round, min((number + 1) * per_round, steps)):
             works += self._trips(step)
-            due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
-            if self.merges and due:
-                late = self.config.merged_from * steps <= step + 1 < steps
-                works.append(self._merge(self._trains_merged() and late))
+            done = step + 1
+            since = done % self.config.mine_every
+            trained = self._trains_merged() and first_trained <= done - since and done < steps
+            again = trained and 0 < since <= _TRIES
+            if self.merges and (since == 0 or done == steps or again):
+                works.append(self._merge(trained, again))
         return works
 
-    def _merge(self, trained: bool) -> MergeOverclusters[Any]:
+    def _merge(self, trained: bool, again: bool = False) -> MergeOverclusters[Any]:
         k, fewest, rule = self.problem.clusters, self.problem.fewest, self.config.merge
-        return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained)
+        return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained, again)
 
     def _trips(self, step: int) -> list[Trip[D]]:
         rate = falling(step / self.config.steps)

@@ -18,7 +18,7 @@ from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.clustering.scan.representations import LatentSpace
-from ccfcpp.clustering.scan.server import merge_as
+from ccfcpp.clustering.scan.server import merge_as, trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -160,8 +160,7 @@ def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> Grow
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
     """The share of images of each head, those of a cluster alike; None where none was trained."""
-    merged = model.get(f"{MERGE}.groups")
-    if merged is None or int(merged.max()) + 1 == len(merged):
+    if not trains_merged(model):
         return None
     shares = model[f"{MERGE}.shares"].double()[groups]
     return shares / groups.bincount()[groups]

@@ -66,6 +66,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         fewest: The least that k may be, where it is to be found.
         rule: By which over-clusters are merged.
         trained: Whether the next steps train the clusters as they are merged.
+        again: Whether it is for models that train no merged clusters yet.
     """
 
     clusters: int
@@ -74,7 +75,12 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     fewest: int = 0
     rule: Rule = "both"
     trained: bool = False
+    again: bool = False
     exchange = TRANSITIONS
+
+    def is_due(self, state: M) -> bool:
+        """Whether it was not done yet, where it is tried again."""
+        return not (self.again and trains_merged(state.model))
 
     def broadcast(self, state: M) -> Trained:
         """The model."""
@@ -129,6 +135,12 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             changes["model"] = state.model | merge_as(groups, of_each, state.model)
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
         return replace(merged_state, groups=groups.to(sums.device), **changes), {}
+
+
+def trains_merged(model: ModelState) -> bool:
+    """Whether a model trains merged clusters."""
+    groups = model.get(f"{MERGE}.groups")
+    return groups is not None and int(groups.max()) + 1 < len(groups)
 
 
 def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
