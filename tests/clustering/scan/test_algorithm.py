@@ -1,15 +1,22 @@
 """A step of Fed-SCAN is the centralised step over the union of all batches, for every p."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ccfcpp.clustering.scan.clients import SumTransitions
 from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
 from ccfcpp.clustering.scan.messages import Trained
+from ccfcpp.clustering.scan.server import trains_merged
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AbsentClientError, Task
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.transport import Reply
 from tests.support.scan import (
     CLUSTERS,
     LaggedLoop,
@@ -130,6 +137,33 @@ def test_clusters_are_trained_as_the_last_merge_has_them() -> None:
     assert all(torch.equal(same.model[name], part) for name, part in plain.model.items())
     moved = whole.model["encoder.0.weight"] - plain.model["encoder.0.weight"]
     assert float(moved.abs().max()) > 0
+
+
+def test_a_merge_without_all_clients_is_tried_again() -> None:
+    """Client 2 is away when over-clusters are merged after steps 8 and 9."""
+    settings = "scan.overclustering=2", "scan.merged_from=0.4", "scan.steps_per_round=1"
+    config, clients = small_config(*settings), skewed_clients(0.5)
+    asked: list[int] = []
+
+    class Away(OneByOne):
+        def deliver(
+            self, task: Task, message: object, members: Sequence[Member]
+        ) -> Iterator[Reply]:
+            if task.exchange == "transitions":
+                asked.append(task.round + 1)
+            for reply in super().deliver(task, message, members):
+                away = task.exchange == "transitions" and reply.client == 2 and task.round < 9
+                yield replace(reply, update=AbsentClientError("away")) if away else reply
+
+    algorithm = algorithm_for(config, clients)
+    members = [client.member for client in clients]
+    federation = Federation(
+        "fed-scan", algorithm, members, Availability(), Randomness(0), Away(config, clients)
+    )
+    start = algorithm.initial_state(Randomness(0))
+    trained = [trains_merged(state.model) for state, _ in federation.run(start)]
+    assert trained == [False] * 9 + [True] * 11
+    assert asked == [8, 9, 10, 16, 20]
 
 
 @pytest.mark.usefixtures("double_precision")
