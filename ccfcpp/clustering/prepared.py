@@ -121,7 +121,10 @@ class Prepared(ClusteringAlgorithm[Any]):
 
     def _learning(self) -> "list[Learning]":
         lessons = self.stage.lessons
-        return [Learning(self.stage, each, lessons[:place]) for place, each in enumerate(lessons)]
+        return [
+            Learning(self.stage, each, lessons[:place], self.public)
+            for place, each in enumerate(lessons)
+        ]
 
     def _carrying(self, works: Sequence[AnyServerWork]) -> "list[Carrying]":
         return [Carrying(self, work, place == 0) for place, work in enumerate(works)]
@@ -245,11 +248,13 @@ class Learning(ServerWork[Any, Any, Any]):
         stage: Of which it is.
         lesson: The lesson.
         before: Those before it.
+        public: What goes down of what is known.
     """
 
     stage: Stage
     lesson: Lesson
     before: Sequence[Lesson]
+    public: Callable[[Any], Any]
 
     @property
     def exchange(self) -> AnyExchange:  # type: ignore[override]
@@ -262,7 +267,7 @@ class Learning(ServerWork[Any, Any, Any]):
 
     def broadcast(self, state: Any) -> Any:
         """What is known so far."""
-        return self.stage.known_of(state)
+        return self.public(self.stage.known_of(state))
 
     def form(self, message: Any) -> Form:
         """That of sums over nothing."""

@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.crops.centre import MeanLatent
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.crops.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.exact.means import ExactMeans, hard
-from ccfcpp.clustering.lessons import Stage
+from ccfcpp.clustering.lessons import Stage, learnt
 from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.config import IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
@@ -38,6 +40,8 @@ _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 """What convolutions round to, by ``compute.precision``."""
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
+_LATENTS = "latents of crops"
+"""Key in a client's scratch: the encoder's version, and what it makes of all images."""
 _TOLD = "an image has many crops in the sums; take another method"
 
 
@@ -49,11 +53,13 @@ class Encoder:
         model: Its parameters.
         version: How many steps it has come through.
         descent: The optimizer's state; None after the last step.
+        mean: The mean latent of all images, float64 (d,); None before it is known.
     """
 
     model: ModelState
     version: int
     descent: DescentState | None = None
+    mean: Tensor | None = None
 
 
 class FedEmp(Prepared):
@@ -71,8 +77,8 @@ class FedEmp(Prepared):
         precision = _PRECISIONS[problem.config.compute.precision]
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
-        super().__init__(Stage(Encoder, [], self._described), ExactMeans(inner, hard))
-        self.travels = True
+        mean = MeanLatent(Encoder, self.config.latent, self._latents)
+        super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard))
         self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)
         self.by_pixels = False
         self.space = Latents(self.make_encoder, problem.device)
@@ -106,7 +112,7 @@ class FedEmp(Prepared):
         if number < self.config.rounds:
             return self._steps(number)
         if state.centroids is None:
-            return self._carrying(self.inner.start())
+            return self._first_of_means()
         return self._moves(number)
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
@@ -114,7 +120,10 @@ class FedEmp(Prepared):
         first = self.config.rounds
         steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(first)))
         moves = [self._moves(number) for number in range(first + 1, self.rounds)]
-        return [*steps, self._carrying(self.inner.start()), *moves]
+        return [*steps, self._first_of_means(), *moves]
+
+    def _first_of_means(self) -> list[AnyServerWork]:
+        return [*self._learning(), *self._carrying(self.inner.start())]
 
     def _moves(self, number: int) -> Sequence[AnyServerWork]:
         """Several steps of k-means, since the encoder goes down in each round."""
@@ -141,18 +150,25 @@ class FedEmp(Prepared):
         works = {**side.works, **{work.exchange.name: work for work in steps}}
         return ClientSide(works, side.cohort)
 
-    @torch.no_grad()
     def _described(self, encoder: Encoder, holder: Client) -> Client:
-        network = self.space.load(encoder)
-        size = forward_batch(holder.images[:1].numel() // holder.images.shape[1])
-        with section("latents of all images"):
-            parts = torch.split(holder.images, size)
-            latents = torch.cat([network.described(to_float(part)) for part in parts])
-        return Client(holder.id, holder.name, latents, holder.labels)
+        """The holder of the latents' directions from their mean."""
+        z = self._latents(encoder, holder)
+        about = F.normalize(z - learnt(encoder.mean).to(z), dim=1)
+        return Client(holder.id, holder.name, about, holder.labels)
 
-    def is_whole(self, state: Any) -> bool:
-        """Whether there is an encoder; rounds in which nobody answered are lost, as any are."""
-        return state.preparation is not None and state.preparation.version > 0
+    @torch.no_grad()
+    def _latents(self, encoder: Encoder, holder: Client) -> Tensor:
+        """Latents of all images; of the last encoder they are kept."""
+        held = holder.scratch.get(_LATENTS)
+        if held is None or held[0] != encoder.version:
+            network = self.space.load(encoder)
+            size = forward_batch(holder.images[:1].numel() // holder.images.shape[1])
+            with section("latents of all images"):
+                parts = torch.split(holder.images, size)
+                latents = torch.cat([network.described(to_float(part)) for part in parts])
+            held = holder.scratch[_LATENTS] = encoder.version, latents
+        found: Tensor = held[1]
+        return found
 
     def public(self, known: Encoder) -> Encoder:
         """Without the optimizer's state, which a lost last step leaves."""

@@ -1,5 +1,6 @@
 """Fed-EMP, against the obvious loops, and in one place."""
 
+import itertools
 import math
 from typing import Any
 
@@ -179,6 +180,15 @@ def test_clients_in_processes_of_their_own_make_the_same_steps() -> None:
         torch.testing.assert_close(found, entry, rtol=1e-5, atol=1e-7)
 
 
+@torch.no_grad()
+def described(encoder: CropEncoder, images: Tensor) -> Tensor:
+    """The mean latents over crops at nine places, as directions."""
+    places = itertools.product((0, 2, 4), repeat=2)
+    parts = [encoder(images[:, :, top : top + 4, left : left + 4] / 255) for top, left in places]
+    return F.normalize(torch.stack(parts).mean(dim=0), dim=1)
+
+
+@pytest.mark.usefixtures("double_precision")
 def test_clusters_are_those_of_k_means_of_described_images() -> None:
     config, clients = config_of(), skewed_clients(0.5)
     algorithm = algorithm_of(config, clients)
@@ -187,14 +197,8 @@ def test_clusters_are_those_of_k_means_of_described_images() -> None:
     images = clients[2].images
     encoder = CropEncoder(config.section(CropsConfig), (1, 8, 8))
     encoder.load_state_dict(state.preparation.model)
-    starts = (0, 2, 4)
-    with torch.no_grad():
-        parts = [
-            encoder(images[:, :, top : top + 4, left : left + 4] / 255)
-            for top in starts
-            for left in starts
-        ]
-    latents = F.normalize(torch.stack(parts).mean(dim=0), dim=1)
+    every = torch.cat([described(encoder, each.images) for each in clients])
+    latents = F.normalize(described(encoder, images) - every.mean(dim=0), dim=1)
     holder = Client(2, "client 2", images)
     found = algorithm.represent(state, holder)
     assert found is not None
