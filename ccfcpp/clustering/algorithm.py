@@ -26,6 +26,7 @@ class Problem:
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
         fewest: The least that k may be, where it is to be found; 0 where it is known.
         grows: Whether there may be clients that come later, with clusters of their own.
+        protected: Whether nobody's part of a sum is known.
     """
 
     config: MethodConfig
@@ -35,6 +36,7 @@ class Problem:
     samples: int = 0
     fewest: int = 0
     grows: bool = False
+    protected: bool = False
 
     @property
     def has_vectors(self) -> bool:

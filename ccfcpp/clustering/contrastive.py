@@ -39,7 +39,7 @@ class ContrastiveConfig(Section):
     steps: Positive = 10
     """Steps of a round."""
     batch: Positive = 256
-    """Images of all clients together in a step."""
+    """Images of all clients that take part in a step."""
     learning_rate: float = 2e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
     lloyd_steps: Positive = 2

@@ -103,6 +103,7 @@ class ClusteringExperiment(Experiment[Any]):
             sum(map(len, self.clients)),
             config.fewest_clusters,
             config.grows,
+            config.privacy.is_on,
         )
         self.algorithm = made(self.problem)
         self.check()

@@ -44,7 +44,7 @@ class Task:
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
         last: Whether the round is over with it.
         samples: Samples of all clients that are asked, less those that did not answer in the round
-            before; 0 where nobody counts them.
+            before; 0 where nobody may know.
     """
 
     system: str

@@ -159,8 +159,9 @@ class Federation(Generic[State, Carrier]):
             members = reached if work.exchange.travels else everyone
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
-            samples = sum(each.samples for each in members if each.id not in self.silent)
-            task = Task(self.system, work.exchange.name, number, index, last, samples)
+            task = Task(
+                self.system, work.exchange.name, number, index, last, self._samples(members)
+            )
             taken = set()
             if members and work.is_due(state):
                 request = Request(work, task, work.broadcast(state), members)
@@ -176,6 +177,12 @@ class Federation(Generic[State, Carrier]):
         report.clients = [client for client in report.clients if client not in self.silent]
         report.seconds = time.monotonic() - started - self._looking
         return state, report
+
+    def _samples(self, members: Sequence[Member]) -> int:
+        """Samples of those that will answer, as far as one can tell; 0 where nobody may know."""
+        if self.guard is not None:  # What a client shows must not tell who else was drawn.
+            return 0
+        return sum(each.samples for each in members if each.id not in self.silent)
 
     def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
         """The updates that can be used, one by one as they come."""

@@ -131,6 +131,7 @@ class PlainLoop:
         self.views = config.section(AffineViewsConfig)
         self.light = config.section(IntensityViewsConfig)
         self.clients = clients
+        self.samples = samples
         self.randomness = Randomness(config.seed)
         self.shown: dict[int, int] = {}  # Images of each client in the step.
         self.network = ScanNetwork(self.config, (1, 8, 8), CLUSTERS)
@@ -181,15 +182,16 @@ class PlainLoop:
         seconds: list[Tensor] = []
         self.shown.clear()
         absent = self.absent(step // self.config.steps_per_round)
-        samples = sum(len(client) for client in self.clients if client.id not in absent)
+        there = sum(len(client) for client in self.clients if client.id not in absent)
         for client, own in zip(self.clients, neighbours, strict=True):
             if client.id in absent:
                 continue
             source = self.randomness.at_round(step // self.config.steps_per_round).of_client(
                 client.id
             )
-            share = self.config.batch * len(client) / samples
-            turns = turn(len(client), share, step, source).tolist()
+            share = self.config.batch * len(client) / self.samples
+            more = share * (min(self.samples / there, 4) - 1)
+            turns = turn(len(client), share, step, source, more=more).tolist()
             chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
             self.shown[client.id] = len(chosen)
             others = drawn_neighbours(own, chosen, source, step)

@@ -52,7 +52,7 @@ class TrainingConfig(Section):
     """``local``: clients train by themselves, and models are averaged; ``synchronised``: each step
     is one over the batches of all clients."""
     synchronised_batch: Annotated[int, Field(ge=2, le=10**6), _SYNCHRONISED] = 1280
-    """Images of all clients together in a synchronised step."""
+    """Images of all clients that take part in a synchronised step."""
     gradients: Annotated[
         Literal["full", "bfloat16"], _SYNCHRONISED, When("privacy.level", "none", "client")
     ] = "full"

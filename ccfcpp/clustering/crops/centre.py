@@ -16,7 +16,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AnyExchange, Exchange, SummedWork, Task
-from ccfcpp.engine.parts import Count, Sum
+from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up, check_counts
 
 
@@ -38,7 +38,7 @@ class MeanLatent(Lesson):
     @property
     def exchange(self) -> AnyExchange:  # type: ignore[override]
         """Sums of latents, and how many they are."""
-        parts = {"sums": Sum(), "counts": Count()}
+        parts: dict[str, Part] = {"sums": Sum(), "counts": Count()}
         return Exchange("mean latent", self.encoder, Sums, parts, once=True)
 
     def work(self, crew: Crew) -> "SumLatents":

@@ -16,7 +16,7 @@ class CropsConfig(Section):
     steps: Positive = 1200
     """Steps of the encoder; 1200 show each of 60,000 images twice, in 16 crops each time."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 100
-    """Images of all clients together in a step."""
+    """Images of all clients that take part together in a step."""
     each: Annotated[int, Field(ge=2, le=1000)] = 16
     """Crops of an image in a step, half as wide as the image."""
     steps_per_round: Positive = 20

@@ -56,7 +56,7 @@ _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
 _TRIES = 5
-"""Steps in a row after which a merge is tried again."""
+"""Rounds in a row in which a merge is tried again."""
 
 
 def config_of(problem: Problem) -> ScanConfig:
@@ -158,32 +158,32 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
         """The steps of a round, a few trips each; in the last round the centres, too."""
-        works = self.training(number)
-        if number == 0 and state.version > 0:
-            works = [*self.going_on(), *works]
+        works = [*self.going_on(number, state), *self.training(number)]
         if number + 1 == self.rounds:
             works.append(FindCentres(self.config.latent))
         return works
 
-    def going_on(self) -> list[AnyServerWork]:
-        """What comes first in a run that goes on from a finished one, with other clients."""
-        return [self._merge(self._trains_merged())] if self.merges else []
+    def going_on(self, number: int, state: ScanState) -> list[AnyServerWork]:
+        """A merge where a run begins that goes on from a finished one, with other clients."""
+        begins = self.merges and number == 0 and state.version > 0
+        return [self._merge(self._trains_merged())] if begins else []
 
     def training(self, number: int) -> list[AnyServerWork]:
         """The steps and merges of a round, for any state that holds the network in descent.
 
-        Over-clusters are merged where neighbours are found anew, and in the end. A merge that
-        could not be trained, since clients were away, is tried again after the next steps.
+        Over-clusters are merged where neighbours are found anew, and in the end. Where no merge
+        could be trained yet, since clients were away, it is tried again in the next rounds.
         """
         per_round, steps = self.config.steps_per_round, self.config.steps
-        first_trained = self.config.merged_from * steps
+        tries = 0 if self.problem.protected else _TRIES * per_round
         works: list[AnyServerWork] = []
         for step in range(number * per_round, min((number + 1) * per_round, steps)):
             works += self._trips(step)
             done = step + 1
             since = done % self.config.mine_every
-            trained = self._trains_merged() and first_trained <= done - since and done < steps
-            again = trained and 0 < since <= _TRIES
+            late = self.config.merged_from * steps <= done - since and since < done < steps
+            trained = self._trains_merged() and late
+            again = trained and 0 < since <= tries and done % per_round == 0
             if self.merges and (since == 0 or done == steps or again):
                 works.append(self._merge(trained, again))
         return works

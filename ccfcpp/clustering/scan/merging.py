@@ -104,7 +104,7 @@ def merged(
 
 
 def _worth(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
-    """What is to be the highest."""
+    """The sum that a rule wants highest."""
     known = mutual_information(joint, groups, clusters)
     if rule == "information":
         return known
@@ -274,7 +274,7 @@ def _ratio(inside: Tensor, share: Tensor) -> Tensor:
 
 
 def _losses_of_association(joint: Tensor) -> Tensor:
-    """The same of A."""
+    """How much the sum of A falls where two clusters become one: (k, k) but for the diagonal."""
     inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
     alone = _ratio(inside, share)
     both = _ratio(

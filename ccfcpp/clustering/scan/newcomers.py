@@ -120,9 +120,11 @@ class GrowingScan(FedScan):
         """That of a run that begins from nothing."""
         return GrowingState(**vars(super().initial_state(randomness)))
 
-    def going_on(self) -> list[AnyServerWork]:
-        """New clusters, which are merged as they begin."""
-        return [FindNewClusters(self.problem.clusters, self.problem.samples)]
+    def going_on(self, number: int, state: ScanState) -> list[AnyServerWork]:
+        """Until there are new clusters these, which are merged as they begin."""
+        if isinstance(state, GrowingState) and state.grown is not None:
+            return [FindNewClusters(self.problem.clusters, self.problem.samples)]
+        return super().going_on(number, state)
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Fed-SCAN's, and what newcomers tell."""

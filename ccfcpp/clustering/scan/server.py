@@ -66,7 +66,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         fewest: The least that k may be, where it is to be found.
         rule: By which over-clusters are merged.
         trained: Whether the next steps train the clusters as they are merged.
-        again: Whether it is for models that train no merged clusters yet.
+        again: Whether it is left out where merged clusters are trained already.
     """
 
     clusters: int
@@ -131,7 +131,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         of_each = sums[0].sum(dim=1).cpu()
         if state.groups is not None:
             groups = numbered_like(groups, state.groups.flatten().cpu(), of_each)
-        if self.trained and complete:
+        if complete and (self.trained or trains_merged(state.model)):
             changes["model"] = state.model | merge_as(groups, of_each, state.model)
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
         return replace(merged_state, groups=groups.to(sums.device), **changes), {}

@@ -49,8 +49,8 @@ def counts_exchange(
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
     """Return the problem of clustering that a run describes."""
-    found = config.fewest_clusters, config.grows
-    return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *found)
+    rest = config.fewest_clusters, config.grows, config.privacy.is_on
+    return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)
 
 
 def classification(

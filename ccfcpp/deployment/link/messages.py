@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 
 from ccfcpp.core.config import Section
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES
-from ccfcpp.deployment.link.run_spec import Facts, RunSpec, Text
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec, Size, Text
 from ccfcpp.engine.payload import PayloadError, pack, unpack
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Request(_Header):
         round: Number of the round, from 0.
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
-        samples: Samples of all clients that are asked.
+        samples: Samples of all clients that are asked, as ``Task`` has them.
         remembered: Version of the client's memory to go on with; empty for none.
         kept: Version that the server's checkpoint names; it may be needed again.
     """
@@ -89,7 +89,7 @@ class Request(_Header):
     round: Number = 0
     index: Number = 0
     last: bool = False
-    samples: Number = 0
+    samples: Size = 0
     remembered: Version = ""
     kept: Version = ""
 

@@ -34,6 +34,9 @@ from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.models.state import ModelState
 
+_MOST = 4.0
+"""Times its usual share that a client shows where others are away."""
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -205,8 +208,8 @@ class OpenSteps:
         randomness: Randomness,
     ) -> Advancing | None:
         """A step of which the clients know the model; None where they show nothing."""
-        samples = task.samples or self.descent.samples
-        turns = [self._turn(known.version, client, samples, randomness) for client in clients]
+        filling = self.descent.samples / max(1, task.samples or self.descent.samples)
+        turns = [self._turn(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
         batch = self.batches.batch(task, known, turns, views)
         if batch is None:
@@ -219,14 +222,15 @@ class OpenSteps:
             )
         return Tape(batch.program(*batch.shown), descent.parameters)
 
-    def _turn(self, step: int, client: Client, samples: int, randomness: Randomness) -> Turn:
-        """A client's part of the batch, which is of those that take part, who have ``samples``."""
-        source, wanted = randomness.of_client(client.id), self.descent.batch * len(client)
+    def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> Turn:
+        """A client's part of the batch, of which those that take part fill what is missing."""
+        share = self.descent.batch * len(client) / self.descent.samples
+        source = randomness.of_client(client.id)
         if self.bounding is None:
-            chosen = turn(len(client), wanted / samples, step, source, self.least)
+            more = share * (min(max(filling, 1.0), _MOST) - 1)
+            chosen = turn(len(client), share, step, source, self.least, more)
         else:
             # What is spent of a budget follows from the share of all images.
-            share = wanted / self.descent.samples
             chosen = self.bounding.turn(len(client), share, step, source)
         return Turn(client, chosen.to(client.images.device))
 
@@ -246,7 +250,14 @@ class TripWork(SummedWork[Known, Contribution]):
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
-def turn(samples: int, share: float, step: int, randomness: Randomness, least: int = 0) -> Tensor:
+def turn(
+    samples: int,
+    share: float,
+    step: int,
+    randomness: Randomness,
+    least: int = 0,
+    more: float = 0.0,
+) -> Tensor:
     """The images of a client whose turn it is.
 
     A client's images come in one random order after the other. In step s it is the turn of those
@@ -254,6 +265,8 @@ def turn(samples: int, share: float, step: int, randomness: Randomness, least: i
     share of all images, and u in [0, 1) is the client's own: without it, all small clients would
     show an image in the same steps. So all clients together show about B images in a step, whatever
     the partition, and each client shows each of its images about equally often.
+
+    Where other clients are away, it also shows the ``more`` images that come next.
 
     A client that would show fewer than ``least`` images shows them in fewer steps: all of so many
     steps in one of them, at another place for each client. One that holds fewer shows none.
@@ -267,9 +280,10 @@ def turn(samples: int, share: float, step: int, randomness: Randomness, least: i
         step, place = divmod(step + source.integer("place") % together, together)
         if place > 0 or samples < least:
             return torch.zeros(0, dtype=torch.int64)
-        share *= together
+        share, more = share * together, more * together
     offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
-    first, last = (math.floor(s * share + offset) for s in (step, step + 1))
+    first = math.floor(step * share + offset)
+    last = math.floor((step + 1) * share + more + offset)
     epochs = range(first // samples, max(first, last - 1) // samples + 1)
     # An order lasts for many steps and several rounds: it is the same whenever it is asked for.
     orders = [

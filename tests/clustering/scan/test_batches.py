@@ -32,6 +32,20 @@ def test_all_clients_together_show_the_batch(sizes: list[int], batch: int) -> No
     assert abs(shown - 10 * batch) < len(sizes)
 
 
+@given(st.integers(1, 30), st.floats(0.01, 40), st.floats(0, 9), st.integers(0, 40))
+def test_who_fills_the_batch_goes_on_to_the_images_that_come_next(
+    samples: int, share: float, more: float, step: int
+) -> None:
+    source = Randomness(3).of_client(1)
+    rest = [turn(samples, share, later, source).tolist() for later in range(step, step + 400)]
+    coming = [image for images in rest for image in images]
+    found = turn(samples, share, step, source, more=more).tolist()
+    assert abs(len(found) - share - more) < 1
+    known = min(len(found), len(coming))
+    assert found[:known] == coming[:known]
+    assert found[: len(rest[0])] == rest[0]
+
+
 def test_small_clients_do_not_all_show_an_image_in_the_same_step() -> None:
     shown = [
         sum(len(turn(70, 1.4, step, Randomness(0).of_client(n))) for n in range(200))
