@@ -288,7 +288,23 @@ def test_a_task_counts_the_samples_of_those_that_are_asked_and_answered_last() -
     side = election.client_side(Crew.of(clients))
     transport = Noted(clients, side, memories, Randomness(0))
     members = [client.member for client in clients]
-    federation = Federation("election", election, members, Availability(), Randomness(0), transport)
-    for _ in federation.run(Mean(torch.zeros(2))):
+    everyone, start = Availability(), Mean(torch.zeros(2))
+    parts = "election", election, members, everyone, Randomness(0), transport
+    for _ in Federation(*parts).run(start):
         pass
     assert told == [(0, 33), (1, 21), (1, 21), (2, 33)]
+
+    class Budget:
+        def allows(self, number: int, works: object) -> bool:
+            return True
+
+        def begins(self, number: int, works: object) -> None:
+            pass
+
+        def figures(self) -> dict[str, float]:
+            return {}
+
+    # With noise nobody is told who else takes part.
+    told.clear()
+    Federation(*parts, guard=Budget()).run_round(start, 0)
+    assert told == [(0, 0)]
