@@ -139,8 +139,7 @@ class ClassificationExperiment(Experiment[ServerState]):
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
         """Accuracies, where they are due."""
-        last = number + 1 == self.algorithm.rounds
-        if not last and (number + 1) % self.config.evaluate_every:
+        if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         correct = {}
         for tested in self.test_sets:

@@ -124,7 +124,7 @@ class ClusteringExperiment(Experiment[Any]):
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Scores over all samples where there are labels, and the effective rank of a model."""
-        if (number + 1) % self.config.evaluate_every != 0:
+        if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}
         if self.data.labels is not None and self.algorithm.knows_clusters(state):

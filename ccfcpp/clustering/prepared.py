@@ -99,6 +99,7 @@ class Prepared(ClusteringAlgorithm[Any]):
         self.travels = bool(stage.lessons)
         self.rounds = inner.rounds
         self.state_type = with_preparation(inner.state_type, stage.knowledge)
+        self.scored_every = inner.scored_every
         self.by_angle = inner.by_angle
         self.by_pixels = inner.by_pixels
 

@@ -198,8 +198,9 @@ class RunConfig(Section):
     file of vectors or a folder of such files."""
     seed: int = 0
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
-    evaluate_every: Positive = 1
-    """Score the global model after each so many rounds."""
+    evaluate_every: Positive | None = None
+    """Score the global model after each so many rounds, and the last one; None: after each round,
+    and in Fed-SCAN's steps where neighbours are found anew."""
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
     """Log the rounds for one of these, too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()

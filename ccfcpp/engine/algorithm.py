@@ -52,10 +52,16 @@ class Algorithm(ABC, Generic[State]):
     Attributes:
         rounds: Number of rounds in a whole run, at most.
         state_type: The dataclass that ``initial_state`` gives and a checkpoint holds.
+        scored_every: Rounds after which there is something new to score.
     """
 
     rounds: int
     state_type: type[State]
+    scored_every: int = 1
+
+    def is_scored(self, number: int, every: int | None) -> bool:
+        """Whether the state after round ``number`` is scored, as a configuration asks for."""
+        return number + 1 == self.rounds or (number + 1) % (every or self.scored_every) == 0
 
     @abstractmethod
     def initial_state(self, randomness: Randomness) -> State:

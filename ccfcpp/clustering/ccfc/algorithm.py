@@ -84,6 +84,8 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.global_model = GlobalModel(
             ModelStack(self.make_model, 1, problem.device, trained=False, precision=precision)
         )
+        by_neighbours = self.training.pretraining == "neighbours"
+        self.scored_every = config_of(problem).period if by_neighbours else 1
         self.by_angle = self.centroids.assignment == "cosine"
         self.by_model = self.global_model.of_other
 

@@ -91,6 +91,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             )
         self.views = _views(problem)
         self.rounds = self.config.rounds
+        self.scored_every = self.config.period
         make: Callable[[], ClusterNetwork] = make_network or partial(
             ScanNetwork, self.config, problem.image_shape, problem.clusters
         )

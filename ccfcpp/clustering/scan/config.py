@@ -117,6 +117,11 @@ class ScanConfig(Section):
         """Rounds that the steps take."""
         return -(-self.steps // self.steps_per_round)
 
+    @property
+    def period(self) -> int:
+        """Rounds for which neighbours stay as they are."""
+        return max(1, self.mine_every // self.steps_per_round)
+
 
 class VectorViewsConfig(Section):
     """Random changes of vectors, which have no other views; 0 is none."""

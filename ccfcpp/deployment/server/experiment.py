@@ -171,7 +171,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def scores(self, number: int, state: object, memories: ClientMemories) -> Scores:
         """Return scores over the images of the clients that tell, in rounds that are scored."""
-        due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
+        due = self.algorithm.is_scored(number, getattr(self.config, "evaluate_every", None))
         if not due or not self.spec.classes or not self.knows_groups(state):
             return {}
         table = sum_of(self.counts(number, self.sent_to_count(state)))
