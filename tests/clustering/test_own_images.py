@@ -48,7 +48,7 @@ def test_a_run_takes_them_says_so_and_keeps_them(tmp_path: Path) -> None:
     result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *few, "--out", out)
     said = "widths [64, 128], 10 steps of 24 images, first neighbours by gradients"
     assert said in result.stderr
-    assert "24 images of 16x16 pixels, no labels; 2 clients; 1 round on" in result.stderr
+    assert "24 images of 16x16 pixels, no labels; 2 clients; 10 rounds on" in result.stderr
     scan = yaml.safe_load((out / "config.yaml").read_text())["scan"]
     # What the user gave lies over them.
     assert (scan["widths"], scan["batch"], scan["steps"]) == ([64, 128], 24, 10)

@@ -19,6 +19,7 @@ from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.crops.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.exact.means import ExactMeans, hard
+from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.lessons import Stage, learnt
 from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.config import IntensityViewsConfig
@@ -169,6 +170,15 @@ class FedEmp(Prepared):
             held = holder.scratch[_LATENTS] = encoder.version, latents
         found: Tensor = held[1]
         return found
+
+    def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
+        """The cluster of each image.
+
+        Raises:
+            FederationError: There are no centroids yet.
+        """
+        required_centroids(delivery.centroids)
+        return super().assign_delivered(delivery, holder)
 
     def public(self, known: Encoder) -> Encoder:
         """Without the optimizer's state, which a lost last step leaves."""
