@@ -77,7 +77,7 @@ class SumLatents(SummedWork[Any, Sums]):
         return added_up(self._of(message, each) for each in clients)
 
     def _of(self, message: Any, client: Client) -> Sums:
-        if len(client) < self.least:
-            return self.lesson.zeros()
-        z = self.lesson.latents(message, client).double()
+        z = client.images.new_zeros((0, self.lesson.d), dtype=torch.float64)
+        if len(client) >= self.least:
+            z = self.lesson.latents(message, client).double()
         return Sums(z.sum(dim=0), z.new_full((1,), len(z)))
