@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
     again = CLUSTERING.open(Given(rounds="4"), tmp_path / "run", resume=True)
     assert again.goes_on
     assert again.config == opening.config
-    with pytest.raises(UsageError, match=r"was started with scan.steps = 60: leave it out"):
+    with pytest.raises(UsageError, match=r"was started with scan.steps = 4: leave it out"):
         CLUSTERING.open(Given(rounds="5"), tmp_path / "run", resume=True)
 
 
