@@ -139,7 +139,8 @@ class ClassificationExperiment(Experiment[ServerState]):
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
         """Accuracies, where they are due."""
-        if not self.algorithm.is_scored(number, self.config.evaluate_every):
+        last = number + 1 == self.algorithm.rounds
+        if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         correct = {}
         for tested in self.test_sets:

@@ -61,7 +61,9 @@ class Algorithm(ABC, Generic[State]):
 
     def is_scored(self, number: int, every: int | None) -> bool:
         """Whether the state after round ``number`` is scored, as a configuration asks for."""
-        return number + 1 == self.rounds or (number + 1) % (every or self.scored_every) == 0
+        if every is not None:
+            return (number + 1) % every == 0
+        return number + 1 == self.rounds or (number + 1) % self.scored_every == 0
 
     @abstractmethod
     def initial_state(self, randomness: Randomness) -> State:
