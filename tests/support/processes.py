@@ -267,8 +267,9 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
 
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
-    """The state that the same run ends with in one process, with the same clients."""
-    return pack(replayed(here)[0])
+    """What the file of the same run would hold in one process, with the same clients."""
+    state = pack(replayed(here)[0])
+    return {name: tensor for name, tensor in state.items() if "/parts/" not in name}
 
 
 def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any, Any]]:
