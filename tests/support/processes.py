@@ -21,7 +21,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.clustering.typical import split
+from ccfcpp.clustering.typical import saved, split
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
@@ -268,8 +268,7 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
     """What the file of the same run would hold in one process, with the same clients."""
-    state = pack(replayed(here)[0])
-    return {name: tensor for name, tensor in state.items() if "/parts/" not in name}
+    return saved(pack(replayed(here)[0]), None)
 
 
 def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any, Any]]:

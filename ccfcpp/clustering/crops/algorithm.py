@@ -24,9 +24,7 @@ from ccfcpp.clustering.lessons import Stage, learnt
 from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.config import IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
-from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Figures
@@ -41,8 +39,6 @@ _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 """What convolutions round to, by ``compute.precision``."""
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
-_LATENTS = "latents of crops"
-"""Key in a client's scratch: the encoder's version, and what it makes of all images."""
 _TOLD = "an image has many crops in the sums; take another method"
 
 
@@ -63,6 +59,14 @@ class Encoder:
     mean: Tensor | None = None
 
 
+class CropLatents(Latents[CropEncoder]):
+    """Latents of whole images, by their crops."""
+
+    def described(self, network: CropEncoder, images: Tensor) -> Tensor:
+        """Directions of the means over crops."""
+        return network.described(images)
+
+
 class FedEmp(Prepared):
     """The algorithm of Fed-EMP.
 
@@ -78,11 +82,11 @@ class FedEmp(Prepared):
         precision = _PRECISIONS[problem.config.compute.precision]
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
-        mean = MeanLatent(Encoder, self.config.latent, self._latents)
+        self.space = CropLatents(self.make_encoder, problem.device)
+        mean = MeanLatent(Encoder, self.config.latent, self.space.latents)
         super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard))
         self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)
         self.by_pixels = False
-        self.space = Latents(self.make_encoder, problem.device)
         rate = self.config.learning_rate
         self.descent = Descent(
             "crops",
@@ -153,23 +157,9 @@ class FedEmp(Prepared):
 
     def _described(self, encoder: Encoder, holder: Client) -> Client:
         """The holder of the latents' directions from their mean."""
-        z = self._latents(encoder, holder)
+        z = self.space.latents(encoder, holder)
         about = F.normalize(z - learnt(encoder.mean).to(z), dim=1)
         return Client(holder.id, holder.name, about, holder.labels)
-
-    @torch.no_grad()
-    def _latents(self, encoder: Encoder, holder: Client) -> Tensor:
-        """Latents of all images; of the last encoder they are kept."""
-        held = holder.scratch.get(_LATENTS)
-        if held is None or held[0] != encoder.version:
-            network = self.space.load(encoder)
-            size = forward_batch(holder.images[:1].numel() // holder.images.shape[1])
-            with section("latents of all images"):
-                parts = torch.split(holder.images, size)
-                latents = torch.cat([network.described(to_float(part)) for part in parts])
-            held = holder.scratch[_LATENTS] = encoder.version, latents
-        found: Tensor = held[1]
-        return found
 
     def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
         """The cluster of each image.

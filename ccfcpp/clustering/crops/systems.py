@@ -16,7 +16,7 @@ def _check(config: MethodConfig) -> None:
 
 FED_EMP = System(
     title="Fed-EMP",
-    sends="sums of latents' products and gradients, then sums and counts by cluster",
+    sends="sums of latents, of their products and of gradients, then sums and counts by cluster",
     kinds=("sums",),
     make=late("ccfcpp.clustering.crops.algorithm", "FedEmp"),
     sections={"crops": CropsConfig, "means": MeansConfig, "intensity": IntensityViewsConfig},

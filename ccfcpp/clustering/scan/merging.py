@@ -46,11 +46,13 @@ Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 200
 """
 
 from itertools import combinations
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+T = TypeVar("T", float, Tensor)
 
 Rule = Literal["information", "both"]
 """By which over-clusters are merged."""
@@ -106,9 +108,12 @@ def merged(
 def _worth(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
     """The sum that a rule wants highest."""
     known = mutual_information(joint, groups, clusters)
-    if rule == "information":
-        return known
-    return association(joint, groups, clusters) + _OF_INFORMATION * known
+    return known if rule == "information" else _both(association(joint, groups, clusters), known)
+
+
+def _both(association: T, information: T) -> T:
+    """What ``both`` looks at, of A and of I."""
+    return association + _OF_INFORMATION * information
 
 
 def joint_distribution(transitions: Tensor) -> Tensor:
@@ -146,7 +151,7 @@ def agglomerated(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
     while joint.shape[-1] > 1:
         losses = _losses(joint, grown)
         if rule == "both":
-            losses = _losses_of_association(joint) + _OF_INFORMATION * losses
+            losses = _both(_losses_of_association(joint), losses)
         losses.fill_diagonal_(torch.inf)
         first, second = sorted(divmod(int(losses.argmin()), len(losses)))
         kept = torch.arange(len(losses)) != second
@@ -209,8 +214,7 @@ def _moved(joint: Tensor, starts: Tensor, clusters: int, rule: Rule) -> Tensor:
     while len(going := (tried < over).nonzero().flatten()):
         gains = _information_with(joint, groups[going], own, clusters)
         if rule == "both":
-            alike = _association_with(joint, groups[going], own, clusters)
-            gains = alike + _OF_INFORMATION * gains
+            gains = _both(_association_with(joint, groups[going], own, clusters), gains)
         most, best = gains.max(dim=1)
         now = groups[going, own]
         grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _LEAST_GAIN

@@ -48,7 +48,13 @@ class Latents(Generic[Network]):
     @torch.no_grad()
     def _compute(self, state: Model, images: Tensor) -> Tensor:
         network, size = self.load(state), forward_batch(images[:1].numel() // images.shape[1])
-        return torch.cat([network(to_float(part)) for part in torch.split(images, size)])
+        parts = torch.split(images, size)
+        return torch.cat([self.described(network, to_float(part)) for part in parts])
+
+    def described(self, network: Network, images: Tensor) -> Tensor:
+        """Latents of some images."""
+        latents: Tensor = network(images)
+        return latents
 
 
 class LatentSpace(Latents[ClusterNetwork]):
