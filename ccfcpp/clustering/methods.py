@@ -89,6 +89,18 @@ def check_takes(method: str, kind: DataKind) -> None:
         )
 
 
+def without_tf32(config: MethodConfig) -> None:
+    """Refuse what networks of synchronised steps do not have.
+
+    Raises:
+        ValueError: ``compute.precision`` is ``tf32``.
+    """
+    if config.compute.precision == "tf32":
+        raise ValueError(
+            f"compute.precision = tf32 is refused for {config.method}: give float32 or bfloat16"
+        )
+
+
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
     """What makes a system, imported when it is first used.
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
+PRECISIONS = {"float32": None, "tf32": None, "bfloat16": torch.bfloat16}
+"""What products round to, by ``compute.precision``; None for no rounding here."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,25 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     return z
 
 
-def through(module: nn.Module, x: Tensor, name: str = "") -> Pooling[Tensor]:
+def rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tensor:
+    """Apply a module whose products round their inputs and results.
+
+    Args:
+        module: A module without batch normalisation inside.
+        x: Float tensor, the input.
+        precision: The dtype to round to; None for no rounding.
+
+    Returns:
+        The result, in the precision of the module's last layer.
+    """
+    with torch.autocast(x.device.type, precision, enabled=precision is not None):
+        result: Tensor = module(x)
+    return result
+
+
+def through(
+    module: nn.Module, x: Tensor, name: str = "", precision: torch.dtype | None = None
+) -> Pooling[Tensor]:
     """Apply a network, with its batch normalisation over the batches of all clients.
 
     Args:
@@ -160,20 +180,21 @@ def through(module: nn.Module, x: Tensor, name: str = "") -> Pooling[Tensor]:
             batch normalisation inside must be a ``PooledModule``.
         x: The module's input.
         name: The module's path in its network.
+        precision: What products round to, but for those inside a ``PooledModule``; None for no
+            rounding. Batch normalisation is never rounded.
 
     Returns:
         What ``module(x)`` returns in training mode.
     """
     if isinstance(module, Norm):
-        return (yield from batch_norm(module, name, x))
+        return (yield from batch_norm(module, name, x.float() if precision else x))
     if isinstance(module, nn.Sequential):
         for child, part in module.named_children():
-            x = yield from through(part, x, inside(name, child))
+            x = yield from through(part, x, inside(name, child), precision)
         return x
     if isinstance(module, PooledModule):
         return (yield from module.pooled(x, name))
-    result: Tensor = module(x)
-    return result
+    return rounded(module, x, precision)
 
 
 def inside(name: str, child: str) -> str:

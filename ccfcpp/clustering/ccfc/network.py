@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.config import ModelConfig
@@ -10,7 +11,7 @@ from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanBackbone
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.pooled import Pooling, inside, through
+from ccfcpp.models.pooled import Pooling, inside, rounded, through
 
 
 class ContrastiveModel(nn.Module):
@@ -66,10 +67,19 @@ def _projection(features: int, width: int | None, latent: int) -> list[nn.Module
 
 
 class NeighbourModel(ClusterNetwork):
-    """The encoder of a contrastive model with a head for Fed-SCAN's steps."""
+    """The encoder of a contrastive model with a head for Fed-SCAN's steps.
 
-    def __init__(self, model: ContrastiveModel, clusters: int) -> None:
+    Args:
+        model: The model.
+        clusters: k.
+        precision: What the backbone's products round to, but for ResNet-18; None for no rounding.
+    """
+
+    def __init__(
+        self, model: ContrastiveModel, clusters: int, precision: torch.dtype | None = None
+    ) -> None:
         super().__init__()
+        self.precision = precision
         self.backbone = model.backbone
         self.projector = model.projector
         self.head = nn.Linear(model.latent, clusters)
@@ -77,24 +87,28 @@ class NeighbourModel(ClusterNetwork):
 
     def forward(self, images: Tensor) -> Tensor:
         """Latent representations z: (batch, channels, height, width) to (batch, latent)."""
-        latents: Tensor = self.projector(self.backbone(images))
+        features = rounded(self.backbone, images, self.precision).to(images.dtype)
+        latents: Tensor = self.projector(features)
         return latents
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """``forward`` in training mode, normalised over the batches of all clients."""
-        return (yield from pooled_latents(self, x, name))
+        return (yield from pooled_latents(self, x, name, self.precision))
 
 
 def pooled_latents(
-    model: ContrastiveModel | NeighbourModel, x: Tensor, name: str = ""
+    model: ContrastiveModel | NeighbourModel,
+    x: Tensor,
+    name: str = "",
+    precision: torch.dtype | None = None,
 ) -> Pooling[Tensor]:
     """Latent representations in training mode, normalised over the batches of all clients.
 
     Returns:
         z of shape (batch, latent).
     """
-    x = yield from through(model.backbone, x, inside(name, "backbone"))
-    return (yield from through(model.projector, x, inside(name, "projector")))
+    features = yield from through(model.backbone, x, inside(name, "backbone"), precision)
+    return (yield from through(model.projector, features.to(x.dtype), inside(name, "projector")))
 
 
 def model_maker(

@@ -32,11 +32,9 @@ from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
-from ccfcpp.models.pooled import Program
+from ccfcpp.models.pooled import PRECISIONS, Program
 from ccfcpp.models.state import ModelState, random_state
 
-_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
-"""What convolutions round to, by ``compute.precision``."""
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
@@ -79,7 +77,7 @@ class FedEmp(Prepared):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(CropsConfig)
-        precision = _PRECISIONS[problem.config.compute.precision]
+        precision = PRECISIONS[problem.config.compute.precision]
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
         self.space = CropLatents(self.make_encoder, problem.device)

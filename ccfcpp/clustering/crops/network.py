@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.models.pooled import rounded
 
 _GROUPS = 8
 _AT_FULL_SIZE = 2
@@ -64,9 +65,7 @@ class CropEncoder(nn.Module):
         """Latents of length 1, of images or crops: (batch, latent)."""
         # A processor's convolutions are fastest with the channels of a place side by side.
         x = images.contiguous(memory_format=torch.channels_last)
-        rounded = self.precision is not None
-        with torch.autocast(x.device.type, self.precision, enabled=rounded):
-            x = self.places(x)
+        x = rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
     def described(self, images: Tensor) -> Tensor:

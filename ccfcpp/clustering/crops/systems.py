@@ -2,17 +2,8 @@
 
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.exact.config import MeansConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.methods import System, late, without_tf32
 from ccfcpp.clustering.scan.config import IntensityViewsConfig
-from ccfcpp.core.config import MethodConfig
-
-
-def _check(config: MethodConfig) -> None:
-    if config.compute.precision == "tf32":
-        raise ValueError(
-            "compute.precision = tf32 is refused for fed-emp: give float32 or bfloat16"
-        )
-
 
 FED_EMP = System(
     title="Fed-EMP",
@@ -20,7 +11,7 @@ FED_EMP = System(
     kinds=("sums",),
     make=late("ccfcpp.clustering.crops.algorithm", "FedEmp"),
     sections={"crops": CropsConfig, "means": MeansConfig, "intensity": IntensityViewsConfig},
-    check=_check,
+    check=without_tf32,
     counts=lambda config: True,
     ignores=("compute.cohort",),
     rounds="crops.steps",

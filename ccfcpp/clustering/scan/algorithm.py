@@ -49,7 +49,7 @@ from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags
-from ccfcpp.models.pooled import Norm, Program
+from ccfcpp.models.pooled import PRECISIONS, Norm, Program
 from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)
@@ -93,7 +93,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         self.rounds = self.config.rounds
         self.scored_every = self.config.period
         make: Callable[[], ClusterNetwork] = make_network or partial(
-            ScanNetwork, self.config, problem.image_shape, problem.clusters
+            ScanNetwork,
+            self.config,
+            problem.image_shape,
+            problem.clusters,
+            PRECISIONS[problem.config.compute.precision],
         )
         self.make_network: Callable[[], ClusterNetwork] = (
             (lambda: make().with_merge()) if self._trains_merged() else make

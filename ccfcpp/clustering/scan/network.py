@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, inside, through
+from ccfcpp.models.pooled import PooledModule, Pooling, inside, rounded, through
 
 _GROUPS = 8
 
@@ -130,11 +130,23 @@ class VectorBackbone(nn.Sequential):
 class ScanNetwork(ClusterNetwork):
     """The backbone, latents, a head.
 
+    Args:
+        config: The section.
+        image_shape: Channels, height and width; of vectors, their size.
+        clusters: k.
+        precision: What the encoder's products round to; None for no rounding.
+
     Raises:
         UsageError: The images are too small for so many halvings.
     """
 
-    def __init__(self, config: ScanConfig, image_shape: Sequence[int], clusters: int) -> None:
+    def __init__(
+        self,
+        config: ScanConfig,
+        image_shape: Sequence[int],
+        clusters: int,
+        precision: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         # A bias would be taken away again by the normalisation of the latents.
         backbone: ScanBackbone | VectorBackbone = (
@@ -152,12 +164,15 @@ class ScanNetwork(ClusterNetwork):
         self.encoder = nn.Sequential(*layers, norm)
         self.head = nn.Linear(config.latent, config.overclustering * clusters)
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
+        self.precision = precision
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised latents z (batch, d) of images (batch, channels, height, width) or vectors."""
-        latents: Tensor = self.encoder(images)
+        a = rounded(self.encoder[:-1], images, self.precision)
+        latents: Tensor = self.encoder[-1](a.to(images.dtype))
         return latents
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """``forward`` in training mode, normalised over the batches of all clients."""
-        return (yield from through(self.encoder, x, inside(name, "encoder")))
+        z = yield from through(self.encoder, x, inside(name, "encoder"), self.precision)
+        return z.to(x.dtype)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.methods import System, late, without_tf32
 from ccfcpp.clustering.scan.config import (
     AffineViewsConfig,
     IntensityViewsConfig,
     ScanConfig,
     VectorViewsConfig,
 )
-from ccfcpp.core.conditions import On
+from ccfcpp.core.conditions import On, Unless
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.sending import Kind
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem
     from ccfcpp.clustering.methods import Made
 
+ROUNDED = Unless("privacy.level", "image")
+"""Where products may be rounded: the gradients of single images are not."""
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
     "affine": AffineViewsConfig,
@@ -62,8 +64,10 @@ FED_SCAN = System(
         "affine": (On("images"),),
         "intensity": (On("images"),),
         "vector_views": (On("vectors"),),
+        "compute.precision": (ROUNDED,),
     },
-    ignores=("compute",),
+    check=without_tf32,
+    ignores=("compute.cohort",),
     rounds="scan.steps",
     round_steps="scan.steps_per_round",
     takes=("images", "vectors"),

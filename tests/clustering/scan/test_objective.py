@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
@@ -47,7 +48,9 @@ def test_certain_predictions_have_finite_gradients() -> None:
 PAIRS, CLUSTERS = 12, 3
 
 
-def dealt(network: ClusterNetwork, views: Tensor, owners: list[int]) -> dict[str, Tensor]:
+def dealt(
+    network: ClusterNetwork, views: Tensor, owners: list[int], trips: int = 4
+) -> dict[str, Tensor]:
     """The gradient of a step in which pair i is with client owners[i]."""
     firsts, seconds = views.chunk(2)
     places = [
@@ -55,8 +58,8 @@ def dealt(network: ClusterNetwork, views: Tensor, owners: list[int]) -> dict[str
     ]
     batches = [torch.stack([firsts[own], seconds[own]], dim=1) for own in places]
     parameters = dict(network.named_parameters())
-    last, trips = driven(lambda batch: program(network, 3.0, batch), batches, parameters)
-    assert trips == 4
+    last, made = driven(lambda batch: program(network, 3.0, batch), batches, parameters)
+    assert made == trips
     return last.gradient
 
 
@@ -110,3 +113,21 @@ def test_before_the_first_merge_nothing_is_merged() -> None:
     expected = dealt(network, views, owners)
     for name, found in dealt(network.with_merge(), views, owners).items():
         torch.testing.assert_close(found, expected[name], msg=name)
+
+
+@pytest.mark.parametrize(("normalisation", "trips"), [("batch", 4), ("layer", 2)])
+def test_a_step_of_rounded_products_is_near(normalisation: str, trips: int) -> None:
+    given = {"widths": (8,), "hidden": 6, "latent": 5, "normalisation": normalisation}
+    small = ScanConfig.model_validate(given)
+    torch.manual_seed(0)
+    exact = ScanNetwork(small, (1, 8, 8), CLUSTERS)
+    rounded = ScanNetwork(small, (1, 8, 8), CLUSTERS, torch.bfloat16)
+    rounded.load_state_dict(exact.state_dict())
+    views = torch.rand(2 * PAIRS, 1, 8, 8)
+    latents = exact.eval()(views).detach(), rounded.eval()(views).detach()
+    owners = [n % 3 for n in range(PAIRS)]
+    steps = [dealt(of, views, owners, trips)["encoder.0.weight"] for of in (exact, rounded)]
+    for one, other in (latents, steps):
+        assert other.dtype == torch.float32
+        assert not torch.equal(one, other)
+        assert float(F.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > 0.98
