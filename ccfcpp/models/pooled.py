@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 PRECISIONS = {"float32": None, "tf32": None, "bfloat16": torch.bfloat16}
@@ -154,20 +155,36 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     return z
 
 
+class PooledModule(nn.Module):
+    """Base of modules with batch normalisation inside that are no chain of modules."""
+
+    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
+        """Compute ``forward`` with batch normalisation over the batches of all clients."""
+        raise NotImplementedError
+
+
 def rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tensor:
     """Apply a module whose products round their inputs and results.
 
     Args:
-        module: A module without batch normalisation inside.
+        module: A module, or a chain of them. Batch normalisation and a ``PooledModule`` are not
+            rounded.
         x: Float tensor, the input.
         precision: The dtype to round to; None for no rounding.
 
     Returns:
-        The result, in the precision of the module's last layer.
+        The result, in the precision of the last layer.
     """
-    with torch.autocast(x.device.type, precision, enabled=precision is not None):
-        result: Tensor = module(x)
-    return result
+    if precision is None or isinstance(module, Norm | PooledModule):
+        result: Tensor = module(x if precision is None else x.float())
+        return result
+    if isinstance(module, nn.Sequential):
+        for part in module:
+            x = rounded(part, x, precision)
+        return x
+    entries = {name: entry.to(precision) for name, entry in module.named_parameters()}
+    near: Tensor = functional_call(module, entries, (x.to(precision),))
+    return near
 
 
 def through(
@@ -200,14 +217,6 @@ def through(
 def inside(name: str, child: str) -> str:
     """Return the path of a module's child."""
     return f"{name}.{child}" if name else child
-
-
-class PooledModule(nn.Module):
-    """Base of modules with batch normalisation inside that are no chain of modules."""
-
-    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """Compute ``forward`` with batch normalisation over the batches of all clients."""
-        raise NotImplementedError
 
 
 def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:

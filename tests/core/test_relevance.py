@@ -127,15 +127,6 @@ def test_a_single_value_may_switch_off_what_a_file_switches_on() -> None:
     assert "privacy.clip" in complaint(["fed-scan"], {"privacy": {"clip": 0.5}})
 
 
-@pytest.mark.parametrize("method", ["fed-scan", "ccfc++"])
-def test_gradients_of_single_images_are_not_rounded(method: str) -> None:
-    rounded: Tree = {"compute": {"precision": "bfloat16"}}
-    checked([method], values=rounded)
-    said = complaint([method], {"privacy": {"level": "image"}}, rounded)
-    assert "compute.precision = bfloat16 has no effect" in said
-    assert "privacy.level other than image" in said
-
-
 @pytest.mark.parametrize("begun", ["fed-scan", "ccfc++", "k-fed"])
 @pytest.mark.parametrize("method", METHODS.own())
 def test_the_configuration_of_a_run_may_be_taken_for_another(begun: str, method: str) -> None:

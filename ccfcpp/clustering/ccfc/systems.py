@@ -5,9 +5,9 @@ from dataclasses import replace
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System, late
-from ccfcpp.clustering.scan.systems import ROUNDED, of_patches
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
-from ccfcpp.core.conditions import Condition, Either, Unless, When
+from ccfcpp.clustering.scan.systems import of_patches
+from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
 
 _SECTIONS: dict[str, type[Section]] = {
@@ -25,13 +25,12 @@ _PRETRAINED = Unless("training.pretrain_rounds", 0)
 _POINTS = When("centroids.search", "k-means")
 _SUMS = When("centroids.search", "lloyd")
 _OF_SCAN = When("model.backbone", "scan")
-_NEEDS: dict[str, tuple[Condition, ...]] = {
+_NEEDS = {
     **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
     "views": (_SIAMESE, _PRETRAINED),
     **dict.fromkeys(("scan.stem", "scan.widths", "scan.hidden"), (_NEIGHBOURS, _OF_SCAN)),
     **dict.fromkeys(("scan.overclustering", "scan.merge"), (_NEIGHBOURS, _SUMS)),
     "compute.cohort": (_LOCAL,),
-    "compute.precision": (Either(_SIAMESE, ROUNDED),),
     "centroids.encoder": (_LOCAL,),
     "centroids.restarts": (_POINTS,),
     "centroids.iterations": (_POINTS,),

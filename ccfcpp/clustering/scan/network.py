@@ -168,9 +168,7 @@ class ScanNetwork(ClusterNetwork):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised latents z (batch, d) of images (batch, channels, height, width) or vectors."""
-        a = rounded(self.encoder[:-1], images, self.precision)
-        latents: Tensor = self.encoder[-1](a.to(images.dtype))
-        return latents
+        return rounded(self.encoder, images, self.precision).to(images.dtype)
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """``forward`` in training mode, normalised over the batches of all clients."""

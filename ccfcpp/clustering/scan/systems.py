@@ -12,7 +12,7 @@ from ccfcpp.clustering.scan.config import (
     ScanConfig,
     VectorViewsConfig,
 )
-from ccfcpp.core.conditions import On, Unless
+from ccfcpp.core.conditions import On
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.sending import Kind
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem
     from ccfcpp.clustering.methods import Made
 
-ROUNDED = Unless("privacy.level", "image")
-"""Where products may be rounded: the gradients of single images are not."""
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
     "affine": AffineViewsConfig,
@@ -64,7 +62,6 @@ FED_SCAN = System(
         "affine": (On("images"),),
         "intensity": (On("images"),),
         "vector_views": (On("vectors"),),
-        "compute.precision": (ROUNDED,),
     },
     check=without_tf32,
     ignores=("compute.cohort",),
