@@ -76,8 +76,9 @@ class ScanConfig(Section):
         "pixels"
     )
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
-    client, histograms of oriented gradients, or these beside the sparse manifold transform, which
-    clients learn together before the first step. Of vectors ``pixels`` are their numbers."""
+    client, histograms of oriented gradients with histograms of colours beside them, or those of
+    gradients beside the sparse manifold transform, which clients learn together before the first
+    step. Of vectors ``pixels`` are their numbers."""
     atoms: Annotated[
         Annotated[int, Field(ge=16, le=8192)], When("scan.first_neighbours", "transform")
     ] = 1024

@@ -17,6 +17,15 @@ ORIENTATIONS = 8
 CELL = 4
 """Pixels from one histogram to the next; each is of a window twice as wide."""
 
+LEVELS = 4
+"""Of a channel, in a histogram of colours."""
+
+_CHANNELS = 3
+"""Of a colour."""
+
+_COLOURS_BESIDE = 0.7
+"""Weight of colours beside gradients."""
+
 _BATCH = 1000
 """Images whose gradients are taken at a time."""
 
@@ -69,10 +78,46 @@ def histograms(images: Tensor) -> Tensor:
     return found / (length + 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6)
 
 
+def colours(images: Tensor) -> Tensor:
+    """Histograms of the colours in each quarter, as square roots and without their mean.
+
+    Args:
+        images: uint8 of shape (samples, 3, height, width).
+
+    Returns:
+        float of shape (samples, 4 · 64), each of length 1: of each channel four levels are told
+        apart.
+    """
+    parts = [_histograms_of_colours(part) for part in torch.split(images, _BATCH)]
+    found = torch.cat(parts).sqrt()
+    return F.normalize(found - found.mean(dim=0), dim=1)
+
+
+def _histograms_of_colours(images: Tensor) -> Tensor:
+    levels = images.long() * LEVELS // 256
+    kinds = (levels[:, 0] * LEVELS + levels[:, 1]) * LEVELS + levels[:, 2]
+    height, width = images.shape[2:]
+    of_quarters = []
+    for rows in (kinds[:, : height // 2], kinds[:, height // 2 :]):
+        for quarter in (rows[..., : width // 2], rows[..., width // 2 :]):
+            found = torch.zeros(len(images), LEVELS**3, device=images.device)
+            here = quarter.flatten(1)
+            of_quarters.append(found.scatter_add_(1, here, torch.ones_like(here).float()))
+    return torch.cat(of_quarters, dim=1)
+
+
+def shapes_and_colours(images: Tensor) -> Tensor:
+    """``gradients``, and ``colours`` beside them where there are three channels."""
+    shapes = gradients(images)
+    if images.shape[1] != _CHANNELS:
+        return shapes
+    return torch.cat([shapes, _COLOURS_BESIDE * colours(images)], dim=1)
+
+
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "pixels": pixels,
     "centred": centred_pixels,
-    "gradients": gradients,
+    "gradients": shapes_and_colours,
 }
 """Those of images alone, by the names that the configuration has for them."""
 

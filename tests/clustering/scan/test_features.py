@@ -54,6 +54,31 @@ def test_histograms_are_those_of_a_loop(side: int, channels: int, seed: int) -> 
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@settings(max_examples=10)
+@given(st.sampled_from([2, 5, 8]), st.integers(0, 1000))
+def test_colours_are_those_of_a_loop(side: int, seed: int) -> None:
+    images, half = some_images(3, 3, side, seed), side // 2
+    counted = torch.zeros(3, 2, 2, 4, 4, 4)
+    for number, image in enumerate(images):
+        for y in range(side):
+            for x in range(side):
+                red, green, blue = (int(level) // 64 for level in image[:, y, x])
+                counted[number, int(y >= half), int(x >= half), red, green, blue] += 1
+    expected = counted.flatten(1).sqrt()
+    expected = expected - expected.mean(dim=0)
+    expected = expected / expected.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(features.colours(images), expected)
+
+
+def test_colours_stand_beside_shapes_where_there_are_any() -> None:
+    images = some_images(4, 3, 8)
+    found = features.shapes_and_colours(images)
+    expected = torch.cat([features.gradients(images), 0.7 * features.colours(images)], dim=1)
+    torch.testing.assert_close(found, expected)
+    grey = images[:, :1]
+    torch.testing.assert_close(features.shapes_and_colours(grey), features.gradients(grey))
+
+
 @pytest.mark.parametrize("name", sorted(features.FEATURES))
 def test_each_image_has_finite_features_and_parts_do_not_matter(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,27 @@
+"""The table of neighbours' classes, on digits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from scripts.neighbours import main
+
+
+def test_a_line_for_each_kind_of_features(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digits = load_digits()
+    images = (digits.images[:300] * 15).astype(np.uint8)
+    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target[:300])
+    main(str(tmp_path / "digits.npz"), images=200, clients=2, atoms="16")
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == [
+        *("pixels", "centred", "gradients"),
+        *("transform, 16 atoms, alone", "transform, 16 atoms"),
+    ]
+    by_pixels = list(map(float, rows[0][1:7]))
+    nearest, *_, farthest = by_pixels[:5]
+    assert nearest > 0.8 > farthest  # a client has ten images of a class, and 50 neighbours
+    assert all(float(row[-1]) > 0 for row in rows[3:])
