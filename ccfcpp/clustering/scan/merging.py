@@ -3,9 +3,9 @@
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
 together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
-over-clusters into k, the one is wanted with the highest sum over both, by one of two rules:
+over-clusters into k, the best is wanted by one of two rules:
 
-    information   Σ_J I(J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows;
+    information   I(mean of both J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q_g = Σ_h J_gh;
     both          Σ_J A(J) + c I(J),   A(J) = Σ_g J_gg / q_g .
 
 I is mutual information, the objective of Ji, Henriques and Vedaldi (*Invariant Information
@@ -15,9 +15,11 @@ normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentat
 There each cluster counts alike, and whatever lies apart, small or large, stays apart. A alone takes
 a kind of a large class for a cluster, and joins two classes for it; the sum of both does neither.
 
-A sum needs no weight for what clients tell. Where they are alike, J = q qᵀ, and I is 0 and A is 1
-for every merge. Where a client holds several classes, neither prefers one of the merges inside the
-client, and neighbours decide; but a merge of what different clients hold loses some.
+Neither needs a weight for what clients tell. Where they are alike, J = q qᵀ, and I is 0 and A is 1
+for every merge. Where a client holds several classes, the sum over both J prefers none of the
+merges inside the client, and neighbours decide; but a merge of what different clients hold loses
+some. The information of the mean relies more on clients: it finds more of classes with kinds that
+are no neighbours, and may join two small classes of one client.
 
 The best merge is found as k-means is: from several starts, over-clusters move one by one while the
 sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
@@ -97,6 +99,8 @@ def merged(
         int64 of shape (m,), where clusters are numbered by their first over-cluster.
     """
     joint = joint_distribution(transitions)
+    if rule == "information":
+        joint = joint.mean(dim=0, keepdim=True)
     starts = [] if generator is None else _random_starts(joint.shape[-1], clusters, generator)
     starts.append(agglomerated(joint, rule)[clusters - 1])
     together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
