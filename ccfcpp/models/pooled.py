@@ -203,8 +203,10 @@ def through(
     Returns:
         What ``module(x)`` returns in training mode.
     """
+    if isinstance(module, Norm | PooledModule) and precision is not None:
+        x = x.float()
     if isinstance(module, Norm):
-        return (yield from batch_norm(module, name, x.float() if precision else x))
+        return (yield from batch_norm(module, name, x))
     if isinstance(module, nn.Sequential):
         for child, part in module.named_children():
             x = yield from through(part, x, inside(name, child), precision)

@@ -3,8 +3,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.ccfc.network import ContrastiveModel, NeighbourModel
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
@@ -27,6 +28,17 @@ def test_the_published_encoder_layer_by_layer() -> None:
     assert not last.affine
     slopes = {m.negative_slope for m in model.modules() if isinstance(m, nn.LeakyReLU)}
     assert slopes == {0.2}
+
+
+def test_latents_of_rounded_products_around_batch_normalisation_are_near() -> None:
+    torch.manual_seed(0)
+    model = ContrastiveModel(ConvBackbone((1, 8, 8), (8, 16)), 32, 16, 8)
+    images = torch.rand(20, 1, 8, 8)
+    exact = NeighbourModel(model, 3).eval()(images)
+    rounded = NeighbourModel(model, 3, torch.bfloat16).eval()(images)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(exact, rounded)
+    assert float(F.cosine_similarity(exact, rounded).min()) > 0.99
 
 
 def test_latents_are_standardised_over_a_training_batch() -> None:

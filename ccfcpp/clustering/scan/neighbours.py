@@ -102,7 +102,8 @@ def _histograms_of_colours(images: Tensor) -> Tensor:
         for quarter in (rows[..., : width // 2], rows[..., width // 2 :]):
             found = torch.zeros(len(images), LEVELS**3, device=images.device)
             here = quarter.flatten(1)
-            of_quarters.append(found.scatter_add_(1, here, torch.ones_like(here).float()))
+            ones = torch.ones_like(here, dtype=found.dtype)
+            of_quarters.append(found.scatter_add_(1, here, ones))
     return torch.cat(of_quarters, dim=1)
 
 
