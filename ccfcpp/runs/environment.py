@@ -33,7 +33,22 @@ def choose_device(wanted: str) -> torch.device:
         raise UsageError(
             "device = 'cuda' is refused: PyTorch finds no CUDA device; take --device cpu"
         )
-    return torch.device(wanted)
+    device = torch.device(wanted)
+    if device.type == "cuda":
+        _repeat_to_the_bit()
+    return device
+
+
+def _repeat_to_the_bit() -> None:
+    """Let CUDA add in the same order each time, so that the same command gives the same numbers.
+
+    Without this a run that was stopped and resumed differs from the run in one go.
+    """
+    # cuBLAS reads it when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # It only costs time here.
 
 
 def check_precision(wanted: str, device: torch.device) -> None:

@@ -215,7 +215,7 @@ def test_the_files_of_a_run_agree_with_its_summary(
         assert (assignments["client"] == entry["client"]).sum() == entry["samples"]
     assert "centroids" in load_file(run / "model.safetensors")
     session = json.loads((run / "environment.json").read_text())["sessions"][0]
-    assert session["device"] == "cpu"
+    assert session["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
     assert session["torch"].startswith(torch.__version__.split("+")[0])
     assert not list(run.rglob("*.tmp"))
 

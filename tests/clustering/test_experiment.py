@@ -130,7 +130,7 @@ def test_images_of_clients_that_are_absent_are_clustered_all_the_same(tmp_path: 
     state = load_file(tmp_path / "run" / "model.safetensors")
     rule = PixelRule.of(experiment.problem)
     with np.load(tmp_path / "run" / "assignments.npz") as arrays:
-        everywhere = rule.assign(experiment.data.values, state["centroids"])
+        everywhere = rule.assign(experiment.data.values.cpu(), state["centroids"])
         assert arrays["cluster"].tolist() == everywhere.tolist()
 
 
@@ -232,5 +232,5 @@ def test_a_snapshot_has_the_clusters_and_points_of_all_images(tmp_path: Path) ->
     with np.load(tmp_path / "run" / "assignments.npz") as arrays:
         assert seen.found.tolist() == arrays["cluster"].tolist()
     expected = PixelRule.of(experiment.problem).points(experiment.data.values)
-    assert torch.equal(seen.representations, expected)
+    assert torch.equal(seen.representations.cpu(), expected.cpu())
     assert not seen.by_angle

@@ -64,7 +64,7 @@ def models_of_the_last_round(experiment: Experiment[Any]) -> dict[int, ModelStat
 def plain_latents(model: ContrastiveModel, weights: ModelState, images: Tensor) -> Tensor:
     model.load_state_dict(weights)
     model.eval()
-    latents, _ = model(to_float(images))
+    latents, _ = model(to_float(images.cpu()))
     assert isinstance(latents, Tensor)
     return latents
 

@@ -153,7 +153,7 @@ def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> Grow
     }
     numbers = torch.tensor(sorted(known), device=finished.groups.device)
     weight, bias = (finished.model[name] for name in _HEAD)
-    groups = finished.groups.flatten()
+    groups = finished.groups.flatten().to(weight.device)
     grown = Grown(weight, bias, groups, _shares(finished.model, groups), numbers)
     centres = required_centroids(finished.centroids)
     state = replace(fresh, model=model, version=finished.version, centroids=centres)
@@ -231,9 +231,10 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         model = state.model | dict(zip(_HEAD, heads, strict=True))
         known = int(grown.groups.max()) + 1
         apart = gathered(starts, torch.ones(new), self.clusters - known, seed=0)
-        groups = torch.cat([grown.groups, known + nearest(starts, apart)])
+        groups = torch.cat([grown.groups.to(starts.device), known + nearest(starts, apart)])
         if grown.shares is not None:
-            of_each = nearest(points, starts).bincount(weights=sizes, minlength=new)
+            none = torch.zeros(new).to(sizes)
+            of_each = none.index_add(0, nearest(points, starts), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
             model |= merge_as(groups, torch.cat([of_known, of_each]), model)
         # Clients load a model whose version they do not have.
