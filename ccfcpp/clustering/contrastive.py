@@ -17,10 +17,9 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, required_centroids
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.kmeans.server import nearest
-from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.clustering.scan.views import Views
-from ccfcpp.core.config import Positive, Section
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Positive, Section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client

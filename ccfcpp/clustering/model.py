@@ -26,7 +26,6 @@ from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.data.npz import from_arrays
-from ccfcpp.data.registry import DATASETS
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import PayloadError, unpack
@@ -190,7 +189,7 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     tensors, header = _read(path, where)
     rest, typical = _typical(path, tensors)
     config = _config(path, where)
-    facts = _facts(path, config, header)
+    facts = _facts(path, header)
     fewest = config.fewest_clusters
     problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
     algorithm = made(problem)
@@ -230,23 +229,14 @@ def _config(path: Path, device: torch.device) -> ClusterConfig:
     return validate(ClusterConfig, tree)
 
 
-def _facts(path: Path, config: ClusterConfig, header: dict[str, str]) -> ModelFacts:
-    if _HEADER in header:
-        try:
-            return ModelFacts.model_validate_json(header[_HEADER])
-        except ValidationError as error:
-            raise UsageError(
-                f"the header of {path} cannot be read, or is of another version of ccfcpp: run "
-                "this again"
-            ) from error
-    if config.dataset not in DATASETS:
+def _facts(path: Path, header: dict[str, str]) -> ModelFacts:
+    try:
+        return ModelFacts.model_validate_json(header.get(_HEADER, ""))
+    except ValidationError as error:
         raise UsageError(
-            f"{path} does not say of what size its images were, as those of older versions do "
-            "not: run this again"
-        )
-    data, size = DATASETS[config.dataset], config.data.image_size
-    shape = data.shape if size is None else (data.shape[0], size, size)
-    return ModelFacts(clusters=int(config.clusters or data.classes), image_shape=shape)
+            f"the header of {path} cannot be read, or is of another version of ccfcpp: run this "
+            "again"
+        ) from error
 
 
 def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:

@@ -24,6 +24,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=3)]
+"""A logarithm of a factor; beyond the bound images would be black or white."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -140,6 +142,49 @@ class ViewsConfig(Section):
         return self
 
 
+class AffineViewsConfig(Section):
+    """Random affine views of images, one of each image in each step."""
+
+    rotation: Weight = 15.0
+    """Largest rotation in either direction, in degrees."""
+    scale: Weight = 0.2
+    """Largest logarithm of the magnification, in either direction; of the aspect half as much."""
+    shear: Weight = 0.2
+    shift: Weight = 0.1
+    """Largest shift in either direction, as a share of half the width."""
+    flip_probability: Share = 0.0
+
+    @model_validator(mode="after")
+    def _images_stay_visible(self) -> "AffineViewsConfig":
+        if self.scale > 3:
+            raise ValueError(
+                f"affine.scale = {self.scale:g} is refused: images would shrink to a point or grow "
+                "beyond their frame; give at most 3"
+            )
+        return self
+
+
+class IntensityViewsConfig(Section):
+    """Random changes of intensity and colour, after the affine view; 0 is none.
+
+    Factors are given by the largest logarithm, in either direction.
+    """
+
+    gamma: Amount = 0.0
+    """Of the power that intensities are raised to."""
+    brightness: Amount = 0.0
+    """Of the factor of all intensities."""
+    contrast: Amount = 0.0
+    """Of the factor of deviations from the image's mean."""
+    saturation: Amount = 0.0
+    """Of the factor of deviations from grey; this and the next two are for colour images."""
+    tint: Amount = 0.0
+    """Of the factor of each colour."""
+    grey_probability: Share = 0.0
+    erase: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Longest side of a rectangle that is set to 0, as a share of the image's side."""
+
+
 class AvailabilityConfig(Section):
     """Device failures and client sampling."""
 
@@ -205,15 +250,6 @@ class RunConfig(Section):
     """Log the rounds for one of these, too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     compute: ComputeConfig = ComputeConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, tree: Any) -> Any:
-        """Read a run's configuration from before there were other trackers."""
-        if not isinstance(tree, dict) or not isinstance(tree.get("tensorboard"), bool):
-            return tree
-        left = {key: value for key, value in tree.items() if key != "tensorboard"}
-        return {"track": "tensorboard", **left} if tree["tensorboard"] else left
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:

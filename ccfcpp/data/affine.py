@@ -1,29 +1,15 @@
 """Random affine views of images, with another map for each image."""
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.core.config import AffineViewsConfig
+
 AFFINE_DRAWS = 7
 """Number of random numbers from which a map is made."""
-
-
-class AffineRanges(Protocol):
-    """Largest changes of a view; see ``AffineViewsConfig``."""
-
-    @property
-    def rotation(self) -> float: ...  # noqa: D102 - named as in the configuration
-    @property
-    def scale(self) -> float: ...  # noqa: D102
-    @property
-    def shear(self) -> float: ...  # noqa: D102
-    @property
-    def shift(self) -> float: ...  # noqa: D102
-    @property
-    def flip_probability(self) -> float: ...  # noqa: D102
 
 
 def draw_affine(count: int, generator: torch.Generator) -> Tensor:
@@ -31,7 +17,7 @@ def draw_affine(count: int, generator: torch.Generator) -> Tensor:
     return torch.rand(AFFINE_DRAWS, count, generator=generator)
 
 
-def affine_maps(draws: Tensor, ranges: AffineRanges) -> Tensor:
+def affine_maps(draws: Tensor, ranges: AffineViewsConfig) -> Tensor:
     """Make maps by rotation, magnification, aspect, shear, mirror and shift.
 
     Args:

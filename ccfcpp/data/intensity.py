@@ -1,31 +1,12 @@
 """Random changes of images in intensity and colour, and erased rectangles."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
+from ccfcpp.core.config import IntensityViewsConfig
+
 _DARKEST = 1e-4
 """Lower intensities are raised to this one, so that no power of them is 0."""
-
-
-class IntensityRanges(Protocol):
-    """Largest changes of a view; see ``IntensityViewsConfig``."""
-
-    @property
-    def gamma(self) -> float: ...  # noqa: D102 - named as in the configuration
-    @property
-    def brightness(self) -> float: ...  # noqa: D102
-    @property
-    def contrast(self) -> float: ...  # noqa: D102
-    @property
-    def saturation(self) -> float: ...  # noqa: D102
-    @property
-    def tint(self) -> float: ...  # noqa: D102
-    @property
-    def grey_probability(self) -> float: ...  # noqa: D102
-    @property
-    def erase(self) -> float: ...  # noqa: D102
 
 
 def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
@@ -33,7 +14,7 @@ def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
     return torch.rand(12, count, generator=generator)
 
 
-def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> Tensor:
+def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
     """Change images in the order gamma, colour, contrast, brightness, erased rectangle.
 
     Each change is uniform in its range. Values may leave [0, 1].
@@ -59,7 +40,7 @@ def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> 
     return images
 
 
-def _coloured(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> Tensor:
+def _coloured(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
     """Change the saturation, tint the images, or make them grey."""
     around = draws * 2 - 1
     if ranges.saturation:

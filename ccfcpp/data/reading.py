@@ -4,11 +4,11 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from ccfcpp.data.decoding import (
 from ccfcpp.data.sizes import Shape, Sizes, settled
 
 if TYPE_CHECKING:
+    from ccfcpp.data.encoders.encoder import Encoder
     from ccfcpp.data.images import Samples
 
 SKIP = 0.01
@@ -39,16 +40,6 @@ copy has cut short is usual among hundreds. More of them mean something else: an
 installed, another kind of images, a failing disk."""
 _MOST_NAMED, _MOST_SAID = 20, 5
 """Files that a refusal names, and those that a note does."""
-
-
-class Embeds(Protocol):
-    """What makes vectors of images."""
-
-    def embedded(
-        self, keys: Sequence[str], get: Callable[[int], Any]
-    ) -> tuple[NDArray[np.float32], dict[int, str]]:
-        """Return a vector for each key of an image, and why some have none."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class Options:
     window: Window | None = None
     max_pixels: int = MOST_PIXELS
     skip: float = SKIP
-    encoder: "Embeds | None" = None
+    encoder: "Encoder | None" = None
 
     @property
     def key(self) -> str:
@@ -180,7 +171,7 @@ def _embedded(
     found: list[FileFacts],
     source: Source,
     how: Options,
-    encoder: Embeds,
+    encoder: "Encoder",
 ) -> Read:
     kept = [i for i, file in enumerate(found) if not file.reason]
     keys = [_digest(source(files[i]), how.window) for i in kept]

@@ -59,9 +59,6 @@ class PayloadError(ValueError):
 def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     """Rebuild the dataclass ``kind`` from what ``pack`` made of it.
 
-    A field that once had another name says so in its metadata (``{"once": "name"}``): files of that
-    time can still be read.
-
     Raises:
         PayloadError: A field without default is missing, a number has another shape or dtype, or a
             name belongs to no field.
@@ -69,8 +66,6 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     fields = dataclasses.fields(typing.cast(Any, kind))
-    renamed = {field.metadata["once"]: field.name for field in fields if "once" in field.metadata}
-    tensors = {_renamed(name, renamed): tensor for name, tensor in tensors.items()}
     known = {field.name for field in fields}
     if foreign := sorted(name for name in tensors if name.split(SEPARATOR)[0] not in known):
         raise PayloadError(f"{kind.__name__} has no {foreign[0]!r}")
@@ -90,11 +85,6 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
         else:
             raise PayloadError(f"{kind.__name__} needs {field.name!r}")
     return kind(**values)
-
-
-def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    first, separator, rest = name.partition(SEPARATOR)
-    return renamed.get(first, first) + separator + rest
 
 
 def _number(name: str, tensor: Tensor, kind: type) -> Any:

@@ -19,6 +19,8 @@ from ccfcpp.core.config_layers import merge, read_yaml, validate, values_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
+from ccfcpp.core.randomness import generator_of
+from ccfcpp.data.images import random_part
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
@@ -170,7 +172,8 @@ class Run(_Known):
             raise numbers.CannotDrawError(
                 f"the space has {dimensions:,} dimensions, more than {_MOST_DIMENSIONS:,}"
             )
-        return covariance(self.points[numbers.drawn_at_random(len(self.points), _MOST_POINTS)])
+        everything = torch.arange(len(self.points))
+        return covariance(self.points[random_part(everything, _MOST_POINTS, generator_of(0))])
 
     @cached_property
     def embedding(self) -> numbers.Embedding:

@@ -11,6 +11,8 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
+from ccfcpp.core.randomness import generator_of
+from ccfcpp.data.images import random_part
 
 _MOST_POINTS, _FEWEST_POINTS = 1_500, 8
 """Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
@@ -69,14 +71,6 @@ def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> T
     return index[order[:count]]
 
 
-def drawn_at_random(count: int, most: int) -> Tensor:
-    """Draw at most ``most`` of ``count`` indices; they ascend, and are the same at every call."""
-    if count <= most:
-        return torch.arange(count)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randperm(count, generator=generator)[:most].sort().values
-
-
 def all_finite(points: Tensor) -> bool:
     """Whether all values are finite."""
     return points.numel() == 0 or math.isfinite(float(points.abs().max()))
@@ -104,7 +98,7 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
     Raises:
         CannotDrawError: There are too few points, or all are the same.
     """
-    index = drawn_at_random(len(points), _MOST_POINTS)
+    index = random_part(torch.arange(len(points)), _MOST_POINTS, generator_of(0))
     if len(index) < _FEWEST_POINTS:
         raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
     chosen = points[index].double()

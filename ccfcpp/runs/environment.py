@@ -48,7 +48,8 @@ def _repeat_to_the_bit() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # It only costs time here.
+    # Nothing here reads memory before it is written, and filling it takes time.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
 def check_precision(wanted: str, device: torch.device) -> None:

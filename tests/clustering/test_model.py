@@ -106,23 +106,9 @@ def test_a_model_for_other_images_does_not_fit(tmp_path: Path, method: str) -> N
 
 def test_headers(tmp_path: Path, k_fed: Any) -> None:
     config, tensors = k_fed
-    for header in ({"ccfcpp": "no JSON"}, {"ccfcpp": json.dumps({"clusters": 3})}):
+    for header in ({}, {"ccfcpp": "no JSON"}, {"ccfcpp": json.dumps({"clusters": 3})}):
         path = written(tmp_path / "run", config, tensors, header)
         assert "the header of" in refused(path)
-
-
-def test_files_of_older_versions_are_read_where_the_images_are_known(
-    tmp_path: Path, k_fed: Any
-) -> None:
-    config, tensors = k_fed
-    config = config.model_copy(update={"dataset": "digits", "clusters": 3})
-    images, _ = digits()
-    path = written(tmp_path / "run", config, tensors)
-    expected = load_model(path).assign(images)
-    path = written(tmp_path / "run", config, tensors, {})
-    assert torch.equal(load_model(path).assign(images), expected)
-    written(tmp_path / "run", config.model_copy(update={"dataset": "./photos"}), tensors, {})
-    assert "does not say of what size its images were" in refused(path)
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path, k_fed: Any) -> None:

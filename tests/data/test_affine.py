@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ccfcpp.clustering.scan.config import AffineViewsConfig
+from ccfcpp.core.config import AffineViewsConfig
 from ccfcpp.data.affine import affine_maps, draw_affine, render_affine
 
 NOTHING = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.clustering.scan.config import IntensityViewsConfig
+from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 
 SHARES = st.floats(0, 1)

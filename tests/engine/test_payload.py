@@ -90,18 +90,6 @@ def test_what_is_not_of_a_dataclass_is_named(
         unpack(Outer, {name: tensor for name, tensor in content.items() if tensor is not None})
 
 
-def test_a_field_is_found_by_the_name_that_it_once_had() -> None:
-    @dataclass
-    class Renamed:
-        images: dict[str, Tensor] | None = field(default=None, metadata={"once": "samples"})
-
-    old = {"samples/3": torch.ones(2)}
-    found = unpack(Renamed, old).images
-    assert found is not None
-    assert torch.equal(found["3"], torch.ones(2))
-    assert list(pack(Renamed(found))) == ["images/3"]
-
-
 def test_sums_are_taken_part_by_part_and_change_none() -> None:
     parts = [Inner(torch.full((2,), float(number)), number) for number in (1, 2, 4)]
     total = added_up(parts)

@@ -11,7 +11,6 @@ from ccfcpp.core.metrics import covariance, distances
 from ccfcpp.pages.numbers import (
     all_finite,
     counts_by,
-    drawn_at_random,
     extremes,
     matched_classes,
     pair_correlations,
@@ -98,13 +97,6 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
 
 def test_of_equal_distances_the_first_image_comes_first() -> None:
     assert extremes(torch.ones(6), torch.arange(6) > 1, 3, farthest=True).tolist() == [2, 3, 4]
-
-
-def test_a_part_drawn_at_random_is_the_same_each_time() -> None:
-    assert drawn_at_random(5, 9).tolist() == [0, 1, 2, 3, 4]
-    drawn = drawn_at_random(100, 10)
-    assert drawn.tolist() == sorted(set(drawn.tolist())) == drawn_at_random(100, 10).tolist()
-    assert len(drawn) == 10
 
 
 def test_what_is_not_finite_is_found() -> None:

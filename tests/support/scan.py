@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours
 from ccfcpp.clustering.scan.network import ScanNetwork
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.affine import affine_maps, draw_affine

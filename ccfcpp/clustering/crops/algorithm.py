@@ -22,8 +22,8 @@ from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.lessons import Stage, learnt
 from ccfcpp.clustering.prepared import Passing, Prepared
-from ccfcpp.clustering.scan.config import IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
+from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
-from ccfcpp.clustering.scan.config import IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
+from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float

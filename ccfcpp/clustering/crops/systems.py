@@ -3,7 +3,7 @@
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.exact.config import MeansConfig
 from ccfcpp.clustering.methods import System, late, without_tf32
-from ccfcpp.clustering.scan.config import IntensityViewsConfig
+from ccfcpp.core.config import IntensityViewsConfig
 
 FED_EMP = System(
     title="Fed-EMP",

@@ -18,12 +18,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, found_number
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
-from ccfcpp.clustering.scan.config import (
-    AffineViewsConfig,
-    IntensityViewsConfig,
-    ScanConfig,
-    VectorViewsConfig,
-)
+from ccfcpp.clustering.scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
@@ -39,6 +34,7 @@ from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ccfcpp.core.conditions import Either, On, Unless, UnlessText, When, WhenText
 from ccfcpp.core.config import BelowOne, Positive, Section, Share, Weight
@@ -10,12 +10,6 @@ from ccfcpp.core.config import BelowOne, Positive, Section, Share, Weight
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
 
-Amount = Annotated[float, Field(ge=0, le=3)]
-"""A logarithm of a factor; beyond the bound images would be black or white."""
-
-
-_GONE: dict[str, object] = {"heads": 1, "views_first": 0, "shares": None, "holder_weight": 3.0}
-"""Keys that older runs have, with the only values that still run."""
 
 _COUNTED = WhenText("clusters", "auto")
 _MINED = Either(When("scan.pairs", "neighbours"), Unless("scan.overclustering", 1), _COUNTED)
@@ -102,17 +96,6 @@ class ScanConfig(Section):
     """λ at the end of the run, to which it falls along a cosine: a low one lets clusters find their
     sizes. None: it stays."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_is_gone(cls, given: dict[str, object]) -> dict[str, object]:
-        for key in _GONE.keys() & given.keys():
-            if given[key] != _GONE[key]:
-                raise ValueError(
-                    f"scan.{key} = {given[key]} is refused: this option has been removed, leave it "
-                    "out"
-                )
-        return {key: value for key, value in given.items() if key not in _GONE}
-
     @property
     def rounds(self) -> int:
         """Rounds that the steps take."""
@@ -131,46 +114,3 @@ class VectorViewsConfig(Section):
     """Standard deviation of the noise that is added to each number."""
     dropped: BelowOne = 0.0
     """Share of the numbers that become 0, which is the mean of a scaled column."""
-
-
-class AffineViewsConfig(Section):
-    """Random affine views of images, one of each image in each step."""
-
-    rotation: Weight = 15.0
-    """Largest rotation in either direction, in degrees."""
-    scale: Weight = 0.2
-    """Largest logarithm of the magnification, in either direction; of the aspect half as much."""
-    shear: Weight = 0.2
-    shift: Weight = 0.1
-    """Largest shift in either direction, as a share of half the width."""
-    flip_probability: Share = 0.0
-
-    @model_validator(mode="after")
-    def _images_stay_visible(self) -> "AffineViewsConfig":
-        if self.scale > 3:
-            raise ValueError(
-                f"affine.scale = {self.scale:g} is refused: images would shrink to a point or grow "
-                "beyond their frame; give at most 3"
-            )
-        return self
-
-
-class IntensityViewsConfig(Section):
-    """Random changes of intensity and colour, after the affine view; 0 is none.
-
-    Factors are given by the largest logarithm, in either direction.
-    """
-
-    gamma: Amount = 0.0
-    """Of the power that intensities are raised to."""
-    brightness: Amount = 0.0
-    """Of the factor of all intensities."""
-    contrast: Amount = 0.0
-    """Of the factor of deviations from the image's mean."""
-    saturation: Amount = 0.0
-    """Of the factor of deviations from grey; this and the next two are for colour images."""
-    tint: Amount = 0.0
-    """Of the factor of each colour."""
-    grey_probability: Share = 0.0
-    erase: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Longest side of a rectangle that is set to 0, as a share of the image's side."""

@@ -153,7 +153,7 @@ def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> Grow
     }
     numbers = torch.tensor(sorted(known), device=finished.groups.device)
     weight, bias = (finished.model[name] for name in _HEAD)
-    groups = finished.groups.flatten().to(weight.device)
+    groups = finished.groups.to(weight.device)
     grown = Grown(weight, bias, groups, _shares(finished.model, groups), numbers)
     centres = required_centroids(finished.centroids)
     state = replace(fresh, model=model, version=finished.version, centroids=centres)

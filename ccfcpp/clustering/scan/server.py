@@ -43,7 +43,7 @@ def snapshot(state: Grouped) -> Snapshot:
             "no client has contributed to a step: see the refused updates above, or lower "
             "availability.dropout_rate"
         )
-    return Snapshot(state.model, state.version, state.groups.flatten())
+    return Snapshot(state.model, state.version, state.groups)
 
 
 _LEAST_SHARE = 1e-4
@@ -130,7 +130,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
         of_each = sums[0].sum(dim=1).cpu()
         if state.groups is not None:
-            groups = numbered_like(groups, state.groups.flatten().cpu(), of_each)
+            groups = numbered_like(groups, state.groups.cpu(), of_each)
         if complete and (self.trained or trains_merged(state.model)):
             changes["model"] = state.model | merge_as(groups, of_each, state.model)
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.

@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.methods import System, late, without_tf32
-from ccfcpp.clustering.scan.config import (
-    AffineViewsConfig,
-    IntensityViewsConfig,
-    ScanConfig,
-    VectorViewsConfig,
-)
+from ccfcpp.clustering.scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.core.conditions import On
-from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Section, Tree
 from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:

@@ -7,11 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.scan.config import (
-    AffineViewsConfig,
-    IntensityViewsConfig,
-    VectorViewsConfig,
-)
+from ccfcpp.clustering.scan.config import VectorViewsConfig
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.data.affine import AFFINE_DRAWS, affine_maps, draw_affine, render_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.data.intensity import draw_intensity, render_intensity

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
+from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
     LLOYD,
@@ -59,7 +60,6 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, check_counts, pack
 
-_RESTARTS = 10
 _FEWEST = 0.2
 """With noise, a cluster with a smaller part of the mean number of images stays where it is."""
 
@@ -203,17 +203,13 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
         self, state: FedDPState, updates: Iterable[Weights], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
         """Run weighted k-means."""
-        # Imported where it is needed, since scikit-learn takes most of a second.
-        from sklearn.cluster import KMeans
-
         points, weights = state.points, added_up(updates).counts
         # What no image is near counts almost nothing, so that there are points for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
-        seed = randomness.integer("k-means") % 2**32
+        seed = randomness.integer("k-means")
         with section("k-means: server"):
-            found = KMeans(self.clusters, n_init=_RESTARTS, random_state=seed)
-            found.fit(points.cpu().numpy(), sample_weight=weights.cpu().numpy())
-        return state.at(state.frame, torch.from_numpy(found.cluster_centers_).to(points)), {}
+            found = codebook_kmeans(points, weights, self.clusters, seed)
+        return state.at(state.frame, found), {}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ deep clustering network.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class PooledState:
 
     centroids: Tensor | None = None
     encoder: ModelState | None = None
-    images: ModelState | None = field(default=None, metadata={"once": "samples"})
+    images: ModelState | None = None
 
 
 @dataclass(frozen=True)

@@ -187,10 +187,6 @@ def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
     return [*found, Fitting(d, SPREADS, "factor", centred, _ones, project, outer=True)]
 
 
-def _without_gaps(known: Preparation, block: Tensor) -> Tensor:
-    return block.nan_to_num(nan=0.0)
-
-
 def _there(block: Tensor) -> Tensor:
     return (~block.isnan()).double()
 

@@ -91,13 +91,6 @@ def certificate_pem(certificate: Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
-def pem_pair(
-    key: PrivateKey, certificate: Certificate, passphrase: str | None = None
-) -> tuple[bytes, bytes]:
-    """Return a private key and its certificate, as TLS servers read them."""
-    return private_pem(key, passphrase), certificate_pem(certificate)
-
-
 def client_pem(key: PrivateKey, passphrase: str | None = None) -> bytes:
     """Return a client's private key in OpenSSH's format, the only one that Flower reads.
 

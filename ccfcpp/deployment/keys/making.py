@@ -34,7 +34,7 @@ from ccfcpp.deployment.keys.certificates import (
     hosts_of,
     is_signed_by,
     new_key,
-    pem_pair,
+    private_pem,
     read_authority,
     read_certificate,
     server_certificate,
@@ -202,6 +202,6 @@ def _written(
 ) -> CertifiedKey:
     ends = certificate.not_valid_after_utc
     files = CertifiedKey(folder / f"{stem}.key", folder / f"{stem}.crt", ends)
-    private, public = pem_pair(key, certificate, passphrase)
+    private, public = private_pem(key, passphrase), certificate_pem(certificate)
     write_new(folder, {files.key: (private, PRIVATE), files.certificate: (public, PUBLIC)})
     return files

@@ -1,11 +1,10 @@
-"""Packets, the link that carries them, and how they pass between processes of one machine.
+"""Packets, and the link that carries them.
 
 Flower starts processes that import this module, so it imports nothing that is slow.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
 MOST_HEADER_BYTES = 1 << 20
@@ -55,20 +54,3 @@ class Link(Protocol):
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         """Return the response to a packet; None if there is none yet."""
-
-
-def send(connection: Connection, packet: Packet) -> None:
-    """Send a packet as plain bytes, never as a pickle."""
-    connection.send_bytes(packet.header)
-    connection.send_bytes(packet.payload)
-
-
-def receive(connection: Connection) -> Packet:
-    """Receive a packet that ``send`` has sent.
-
-    Raises:
-        EOFError: The other process is gone.
-        OSError: The packet is too large.
-    """
-    header = connection.recv_bytes(MOST_HEADER_BYTES)
-    return Packet(header, connection.recv_bytes(MOST_PAYLOAD_BYTES))

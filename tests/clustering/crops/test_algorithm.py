@@ -17,7 +17,7 @@ from ccfcpp.clustering.crops.algorithm import FedEmp
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.crops.steps import Crops, crops_program
-from ccfcpp.clustering.scan.config import IntensityViewsConfig
+from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
