@@ -166,9 +166,3 @@ def test_without_the_package_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert not Path("run").exists()
     other = ccfcpp(*KM, "--track", "wandb", "--out", "run")
     assert (other.code, "--track wandb is refused" in other.stderr) == (2, True)
-
-
-def test_a_configuration_of_an_earlier_version_is_read() -> None:
-    Path("old.yaml").write_text("tensorboard: false\n")
-    succeeded(*KM, "--config", "old.yaml", "--out", "run")
-    assert yaml.safe_load(Path("run/config.yaml").read_text())["track"] == "none"
