@@ -145,7 +145,9 @@ def test_how_sure_an_assignment_is(method: str, tmp_path: Path) -> None:
         everything = algorithm.probabilities(state, Client(0, "all", images))
         assert torch.allclose(everything.sum(dim=1), torch.ones(50))
         assert torch.equal(everything.argmax(dim=1), found["cluster"])
-        torch.testing.assert_close(everything.max(dim=1).values, found["probability"])
+        off = (everything.max(dim=1).values - found["probability"]).abs().max()
+        # On a GPU other batches are rounded in another way.
+        assert float(off) <= (1e-6 if torch.cuda.is_available() else 0)
     else:
         assert "probability" not in found
 

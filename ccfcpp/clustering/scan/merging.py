@@ -3,7 +3,7 @@
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
 together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
-over-clusters into k, the best is wanted by one of two rules:
+over-clusters into k, that one is taken for which one of two figures is highest:
 
     information   I(mean of both J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q_g = Σ_h J_gh;
     both          Σ_J A(J) + c I(J),   A(J) = Σ_g J_gg / q_g .

@@ -50,8 +50,8 @@ class ScanState:
         model: The network's parameters and the running statistics of its latents.
         version: How many steps it has come through.
         descent: The optimizer's state, and sums of the step that is under way.
-        groups: The cluster of each over-cluster, int64 of shape (m,); None
-            before the first merge, where there is something to merge.
+        groups: The cluster of each over-cluster, int64 of shape (m,); None before the first merge,
+            where there is something to merge.
         centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
         evidence: Where k is to be found: how much speaks for each number that it may be, float64 of
             shape (numbers,), at the last merge.

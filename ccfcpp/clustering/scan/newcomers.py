@@ -233,8 +233,7 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         apart = gathered(starts, torch.ones(new), self.clusters - known, seed=0)
         groups = torch.cat([grown.groups.to(starts.device), known + nearest(starts, apart)])
         if grown.shares is not None:
-            none = torch.zeros(new).to(sizes)
-            of_each = none.index_add(0, nearest(points, starts), sizes)
+            of_each = sizes.new_zeros(new).index_add(0, nearest(points, starts), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
             model |= merge_as(groups, torch.cat([of_known, of_each]), model)
         # Clients load a model whose version they do not have.
