@@ -36,7 +36,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.config import Tree, ViewsConfig
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
@@ -328,6 +328,7 @@ def main(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
     precision: Annotated[str, typer.Option(help="float32 or bfloat16, of ours.")] = "float32",
+    method: Annotated[str, typer.Option(help="fed-scan or fed-emp, of steps.")] = "fed-scan",
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
         str, typer.Option(help=f"Of: {', '.join(sorted(PARTS))}.")
@@ -360,8 +361,15 @@ def main(
         seconds |= more
         figures |= figures_of_it
     if "steps" in wanted:
-        figures |= step_growth(dataset, images, device)
-        more, shares = steps(dataset, images, device, repeats)
+        settings: Tree = {
+            "dataset": dataset,
+            "method": method,
+            "device": device,
+            "data": {"images": images},
+            "compute": {"precision": precision},
+        }
+        figures |= step_growth(settings)
+        more, shares = steps(settings, repeats)
         seconds |= more
         figures |= shares
     if "exchange" in wanted:

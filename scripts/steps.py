@@ -5,37 +5,48 @@ import resource
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import count
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.crops.algorithm import FedEmp
+from ccfcpp.clustering.crops.network import crop_side
+from ccfcpp.clustering.crops.steps import PRECISION, Crops
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.lessons import learnt
 from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.messages import ScanState
+from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
+from ccfcpp.models.pooled import PRECISIONS
+from ccfcpp.models.state import ModelState
 from scripts.timing import Seconds, alternate, console
 
 STEPS = 5
 """Steps that are measured at a time."""
 
 
-def experiment_of(
-    dataset: str, clients: int, images: int | None, device: str, scan: Tree | None = None
-) -> ClusteringExperiment:
-    """Fed-SCAN with a data set's preset, a few steps a round, and neighbours found only once."""
-    settings: Tree = {
-        "dataset": dataset,
-        "method": "fed-scan",
-        "device": device,
+SECTIONS = {"fed-scan": "scan", "fed-emp": "crops"}
+"""The sections of the systems in synchronised steps."""
+
+
+def experiment_of(clients: int, settings: Tree) -> ClusteringExperiment:
+    """A run of such a system with a few steps a round, which finds neighbours only once."""
+    method = settings.get("method", "fed-scan")
+    few: Tree = {"steps_per_round": STEPS, "steps": 10**6}
+    if method == "fed-scan":
+        few["mine_every"] = 10**6
+    measured = {
+        "method": method,
         "partition": {"p": 0.75, "clients": clients},
-        "data": {"images": images},
-        "scan": {"steps_per_round": STEPS, "mine_every": 10**6, "steps": 10**6},
+        SECTIONS[method]: few,
     }
-    config = resolve(ClusterConfig, "cluster", merge(settings, {"scan": scan or {}}))
+    config = resolve(ClusterConfig, "cluster", merge(settings, measured))
     return ClusteringExperiment(config, load_data(config))
 
 
@@ -44,7 +55,7 @@ class Rounds:
 
     def __init__(self, experiment: ClusteringExperiment) -> None:
         self.federation = experiment.federation()
-        state: ScanState = experiment.algorithm.initial_state(experiment.randomness)
+        state = experiment.algorithm.initial_state(experiment.randomness)
         self.state, _ = self.federation.run_round(state, 0)
         self.numbers = count(1)
 
@@ -53,8 +64,8 @@ class Rounds:
         self.state, _ = self.federation.run_round(self.state, next(self.numbers))
 
 
-class PlainSteps:
-    """The same network, views and batch in one place: a loop as one would write it.
+class PlainScan:
+    """Fed-SCAN's network, views and batch in one place: a loop as one would write it.
 
     Images are paired with random ones: to find neighbours is not a part of a step.
     """
@@ -90,36 +101,97 @@ class PlainSteps:
         return config.balance * balance - agreement
 
 
+class PlainEmp:
+    """Fed-EMP's network, crops and optimizer in one place: a loop as one would write it."""
+
+    def __init__(self, experiment: ClusteringExperiment) -> None:
+        algorithm = experiment.algorithm
+        assert isinstance(algorithm, FedEmp)
+        self.config, self.descent = algorithm.config, algorithm.descent
+        self.images = torch.cat([client.images for client in experiment.clients])
+        self.network = algorithm.make_encoder().to(experiment.device)
+        intensity = experiment.problem.config.section(IntensityViewsConfig)
+        self.crops = Crops(intensity, self.config.flip_probability)
+        self.generator = torch.Generator().manual_seed(0)
+        self.state = self.descent.optimizer.begin(dict(self.network.named_parameters()))
+
+    def run(self) -> None:
+        """As many steps as a round has."""
+        for _ in range(STEPS):
+            self.network.zero_grad()
+            torch.autograd.backward(self.loss())
+            parameters: ModelState = dict(self.network.named_parameters())
+            with torch.no_grad():
+                gradient = {name: learnt(entry.grad) for name, entry in parameters.items()}
+                moved, self.state = self.descent.optimizer.step(
+                    parameters, gradient, self.state, 1.0
+                )
+                for name, entry in parameters.items():
+                    entry.copy_(moved[name])
+
+    def loss(self) -> Tensor:
+        """Total coding rate, and how well an image's crops agree."""
+        config = self.config
+        chosen = torch.randint(len(self.images), (config.batch,), generator=self.generator)
+        draws = self.crops.draw(config.batch * config.each, self.generator)
+        z = self.network(self.crops.render(self.images[chosen.to(self.images.device)], draws))
+        scale = config.latent / (len(z) * PRECISION)
+        wide = z.double()
+        rate = torch.logdet(torch.eye(config.latent).to(wide) + scale * wide.T @ wide) / 2
+        own = z.view(config.batch, config.each, -1)
+        mean = F.normalize(own.mean(dim=1, keepdim=True), dim=2)
+        loss: Tensor = -rate - config.weight * (own * mean).sum() / len(z)
+        return loss
+
+
+def plain_steps(experiment: ClusteringExperiment) -> "PlainScan | PlainEmp":
+    """The loop of the experiment's system."""
+    return (PlainEmp if experiment.config.method == "fed-emp" else PlainScan)(experiment)
+
+
 def operations(experiment: ClusteringExperiment) -> float:
     """Floating-point operations of the products of one measured piece of work."""
-    algorithm = experiment.algorithm
-    assert isinstance(algorithm, FedScan)
-    shape = experiment.problem.image_shape
     total = 0.0
-    with torch.device("meta"):
-        network = algorithm.make_network().eval()
 
     def add(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
         assert isinstance(layer.weight, Tensor)
         forward = 2 * output[0].numel() * layer.weight[0].numel()
         # The first layer's input needs no gradient.
-        total += forward * (2 if inputs[0].shape[1:] == shape else 3)
+        total += forward * (2 if layer is layers[0] else 3)
 
-    for layer in network.modules():
-        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+    with torch.device("meta"):
+        network, shown, shape = _network(experiment)
+        layers = [
+            layer
+            for layer in network.modules()
+            if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)
+        ]
+        for layer in layers:
             layer.register_forward_hook(add)
-    network.predictions(network(torch.empty(1, *shape, device="meta")))
-    return total * 2 * algorithm.config.batch * STEPS
+        found = network(torch.empty(1, *shape))
+        if isinstance(network, ScanNetwork):
+            network.predictions(found)
+    return total * shown * STEPS
 
 
-def steps(
-    dataset: str, images: int | None, device: str, repeats: int
-) -> tuple[Seconds, dict[str, float]]:
+def _network(experiment: ClusteringExperiment) -> tuple[torch.nn.Module, int, Sequence[int]]:
+    """The network, how many views or crops a step shows it, and their shape."""
+    algorithm, (channels, *sides) = experiment.algorithm, experiment.problem.image_shape
+    if isinstance(algorithm, FedEmp):
+        side = crop_side(*sides)
+        shown = algorithm.config.batch * algorithm.config.each
+        return algorithm.make_encoder(), shown, (channels, side, side)
+    assert isinstance(algorithm, FedScan)
+    return algorithm.make_network().eval(), 2 * algorithm.config.batch, (channels, *sides)
+
+
+def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Steps of ten clients beside the plain loop's, and the share of the best product rate."""
-    experiment = experiment_of(dataset, 10, images, device)
-    rounds, plain = Rounds(experiment), PlainSteps(experiment)
-    square = torch.rand(2048, 2048, device=experiment.device)
+    experiment = experiment_of(10, settings)
+    rounds, plain = Rounds(experiment), plain_steps(experiment)
+    dtype = PRECISIONS[experiment.config.compute.precision] or torch.float32
+    square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()
     name = f"{STEPS} synchronised steps"
     seconds = alternate(
@@ -144,13 +216,11 @@ def steps(
     }
 
 
-def step_growth(dataset: str, images: int | None, device: str) -> dict[str, float]:
+def step_growth(settings: Tree) -> dict[str, float]:
     """The same steps over more and more clients, each number in a process of its own."""
     results: dict[str, float] = {}
     for clients in (10, 100, 1000):
-        call = (
-            f"import scripts.steps as s; s.one_growth({dataset!r}, {clients}, {images}, {device!r})"
-        )
+        call = f"import scripts.steps as s; s.one_growth({clients}, {settings!r})"
         output = subprocess.run(  # noqa: S603 - its own
             [sys.executable, "-c", call], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
@@ -160,13 +230,13 @@ def step_growth(dataset: str, images: int | None, device: str) -> dict[str, floa
     return results
 
 
-def one_growth(dataset: str, clients: int, images: int | None, device: str) -> None:
+def one_growth(clients: int, settings: Tree) -> None:
     """Print the median of three measured rounds, and the peak memory of this process."""
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
 
     keep_freed_memory()
     use_processors()
-    rounds = Rounds(experiment_of(dataset, clients, images, device))
+    rounds = Rounds(experiment_of(clients, settings))
     seconds = alternate({"rounds": rounds.run}, 3)["rounds"]
     found = {
         f"{STEPS} steps, s": statistics.median(seconds),

@@ -46,11 +46,12 @@ class CropEncoder(nn.Module):
                 f"{width} pixels below one pixel: give fewer widths"
             )
         layers: list[nn.Module] = []
-        for place, out in enumerate(config.widths):
-            if place >= _AT_FULL_SIZE:
+        for place, out in enumerate(config.widths, start=1):
+            layers.append(nn.Conv2d(channels, out, kernel_size=3, padding=1))
+            if _AT_FULL_SIZE <= place < len(config.widths):
+                # Before the norm, which has a quarter of the numbers to go over then.
                 layers.append(nn.MaxPool2d(2))
-            convolution = nn.Conv2d(channels, out, kernel_size=3, padding=1)
-            layers += [convolution, nn.GroupNorm(_GROUPS, out), nn.LeakyReLU(0.1)]
+            layers += [nn.GroupNorm(_GROUPS, out), nn.LeakyReLU(0.1)]
             channels = out
         self.places = nn.Sequential(*layers)
         perceptron: list[nn.Module] = []

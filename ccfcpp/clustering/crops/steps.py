@@ -33,7 +33,7 @@ from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.models.pooled import Objective, Pool, Program
 
-_PRECISION = 0.2
+PRECISION = 0.2
 """ε², the paper's."""
 _OF_PLACE = 3
 """Draws of a crop: where it lies, and whether it is mirrored."""
@@ -104,7 +104,7 @@ def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program
     count, outer = sums[0].detach(), sums[1:].view(z.shape[1], z.shape[1])
     d = z.shape[1]
     identity = torch.eye(d, dtype=outer.dtype, device=outer.device)
-    rate = torch.logdet(identity + d / (count * _PRECISION) * outer) / 2
+    rate = torch.logdet(identity + d / (count * PRECISION) * outer) / 2
     own = z.view(images, each, d)
     agreement = (own * F.normalize(own.mean(dim=1, keepdim=True), dim=2)).sum() / count
     figures = {"loss": -agreement, "rate": rate.detach() * (len(z) / count)}
