@@ -42,6 +42,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import (
@@ -195,7 +196,7 @@ def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str
         torch.autograd.backward(siamese((p1, p2), (z1, z2)))
         plain_adam.step()
 
-    rounded = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    rounded = rounding(precision, setting.device) or torch.float32
     square = torch.rand(2048, 2048, device=setting.device, dtype=rounded)
     operations = cohort * 2 * setting.batch * training_operations(setting)
     for work in (ours, theirs):
@@ -327,7 +328,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Rounds that are measured, of each kind.")] = 3,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16, of ours.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or auto, of ours.")] = "float32",
     method: Annotated[str, typer.Option(help="fed-scan or fed-emp, of steps.")] = "fed-scan",
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[

@@ -23,7 +23,7 @@ from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
-from ccfcpp.models.pooled import PRECISIONS
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.state import ModelState
 from scripts.timing import Seconds, alternate, console
 
@@ -190,7 +190,8 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Steps of ten clients beside the plain loop's, and the share of the best product rate."""
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
-    dtype = PRECISIONS[experiment.config.compute.precision] or torch.float32
+    precision = experiment.config.compute.precision
+    dtype = rounding(precision, experiment.device) or torch.float32
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()
     name = f"{STEPS} synchronised steps"

@@ -219,9 +219,10 @@ class ComputeConfig(Section):
 
     cohort: Literal["auto"] | Positive = "auto"
     """How many clients are trained side by side; ``auto``: as many as memory serves."""
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
-    ``bfloat16`` rounds inputs and results."""
+    ``bfloat16`` rounds inputs and results; ``auto`` is that on a device with instructions for it,
+    and ``float32`` elsewhere."""
 
     @field_validator("cohort", mode="before")
     @classmethod

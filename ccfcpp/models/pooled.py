@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
-PRECISIONS = {"float32": None, "tf32": None, "bfloat16": torch.bfloat16}
-"""What products round to, by ``compute.precision``; None for no rounding here."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.lanes import in_lanes
-from ccfcpp.models.pooled import PRECISIONS
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.stack.capacity import Cohort, cohort_of, lanes_of
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from ccfcpp.models.state import random_state
@@ -102,7 +102,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
         if self.training.pretraining == "siamese":
             return None
-        precision = PRECISIONS[self.problem.config.compute.precision]
+        precision = rounding(self.problem.config.compute.precision, self.problem.device)
         clusters = self.rule.clusters
         return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), clusters, precision))
 

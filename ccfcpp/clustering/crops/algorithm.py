@@ -32,7 +32,8 @@ from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
-from ccfcpp.models.pooled import PRECISIONS, Program
+from ccfcpp.models.pooled import Program
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.state import ModelState, random_state
 
 _MEANS_OF_A_ROUND = 10
@@ -77,7 +78,7 @@ class FedEmp(Prepared):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(CropsConfig)
-        precision = PRECISIONS[problem.config.compute.precision]
+        precision = rounding(problem.config.compute.precision, problem.device)
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
         self.space = CropLatents(self.make_encoder, problem.device)

@@ -45,7 +45,8 @@ from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags
-from ccfcpp.models.pooled import PRECISIONS, Norm, Program
+from ccfcpp.models.pooled import Norm, Program
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)
@@ -93,7 +94,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             self.config,
             problem.image_shape,
             problem.clusters,
-            PRECISIONS[problem.config.compute.precision],
+            rounding(problem.config.compute.precision, problem.device),
         )
         self.make_network: Callable[[], ClusterNetwork] = (
             (lambda: make().with_merge()) if self._trains_merged() else make

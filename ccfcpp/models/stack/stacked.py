@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ccfcpp.models.pooled import Norm, moved_parameters
+from ccfcpp.models.precision import rounding
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.state import ModelState
 
@@ -181,7 +182,7 @@ class ModelStack:
         capacity: Largest number of models.
         device: Where the models lie.
         trained: Whether gradients are wanted.
-        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+        precision: ``float32``, ``tf32``, ``bfloat16`` or ``auto``, as ``compute.precision``.
 
     Attributes:
         parameters: A flat tensor for each model with all its parameters, for an optimizer.
@@ -213,7 +214,7 @@ class ModelStack:
         self.gradients = list(gradients)
         self._gradients = gradients
         self._tf32 = precision == "tf32"
-        self._pass = _Pass(precision=torch.bfloat16 if precision == "bfloat16" else None)
+        self._pass = _Pass(precision=rounding(precision, device))
         self._network = _stack(model, "", self._pass).train(trained)
         self._trained = trained
         self._active = slice(0, 0)
