@@ -42,10 +42,10 @@ def test_stacked_models_take_auto_as_what_it_stands_for(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has})
     shown = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
-    layer = torch.nn.Linear(8, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4))
     found = []
     for precision in ("auto", "bfloat16" if has else "float32"):
-        stack = ModelStack(lambda: torch.nn.Linear(8, 4), 1, CPU, precision=precision)
-        stack.load(0, layer.state_dict())
+        stack = ModelStack(lambda: model, 1, CPU, precision=precision)
+        stack.load(0, model.state_dict())
         found.append(stack(shown)[0])
     assert torch.equal(found[0], found[1])
