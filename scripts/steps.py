@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.crops.algorithm import FedEmp
+from ccfcpp.clustering.crops.losses import LOSSES, PRECISION
 from ccfcpp.clustering.crops.network import crop_side
-from ccfcpp.clustering.crops.steps import PRECISION, Crops
+from ccfcpp.clustering.crops.steps import Crops
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.lessons import learnt
 from ccfcpp.clustering.scan.algorithm import FedScan
@@ -140,7 +141,7 @@ class PlainEmp:
         rate = torch.logdet(torch.eye(config.latent).to(wide) + scale * wide.T @ wide) / 2
         own = z.view(config.batch, config.each, -1)
         mean = F.normalize(own.mean(dim=1, keepdim=True), dim=2)
-        loss: Tensor = -rate - config.weight * (own * mean).sum() / len(z)
+        loss: Tensor = -rate - LOSSES["rate"].weight * (own * mean).sum() / len(z)
         return loss
 
 

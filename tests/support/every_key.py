@@ -40,6 +40,7 @@ _OTHER: dict[str, object] = {
     "compute.cohort": 2,
     "centroids.restarts": 20,
     "compute.precision": "bfloat16",
+    "crops.weight": 20.0,
     "data.classes": ["0", "1"],
     "data.image_size": 12,
     "data.images": 50,

@@ -103,7 +103,7 @@ class FedEmp(Prepared):
         channels, height, width = self.problem.image_shape
         side = crop_side(height, width)
         crops = torch.zeros(2, 2, channels, side, side, device=self.problem.device)
-        return crops_program(self.space.network, self.config.weight, crops)
+        return crops_program(self.space.network, self.config, crops)
 
     def initial_state(self, randomness: Randomness) -> Any:
         """Random weights, and no centroids."""

@@ -25,8 +25,12 @@ class CropsConfig(Section):
     the first two."""
     hidden: Positive = 512
     latent: Positive = 128
-    weight: Weight = 200.0
-    """λ: weight of what crops have in common, beside what keeps latents apart."""
+    loss: Literal["rate", "spectral", "vicreg", "barlow"] = "rate"
+    """What keeps latents apart: the total coding rate, or the terms of the spectral contrastive
+    loss, of VICReg or of Barlow Twins."""
+    weight: Weight | None = None
+    """λ: weight of what crops have in common. Where it is null: 200 for ``rate``, 2 for
+    ``spectral``, 50 for ``vicreg`` and 0 for ``barlow``, whose own terms have it."""
     flip_probability: Share = 0.5
     """How often a crop is mirrored."""
     learning_rate: _Rate = 2e-3

@@ -4,12 +4,12 @@ Source: Tong, Chen, Ma and LeCun, *EMP-SSL: Towards Self-Supervised Learning in 
 (arXiv 2304.03977). For crops of each image, N of all images together, with z of length 1 and z̄ the
 direction of the mean over an image's crops,
 
-    L = −R(Z) − λ mean ⟨z, z̄⟩ ,   R(Z) = ½ log det(I + d / (N ε²) ZᵀZ) .
+    L = A(N, Σ u, Σ uuᵀ) − λ mean ⟨z, z̄⟩ .
 
-The first term keeps latents apart. It couples all images through the d × d numbers of ZᵀZ alone,
-which clients add up: here over all crops together, where the paper has a term for each. The second
-is a mean over images, of which each client has some. Many small crops of an image teach in one pass
-what two views of it teach in many.
+The first term keeps latents apart: −R(Z), the coding rate, or another one (``losses``). It couples
+all images through sums alone, which clients add up: here over all crops together, where the paper
+has a term for each. The second is a mean over images, of which each client has some. Many small
+crops of an image teach in one pass what two views of it teach in many.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.crops.config import CropsConfig
+from ccfcpp.clustering.crops.losses import LOSSES, Moments, outer, square
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import IntensityViewsConfig
@@ -33,8 +34,6 @@ from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.models.pooled import Objective, Pool, Program
 
-PRECISION = 0.2
-"""ε², the paper's."""
 _OF_PLACE = 3
 """Draws of a crop: where it lies, and whether it is mirrored."""
 
@@ -81,58 +80,53 @@ class Crops:
         return render_intensity(crops, draws[_OF_PLACE:], self.intensity)
 
 
-def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:
+def crops_program(encoder: CropEncoder, config: CropsConfig, crops: Tensor) -> Program:
     """A step on crops, with one sum over all clients.
 
     Args:
         encoder: The encoder.
-        weight: λ.
+        config: Says which loss, and λ.
         crops: Of shape (images, crops, channels, side, side).
 
     Returns:
-        The objective. Its figures are ``loss``, the second term, and ``rate``, R(Z).
+        The objective. Its figures are ``loss``, the agreement of an image's crops with the other
+        sign, and ``apart``, what keeps latents apart.
     """
-    images, each = crops.shape[:2]
-    z, sums = yield Pool(
-        "outer",
-        encoder(crops.flatten(0, 1)),
-        _outer,
-        common=True,
-        valid=_plausible,
-        nearest=_nearest,
-    )
-    count, outer = sums[0].detach(), sums[1:].view(z.shape[1], z.shape[1])
+    loss, each = LOSSES[config.loss], crops.shape[1]
+    weight = loss.weight if config.weight is None else config.weight
+    z = encoder(crops.flatten(0, 1))
     d = z.shape[1]
-    identity = torch.eye(d, dtype=outer.dtype, device=outer.device)
-    rate = torch.logdet(identity + d / (count * PRECISION) * outer) / 2
-    own = z.view(images, each, d)
-    agreement = (own * F.normalize(own.mean(dim=1, keepdim=True), dim=2)).sum() / count
-    figures = {"loss": -agreement, "rate": rate.detach() * (len(z) / count)}
-    return Objective(-weight * agreement, -rate, figures)
+    u = torch.cat([z, _directions(z, each)], dim=1) if loss.joint else z
+    u, sums = yield Pool("moments", u, outer, common=True, valid=_plausible, nearest=_nearest)
+    moments, z = Moments.of(sums), u[:, :d]
+    apart = loss.apart(moments)
+    agreement = (z * _directions(z, each)).sum() / moments.count
+    figures = {"loss": -agreement, "apart": apart.detach() * (len(z) / moments.count)}
+    return Objective(-weight * agreement, apart, figures)
 
 
-def _outer(z: Tensor) -> Tensor:
-    """The number of crops, and ZᵀZ: float64 of shape (1 + d²,)."""
-    wide = z.double()
-    return torch.cat([wide.new_tensor([len(z)]), (wide.T @ wide).flatten()])
+def _directions(z: Tensor, each: int) -> Tensor:
+    """For each crop the direction of the mean over the crops of its image."""
+    mean = F.normalize(z.view(-1, each, z.shape[1]).mean(dim=1), dim=1)
+    return mean.repeat_interleave(each, dim=0)
 
 
 def _plausible(sums: Tensor) -> bool:
-    """Whether it can be of crops: the squared lengths add up to their number."""
-    d = round((len(sums) - 1) ** 0.5)
-    lengths = sums[1:].view(d, d).diagonal()
-    return bool((lengths >= 0).all()) and abs(float(lengths.sum() - sums[0])) <= 0.001 * (
-        1 + float(sums[0])
-    )
+    """Whether it can be of crops: a square is 1, or 2 beside their image's, and none negative."""
+    squares = square(sums).diagonal()
+    count, total = float(squares[0]), float(squares[1:].sum())
+    near = min(abs(total - count), abs(total - 2 * count)) <= 0.001 * (1 + count)
+    return bool((squares >= 0).all()) and near
 
 
 def _nearest(sums: Tensor) -> Tensor:
-    """Sums of one crop at least, with a matrix that has no negative eigenvalue."""
-    d = round((len(sums) - 1) ** 0.5)
-    matrix = sums[1:].view(d, d)
+    """Sums of one crop at least, as a matrix that has no negative eigenvalue."""
+    matrix = square(sums)
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     mended = (vectors * values.clamp(min=0)) @ vectors.T
-    return torch.cat([sums[:1].clamp(min=1), mended.flatten()])
+    mended[0, 0] = mended[0, 0].clamp(min=1)
+    flat: Tensor = mended.flatten()
+    return flat
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ class CropBatches:
             draws = [self._draws(known.version, turn, randomness) for turn in turns]
             shown = self.crops.render(images, torch.cat(draws, dim=1))
         crops = shown.view(len(images), each, *shown.shape[1:])
-        return Batch(partial(crops_program, encoder, self.config.weight), (crops,))
+        return Batch(partial(crops_program, encoder, self.config), (crops,))
 
     def _draws(self, step: int, turn: Turn, randomness: Randomness) -> Tensor:
         generator = randomness.of_client(turn.client.id).generator(f"crops {step}")
