@@ -19,6 +19,9 @@ class CropsConfig(Section):
     """Images of all clients that take part together in a step."""
     each: Annotated[int, Field(ge=2, le=1000)] = 16
     """Crops of an image in a step, half as wide as the image."""
+    grid: Annotated[int, Field(ge=2, le=32)] = 5
+    """Crops a side of which the latent of an image is the mean, once the encoder has learnt. More
+    describe an image better, and take longer."""
     steps_per_round: Positive = 20
     widths: tuple[_Channels, ...] = (32, 64, 128, 256)
     """Output channels of convolutions of 3 by 3 pixels. The resolution is halved before each but

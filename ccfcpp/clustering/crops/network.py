@@ -13,8 +13,6 @@ from ccfcpp.models.pooled import rounded
 _GROUPS = 8
 _AT_FULL_SIZE = 2
 """Convolutions before the first halving."""
-_GRID = 3
-"""Crops a side of which the latent of an image is the mean."""
 
 
 def crop_side(height: int, width: int) -> int:
@@ -61,6 +59,7 @@ class CropEncoder(nn.Module):
             channels = config.hidden
         self.perceptron = nn.Sequential(*perceptron, nn.Linear(channels, config.latent))
         self.precision = precision
+        self.grid = config.grid
 
     def forward(self, images: Tensor) -> Tensor:
         """Latents of length 1, of images or crops: (batch, latent)."""
@@ -75,13 +74,13 @@ class CropEncoder(nn.Module):
         side = crop_side(height, width)
         total = sum(
             self(images[:, :, top : top + side, left : left + side])
-            for top in _starts(height, side)
-            for left in _starts(width, side)
+            for top in _starts(height, side, self.grid)
+            for left in _starts(width, side, self.grid)
         )
         assert isinstance(total, Tensor)
         return F.normalize(total, dim=1)
 
 
-def _starts(size: int, side: int) -> list[int]:
+def _starts(size: int, side: int, count: int) -> list[int]:
     """Where crops begin, evenly from one edge to the other."""
-    return [round(place * (size - side) / (_GRID - 1)) for place in range(_GRID)]
+    return [round(place * (size - side) / (count - 1)) for place in range(count)]

@@ -38,6 +38,7 @@ SMALL = {
         "steps_per_round": 4,
         "batch": 20,
         "each": 3,
+        "grid": 3,
         "widths": [8, 8, 16],
         "hidden": 12,
         "latent": 6,
