@@ -97,7 +97,8 @@ def crops_program(encoder: CropEncoder, config: CropsConfig, crops: Tensor) -> P
     z = encoder(crops.flatten(0, 1))
     d = z.shape[1]
     u = torch.cat([z, _directions(z, each)], dim=1) if loss.joint else z
-    u, sums = yield Pool("moments", u, outer, common=True, valid=_plausible, nearest=_nearest)
+    valid = partial(_plausible, 2.0 if loss.joint else 1.0)
+    u, sums = yield Pool("moments", u, outer, common=True, valid=valid, nearest=_nearest)
     moments, z = Moments.of(sums), u[:, :d]
     apart = loss.apart(moments)
     agreement = (z * _directions(z, each)).sum() / moments.count
@@ -111,12 +112,11 @@ def _directions(z: Tensor, each: int) -> Tensor:
     return mean.repeat_interleave(each, dim=0)
 
 
-def _plausible(sums: Tensor) -> bool:
-    """Whether it can be of crops: a square is 1, or 2 beside their image's, and none negative."""
+def _plausible(length: float, sums: Tensor) -> bool:
+    """Whether it can be of crops, whose squared lengths are known: these add up, none is negative."""
     squares = square(sums).diagonal()
-    count, total = float(squares[0]), float(squares[1:].sum())
-    near = min(abs(total - count), abs(total - 2 * count)) <= 0.001 * (1 + count)
-    return bool((squares >= 0).all()) and near
+    count, total = length * float(squares[0]), float(squares[1:].sum())
+    return bool((squares >= 0).all()) and abs(total - count) <= 0.001 * (1 + count)
 
 
 def _nearest(sums: Tensor) -> Tensor:

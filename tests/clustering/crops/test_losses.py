@@ -105,6 +105,7 @@ def test_sums_of_crops_can_be_and_others_cannot(name: str) -> None:
     longer[1, 1] += 1
     assert not pool.valid(longer.flatten())
     assert not pool.valid(-sums)
+    assert not pool.valid(torch.cat([2 * sums[:1], sums[1:]]))
     noisy = sums + torch.randn(len(sums), generator=torch.Generator().manual_seed(0)).double()
     mended = square(pool.nearest(noisy))
     assert float(torch.linalg.eigvalsh(mended).min()) > -1e-9
