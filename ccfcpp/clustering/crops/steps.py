@@ -113,7 +113,7 @@ def _directions(z: Tensor, each: int) -> Tensor:
 
 
 def _plausible(length: float, sums: Tensor) -> bool:
-    """Whether it can be of crops, whose squared lengths are known: these add up, none is negative."""
+    """Whether it can be of crops of this squared length: lengths add up, none is negative."""
     squares = square(sums).diagonal()
     count, total = length * float(squares[0]), float(squares[1:].sum())
     return bool((squares >= 0).all()) and abs(total - count) <= 0.001 * (1 + count)
