@@ -42,7 +42,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import rounding
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import (

@@ -24,7 +24,7 @@ from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import rounding
 from ccfcpp.models.state import ModelState
 from scripts.timing import Seconds, alternate, console
 

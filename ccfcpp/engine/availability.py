@@ -1,21 +1,41 @@
 """Which clients take part in which round."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
 import torch
 
-from ccfcpp.core.config import AvailabilityConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 
 
-class Availability(AvailabilityConfig):
-    """Device failures and client sampling: who takes part, by the configuration's numbers.
+@dataclass(frozen=True)
+class Availability:
+    """Device failures and client sampling.
 
-    Shares are rounded to whole clients, halves up (the paper's Section IV-E for those that are
-    absent for the whole run).
+    Attributes:
+        disconnection_rate: Share of the clients that are absent for the whole run (the paper's
+            Section IV-E), rounded to whole clients, halves up.
+        dropout_rate: Probability that a connected client is absent from one round.
+        sample_fraction: Share of the connected clients that the server invites in a round, rounded
+            likewise.
+        without: Numbers of clients that never take part, as if they had not been there.
+        late: Numbers of clients that come after the start.
+        late_rounds: How many rounds these miss.
     """
+
+    disconnection_rate: float = 0.0
+    dropout_rate: float = 0.0
+    sample_fraction: float = 1.0
+    without: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    late_rounds: int = 1
+
+    @property
+    def varies(self) -> bool:
+        """Whether the clients that take part may differ from round to round."""
+        return self.dropout_rate > 0 or self.sample_fraction < 1
 
     def connected(
         self, clients: Sequence[int], randomness: Randomness, number: int | None = None

@@ -1,6 +1,5 @@
 """The loop, with a small algorithm whose every number can be worked out by hand."""
 
-import math
 import re
 import weakref
 from collections.abc import Iterable, Sequence
@@ -28,8 +27,6 @@ from tests.support.election import (
 )
 from tests.support.federation import federated
 
-NOBODY = Availability(dropout_rate=math.nextafter(1, 0))
-
 
 def run(
     election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
@@ -56,7 +53,7 @@ def test_a_round_may_hold_several_exchanges() -> None:
 def test_what_does_not_travel_needs_no_connection_and_counts_no_bytes() -> None:
     election = Election(1)
     election.voting.exchange = election.counting.exchange = replace(VOTE, travels=False)
-    (state,), (report,) = run(election, voters(0, 1), NOBODY)
+    (state,), (report,) = run(election, voters(0, 1), Availability(dropout_rate=1.0))
     torch.testing.assert_close(state.value, 0.5 + (noise(0, 0) + noise(0, 1)) / 2)
     assert report["clients"] == [0, 1]
     assert report["bytes_down"] == report["bytes_up"] == 0
@@ -127,7 +124,7 @@ def test_where_nobody_can_be_used_the_state_stays() -> None:
     (state,), (report,) = run(Election(1, {0: nan}), voters(0))
     assert torch.equal(state.value, torch.zeros(2))
     assert report["figures"] == {}
-    (state,), (report,) = run(Election(1), voters(0, 1), NOBODY)
+    (state,), (report,) = run(Election(1), voters(0, 1), Availability(dropout_rate=1.0))
     assert torch.equal(state.value, torch.zeros(2))
     assert report["clients"] == []
     assert report["bytes_down"] == 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import rounding
 from ccfcpp.models.stack.stacked import ModelStack
 
 CPU = torch.device("cpu")

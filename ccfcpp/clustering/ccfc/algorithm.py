@@ -50,7 +50,7 @@ from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.lanes import in_lanes
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import rounding
 from ccfcpp.models.stack.capacity import Cohort, cohort_of, lanes_of
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from ccfcpp.models.state import random_state

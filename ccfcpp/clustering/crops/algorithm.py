@@ -32,8 +32,7 @@ from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
-from ccfcpp.models.pooled import Program
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 
 _MEANS_OF_A_ROUND = 10

@@ -45,8 +45,7 @@ from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags
-from ccfcpp.models.pooled import Norm, Program
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import Norm, Program, rounding
 from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ccfcpp.models.pooled import Norm, moved_parameters
-from ccfcpp.models.precision import rounding
+from ccfcpp.models.pooled import Norm, moved_parameters, rounding
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.state import ModelState
 

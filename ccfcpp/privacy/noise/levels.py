@@ -3,6 +3,7 @@
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -296,6 +297,7 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
         )
 
 
+@dataclass(frozen=True)
 class PoissonSampling(Availability):
     """Each client is invited by itself, with the probability ``sample_fraction``.
 
