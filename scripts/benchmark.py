@@ -54,7 +54,7 @@ from ccfcpp.runs.environment import (
 from scripts.exchange import BOUND, NAME, exchange
 from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
-from scripts.steps import step_growth, steps
+from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
 from scripts.vmap import vmap_steps
 
@@ -349,6 +349,8 @@ def main(
     wanted = set(parts.split(","))
     if unknown := wanted - PARTS:
         raise typer.BadParameter(f"unknown parts {sorted(unknown)}: take some of {sorted(PARTS)}")
+    if method not in SECTIONS:
+        raise typer.BadParameter(f"unknown method {method}: take one of {sorted(SECTIONS)}")
     seconds: Seconds = {}
     figures: dict[str, float] = {}
     if "growth" in wanted:  # First, while this process holds no memory of a device.

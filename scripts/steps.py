@@ -18,7 +18,6 @@ from ccfcpp.clustering.crops.losses import LOSSES, PRECISION
 from ccfcpp.clustering.crops.network import crop_side
 from ccfcpp.clustering.crops.steps import Crops
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.lessons import learnt
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
@@ -123,7 +122,9 @@ class PlainEmp:
             torch.autograd.backward(self.loss())
             parameters: ModelState = dict(self.network.named_parameters())
             with torch.no_grad():
-                gradient = {name: learnt(entry.grad) for name, entry in parameters.items()}
+                gradient: ModelState = {
+                    name: entry.grad for name, entry in parameters.items() if entry.grad is not None
+                }
                 moved, self.state = self.descent.optimizer.step(
                     parameters, gradient, self.state, 1.0
                 )
