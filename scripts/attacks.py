@@ -26,6 +26,8 @@ from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 
 SMALL: dict[str, list[str]] = {
     "ccfc++": [
+        # After neighbours the server needs sums, for which no rule but bound stands.
+        "preset=published",
         "model.widths=[16, 32]", "model.latent=64", "model.projector_width=64",
         "training.pretrain_rounds=5", "training.rounds=1", "training.batch_size=16",
         "training.learning_rate=0.005", "centroids.restarts=2", "centroids.refine_steps=1",

@@ -23,4 +23,9 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """The blocks of `docs/page`, in their order."""
-    return [Block(*found) for found in _BLOCK.findall((DOCS / page).read_text())]
+    return blocks_of((DOCS / page).read_text())
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The blocks of a page's text, in their order."""
+    return [Block(*found) for found in _BLOCK.findall(text)]
