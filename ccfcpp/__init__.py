@@ -1,8 +1,8 @@
-"""Federated clustering of images: CCFC++ and the systems it is compared with, on one engine.
+"""Federated clustering of images, vectors and tables: CCFC++ and other systems, on one engine.
 
-``FederatedClustering`` clusters images in memory with scikit-learn's interface. ``run`` does what
-``ccfcpp cluster`` does, ``compare`` and ``report`` what the commands of these names do. ``load``
-reads a data set, ``load_model`` reads what a run has left, and ``METHODS`` has the systems by name.
+``FederatedClustering`` clusters images or vectors in memory with scikit-learn's interface. ``run``
+does what ``ccfcpp cluster`` does, ``compare`` and ``report`` what the commands of these names do.
+``load`` reads a data set of images, ``load_model`` a saved model; ``METHODS`` has the systems by name.
 Each is imported when it is first used: to import this package alone takes next to no time.
 """
 

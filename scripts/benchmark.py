@@ -78,7 +78,7 @@ class Setting:
         precision: str = "float32",
     ) -> None:
         self.workers = workers
-        overrides = nest("dataset", dataset) | {"method": "ccfc++"}
+        overrides = nest("dataset", dataset) | {"method": "ccfc++", "preset": "published"}
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
         # Averaging models of different initial weights gives a model whose rounds are not typical.
         overrides |= {"data": {"images": images}, "compute": {"precision": precision}}

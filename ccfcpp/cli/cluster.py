@@ -15,9 +15,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judged import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
-from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.clustering.running import CLUSTERING, has_preset
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import Given
 
 if TYPE_CHECKING:
@@ -60,7 +59,10 @@ _MOST_ROWS = 12
 
 @running(*FLAGS)
 def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> None:
-    """Cluster images, vectors or tables that lie with several clients."""
+    """Cluster images, vectors or tables that lie with several clients.
+
+    Defaults below are those of the data set digits; other data have other presets.
+    """
     flags.name_partition(asked.named)
     given = asked.given(FLAGS, "cluster")
     if run is not None:
@@ -110,11 +112,7 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 
 
 def _notes(config: ClusterConfig) -> list[str]:
-    by_images = config.dataset not in DATASETS and config.method in (
-        "fed-scan",
-        "fed-em",
-        "fed-emp",
-    )
+    by_images = not has_preset(config) and config.method in ("fed-scan", "fed-em", "fed-emp")
     sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
     name, found = config.data.encoder_name, config.data.encoder_hash or ""
     encoder = [f"vectors are those of {name.called}, content hash {found[:12]}"] if name else []

@@ -26,8 +26,8 @@ def forget(
         bool,
         typer.Option(
             "--quick",
-            help="Of fed-scan: go on from RUN without the client, in a fifth of its steps; little "
-            "of the client is left, not nothing.",
+            help="Of fed-scan: go on from RUN without the client, in a fifth of its steps; a "
+            "little of the client may remain.",
         ),
     ] = False,
     json_output: AsJson = False,

@@ -29,7 +29,7 @@ class Terms:
     """How a client takes part, as the help of each option says."""
 
     data: Annotated[
-        str, typer.Option(help="Image folder, archive of one, .npz file, or file of vectors.")
+        str, typer.Option(help="Images, vectors or texts: a folder, an archive or a file.")
     ]
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The server's gate.")] = (
         None
@@ -83,7 +83,9 @@ class Terms:
     colluders: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help="Also if so many other clients help the server; 0 otherwise."
+            min=0,
+            metavar="N",
+            help="For --honest: so many other clients help the server; 0 otherwise.",
         ),
     ] = None
     only_private: Annotated[
@@ -101,7 +103,7 @@ class Terms:
     ] = None
     delta: Annotated[
         float | None,
-        typer.Option(help="With either: refuse a larger δ, too; above 1e-5 otherwise."),
+        typer.Option(help="Largest δ accepted with --only-private or --budget; 1e-5 otherwise."),
     ] = None
     skip: Annotated[
         str | None,

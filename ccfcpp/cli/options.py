@@ -20,8 +20,8 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE|NAME",
-        help="YAML file of settings, or a preset (ccfcpp presets lists them); over those before it "
-        "and the data set's.",
+        help="YAML file of settings, or a preset (ccfcpp presets lists them); overrides earlier "
+        "ones and the data set's preset.",
     ),
 ]
 Out = Annotated[

@@ -45,7 +45,8 @@ class Place:
         ),
     ] = False
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
+        int | None,
+        typer.Option(min=1, help="Begin when N of the roster are online; all otherwise."),
     ] = None
     limit: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")

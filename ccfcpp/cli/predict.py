@@ -72,8 +72,9 @@ def predict(
     the run are taken. Of a run with an encoder, photos or texts go through the
     same one. The CSV file has the cluster of each, its probability, the
     distance to its centre, and as outlier how far it is from all that the run
-    has seen: 1 is usual, and 2 is far. Where the run does not know one of these
-    it is left out. Files that cannot be read are listed in OUT-skipped.csv.
+    has seen: 1 is usual, and a median of 1.4 is that of a new kind. Where the run
+    does not know one of these it is left out. Files that cannot be read are
+    listed in OUT-skipped.csv.
     """
     skipped = out.with_name(f"{out.stem}-skipped.csv")
     _check_out(out)

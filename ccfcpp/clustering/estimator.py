@@ -68,8 +68,9 @@ class FederatedClustering(
     frame. With an encoder of texts it is a list of strings.
 
     Args:
-        n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` where nobody knows
-            it, for Fed-SCAN, CCFC++ after neighbours, Fed-KM, Fed-FCM and Fed-EM.
+        n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to find it from the
+            data, for Fed-SCAN, Fed-EMP, CCFC and CCFC++ after neighbours, Fed-KM, Fed-FCM and
+            Fed-EM.
         method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-SCAN for
             images, Fed-EM for vectors, of which it sees 20 principal components where they are
             longer than 32.
@@ -79,8 +80,8 @@ class FederatedClustering(
         encoder: A pre-trained encoder that makes vectors of images or texts, as ``ccfcpp cluster
             --encoder`` takes it, such as ``torchvision:resnet50``; None without one.
         settings: Other sections of the configuration, as a nested mapping such as
-            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
-            from the data, as for ``ccfcpp cluster`` on a user's own.
+            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``. They override the
+            settings that ``ccfcpp cluster`` chooses by the size and number of your own data.
         verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:

@@ -8,7 +8,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
 from ccfcpp.core.config_layers import merge
-from ccfcpp.data.registry import DATASETS
+from ccfcpp.core.presets import preset_file
 from ccfcpp.runs.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -28,8 +28,14 @@ def _rounds(config: ClusterConfig) -> tuple[str, str]:
     return system.rounds, system.round_steps
 
 
+def has_preset(config: ClusterConfig) -> bool:
+    """Whether the data set has a preset of its own, so that nothing follows from its samples."""
+    named = "/" not in config.dataset and config.data.encoder is None
+    return named and preset_file(f"cluster/{config.dataset}").is_file()
+
+
 def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
-    if config.dataset in DATASETS and config.data.encoder is None:
+    if has_preset(config):
         return None
     from ccfcpp.clustering.setup import load_data
     from ccfcpp.data.vectors import VectorData
@@ -45,7 +51,7 @@ def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
 
 
 def _guesses(config: ClusterConfig) -> list[Tree]:
-    if config.dataset in DATASETS and config.data.encoder is None:
+    if has_preset(config):
         return []
     from ccfcpp.clustering.setup import has_vectors
 

@@ -14,6 +14,10 @@ def test_alone_it_prints_its_help_with_examples() -> None:
         assert f"ccfcpp {command}" in result.stdout
 
 
+def test_help_says_what_arguments_are() -> None:
+    assert "A run's model.safetensors, or the run's folder." in ccfcpp("predict", "--help").stdout
+
+
 @pytest.mark.parametrize(
     "command",
     ["cluster", "classify", "compare", "datasets", "predict", "presets", "report", "reproduce"],

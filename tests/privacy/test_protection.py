@@ -50,6 +50,7 @@ CAN: dict[str, tuple[str, Tree]] = {
     "ccfc++, local": ("ccfc++", SUMS),
     "ccfc": ("ccfc", SUMS),
     "feddp-kmeans": ("feddp-kmeans", {"feddp": {"margin": 0.8}}),
+    **{name: (name, {}) for name in ("fed-km", "fed-fcm", "fed-em", "fed-emp")},
 }
 """All systems of sums and means."""
 needs_accountant = pytest.mark.skipif(
@@ -263,6 +264,7 @@ class Watched:
 STEPS = {"sums", "slopes", "gradient", "figures", "counts"}
 MERGING = STEPS | {"neighbours", "holders"}
 MOMENTS = {"moments", "images", "sums", "counts"}
+LLOYD = {"sums", "squares", "counts"}
 COVERED = [(name, "client", MERGING) for name in CAN]
 COVERED[3:] = [(name, "client", MERGING | {"model", "samples"}) for name in list(CAN)[3:5]]
 COVERED.append(("feddp-kmeans", "client", MOMENTS))
@@ -281,6 +283,11 @@ COVERED.append(("feddp-kmeans", "client", MOMENTS))
         ("ccfc++, local", "client", COVERED[3][2], "clients"),
         ("feddp-kmeans", "image", MOMENTS, None),
         ("feddp-kmeans", "client", MOMENTS, "clients"),
+        ("fed-km", "client", LLOYD, None),
+        ("fed-km", "image", LLOYD, None),
+        ("fed-fcm", "image", LLOYD, "clients"),
+        ("fed-em", "client", LLOYD, None),
+        ("fed-emp", "client", LLOYD | {"gradient", "figures"}, None),
     ],
 )
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
@@ -296,7 +303,7 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     so is the number of their images where images are protected.
     """
     method, tree = CAN[name]
-    if level == "image":
+    if level == "image" and "scan" in METHODS[method].sections:
         tree = merge(tree, ALONE)
     sums = {"secure_sums": True, "noise_at": noise_at} if noise_at else {}
     privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, **sums}

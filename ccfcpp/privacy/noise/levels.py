@@ -252,8 +252,8 @@ class ImageLevel(Level):
             if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
                     f"privacy.level = image: in {system}'s exchange {exchange.name!r} "
-                    f"{exchange.images}; fed-scan and feddp-kmeans have this level, and ccfc and "
-                    "ccfc++ have it with "
+                    f"{exchange.images}; fed-scan, feddp-kmeans, fed-km and fed-fcm have this "
+                    "level, and ccfc and ccfc++ have it with "
                     "training.steps=synchronised, training.pretraining=neighbours and "
                     "centroids.search=lloyd; other systems have privacy.level=client"
                 )
