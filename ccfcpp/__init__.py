@@ -2,8 +2,8 @@
 
 ``FederatedClustering`` clusters images or vectors in memory with scikit-learn's interface. ``run``
 does what ``ccfcpp cluster`` does, ``compare`` and ``report`` what the commands of these names do.
-``load`` reads a data set of images, ``load_model`` a saved model; ``METHODS`` has the systems by name.
-Each is imported when it is first used: to import this package alone takes next to no time.
+``load`` reads a data set of images, ``load_model`` a saved model; ``METHODS`` has the systems by
+name. Each is imported when it is first used: to import this package alone takes next to no time.
 """
 
 import importlib
