@@ -111,14 +111,19 @@ class Shown(Generic[M, E]):
         pipeline, console = self.pipeline, terminal.progress_console()
         with terminal.usage_errors():
             opening = pipeline.open(given, asked.out, asked.resume)
+        # What a user's own images are decides on the system.
+        known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
-        console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
+        what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"
+        console.print(f"{begun}{what}: {opening.path}")
 
         from ccfcpp.data.reading import in_words
 
         terminal.prepare()
         with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
+        if not known:
+            console.print(self.heading(opening.config))
         lines = [setting(experiment), *protection(experiment), absence(experiment.absent_names)]
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)

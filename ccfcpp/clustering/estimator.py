@@ -71,9 +71,9 @@ class FederatedClustering(
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to find it from the
             data, for Fed-SCAN, Fed-EMP, CCFC and CCFC++ after neighbours, Fed-KM, Fed-FCM and
             Fed-EM.
-        method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-SCAN for
-            images, Fed-EM for vectors, of which it sees 20 principal components where they are
-            longer than 32.
+        method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-EMP for
+            1,000 images in colour and more, Fed-SCAN for others, and Fed-EM for vectors, of which
+            it sees 20 principal components where they are longer than 32.
         random_state: Seed of all random numbers; a generator draws one, and None a new one for
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.

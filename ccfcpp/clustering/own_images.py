@@ -21,12 +21,20 @@ _LONG, _COMPONENTS = 32, 20
 would have more numbers than the data can tell."""
 _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
+_SMALLEST_FOR_CROPS, _FEWEST_FOR_CROPS = 24, 1000
+"""Pixels a side and images in colour, from which on Fed-EMP is the system."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 """Channels of the last convolutions: the smaller the resolution, the more."""
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
-    """Fed-SCAN's and Fed-EMP's settings for images; for vectors of shape (d,) Fed-EM's, too."""
+    """The system for images, and the settings of Fed-SCAN and Fed-EMP; of vectors, Fed-EM's.
+
+    Args:
+        count: Number of images or vectors.
+        shape: Of an image (channels, height, width); of a vector (d,).
+        method: The system that is run where this does not choose it.
+    """
     if len(shape) == 1:
         settings = _settings_for_vectors(count)
         long = shape[0] > _LONG and method == "fed-em"
@@ -56,7 +64,10 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
     # Two passes and more, 16 crops of each image in each.
     crops = {"steps": min(max(150, count // 50), 1200), "batch": min(max(count, 2), 100)}
     intensity = {"brightness": 0.4, "contrast": 0.4} | colours
-    return {"scan": scan, "crops": crops, "intensity": intensity}
+    system: Tree = {"method": "fed-scan"}
+    if colour and side >= _SMALLEST_FOR_CROPS and count >= _FEWEST_FOR_CROPS:
+        system = {"method": "fed-emp", "compute": {"precision": "auto"}}
+    return system | {"scan": scan, "crops": crops, "intensity": intensity}
 
 
 def _settings_for_vectors(count: int) -> Tree:
@@ -86,7 +97,8 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
         "lagged": True,
         "exact_steps": _STEPS_OVER_A_NETWORK // 6,
     }
-    return merge(settings, {"scan": fewer})
+    # Fed-EMP has hundreds of exchanges.
+    return merge(settings, {"method": "fed-scan", "scan": fewer})
 
 
 def in_words(config: ClusterConfig) -> str:

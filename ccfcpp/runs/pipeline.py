@@ -96,10 +96,17 @@ class Pipeline(Generic[M, E]):
                 text = str(error).replace(f"{key} = {value}", f"rounds = {given.rounds}")
                 raise UsageError(text) from None
         # What counts may follow from images that are not there yet: it is checked again with them.
-        guesses = self.guesses(config) if suited is None else ()
-        others = [resolve(self.kind, self.command, guess, *given.layers) for guess in guesses]
-        refuse_idle(given, [config, *others], self.command)
+        possible = [config] if suited is not None else self._possible(config, given)
+        refuse_idle(given, possible, self.command)
         return config
+
+    def _possible(self, config: M, given: Given) -> list[M]:
+        """What a configuration may become when the user's own images are read."""
+        guesses = self.guesses(config)
+        return [
+            config,
+            *(resolve(self.kind, self.command, each, *given.layers) for each in guesses),
+        ]
 
     def open(
         self, given: Given, out: Path | None, resume: bool = False, *, deployed: bool = False
@@ -122,10 +129,15 @@ class Pipeline(Generic[M, E]):
         else:
             config = self.resolved(given)
             dataset = "deployed" if deployed else config.dataset
-            path = out or new_path(self.label(config), dataset)
+            path = out or new_path(self._label(config, given), dataset)
             RunPaths(path).refuse_if_taken()
         check_tracker(config.track)
         return Opening(path, config, resume, given)
+
+    def _label(self, config: M, given: Given) -> str:
+        """A part of a folder's name: the command's name where the label is not known yet."""
+        labels = set(map(self.label, self._possible(config, given)))
+        return labels.pop() if len(labels) == 1 else self.command
 
     def _resumed(self, given: Given, paths: RunPaths, deployed: bool) -> M:
         if not deployed:

@@ -43,7 +43,7 @@ def complaint(result: Result) -> str:
     *before, line = result.stderr.splitlines()
     # What only the images show is found when the run has been announced.
     assert len(before) <= 2, result.stderr
-    assert all(" on " in each for each in before), result.stderr
+    assert all(" on " in each or each.startswith("reading ") for each in before), result.stderr
     assert line.startswith("error: ")
     return line
 

@@ -8,10 +8,10 @@ import torch
 import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.data import ImageData
-from tests.support.command import succeeded
+from tests.support.command import assigned, ccfcpp, succeeded
 
 
 def images(count: int, channels: int, side: int) -> ImageData:
@@ -38,6 +38,30 @@ def test_they_fit_size_colour_and_number(
     values = {key.removeprefix("scan."): value for key, value in values_of(config).items()}
     assert expected.items() <= values.items()
     assert config.method == "fed-scan"
+
+
+def test_many_photos_in_colour_are_for_fed_emp_in_one_process_alone() -> None:
+    def chosen(count: int, shape: tuple[int, int, int], network: bool = False) -> str:
+        fit = settings_over_a_network if network else settings_for
+        return resolve(ClusterConfig, "cluster", fit(count, shape), {"dataset": "/mine"}).method
+
+    assert chosen(1000, (3, 24, 24)) == "fed-emp"
+    for fewer in (chosen(999, (3, 64, 64)), chosen(5000, (3, 20, 64)), chosen(5000, (1, 64, 64))):
+        assert fewer == "fed-scan"
+    assert chosen(5000, (3, 64, 64), network=True) == "fed-scan"
+
+
+def test_what_the_photos_are_decides_on_the_system_unless_the_user_does(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (1000, 24, 24, 3), np.uint8)
+    np.savez(tmp_path / "mine.npz", images=pixels)
+    small = ("--clusters", 2, "--clients", 2, *assigned("crops.steps=2", "crops.widths=[8]"))
+    few = ("cluster", "--dataset", tmp_path / "mine.npz", *small)
+    said = succeeded(*few, "--out", tmp_path / "run").stderr
+    first, second, *_ = said.splitlines()
+    assert first.startswith("reading ")
+    assert second.startswith("Fed-EMP on ")
+    other = ccfcpp(*few, "--method", "km", "--out", tmp_path / "other")
+    assert "crops.steps" in other.stderr.splitlines()[-1]  # of a method that has none
 
 
 def test_a_run_takes_them_says_so_and_keeps_them(tmp_path: Path) -> None:
