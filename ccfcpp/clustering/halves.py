@@ -6,7 +6,7 @@ images move a few times (``kmeans.start`` says why a codebook). Each image is th
 centroids of both halves, and the two clusterings are compared.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.blocks import assigned, blocks
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
+from ccfcpp.engine.exchange import Exchange, Figures
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 
@@ -59,7 +58,7 @@ def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MoveHalves(ServerWork[Any, Any, ClusterSums]):
+class MoveHalves(SumsWork[Any, Any, ClusterSums]):
     """The server's half: cells move, and in the end the centroids of either half are found.
 
     Attributes:
@@ -82,10 +81,6 @@ class MoveHalves(ServerWork[Any, Any, ClusterSums]):
         """A sum and a number for each cell of either half."""
         _, cells, dimensions = message.halves.shape
         return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
-
-    def check(self, message: Any, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def aggregate(
         self, state: Any, updates: Iterable[ClusterSums], randomness: Randomness

@@ -13,7 +13,7 @@ from ccfcpp.clustering.ccfc.centroids import (
 )
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres, snapshot
 from ccfcpp.core.profiling import section
@@ -112,7 +112,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
 
 @dataclass(frozen=True)
-class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
+class HeadCentroids(SumsWork[CCFCState, Snapshot, ClusterSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
@@ -129,10 +129,6 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     def form(self, message: Snapshot) -> Form:
         """As Fed-SCAN has it."""
         return self.centres.form(message)
-
-    def check(self, message: Snapshot, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness

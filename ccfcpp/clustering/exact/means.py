@@ -19,7 +19,7 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned, squared_distanc
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    check_sums,
+    SumsWork,
     cluster_means,
     cluster_sums,
     large_enough,
@@ -32,14 +32,13 @@ from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
     Figures,
     Images,
-    ServerWork,
 )
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import pack
@@ -92,7 +91,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
 
 
 @dataclass(frozen=True)
-class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
+class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     """The server's half: each centroid becomes the mean of its points.
 
     Attributes:
@@ -109,10 +108,6 @@ class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
     def form(self, message: CentroidState) -> Form:
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def check(self, message: CentroidState, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def mended(self, message: CentroidState, update: ClusterSums) -> ClusterSums:
         """With noise there may be negative counts: they become 0."""

@@ -20,7 +20,7 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    check_sums,
+    SumsWork,
     large_enough,
     required_centroids,
 )
@@ -29,13 +29,12 @@ from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
     Figures,
-    ServerWork,
 )
 from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
@@ -204,7 +203,7 @@ def _positive(covariances: Tensor, regularisation: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
+class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
     """The server's half."""
 
     config: MixtureConfig
@@ -223,10 +222,6 @@ class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
         """Sums for each component."""
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
-
-    def check(self, message: Mixture, update: MixtureSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
         """With noise there may be negative counts: they become 0."""

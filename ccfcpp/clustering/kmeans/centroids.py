@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
+from ccfcpp.engine.exchange import AnyExchange, Message, RefusedUpdateError, ServerWork, State
 from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
@@ -129,16 +129,19 @@ def cluster_counts(
     return sums_by(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
 
 
-def check_sums(update: ClusterSums, senders: Sequence[Member]) -> None:
-    """Refuse sums that cannot be those of the senders' images.
+class SumsWork(ServerWork[State, Message, S]):
+    """The server's half of an exchange of sums over each cluster's members."""
 
-    Raises:
-        RefusedUpdateError: A cluster has fewer than no images, or all have more than the senders,
-            or a mean lies far off.
-    """
-    check_counts(update.counts, senders)
-    if bool((update.sums.abs() > _FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
-        raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
+    def check(self, message: Message, update: S, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images.
+
+        Raises:
+            RefusedUpdateError: A cluster has fewer than no images, or all have more than the
+                senders, or a mean lies far off.
+        """
+        check_counts(update.counts, senders)
+        if bool((update.sums.abs() > _FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
+            raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
 
 
 def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 1) -> Tensor:

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
-    check_sums,
+    SumsWork,
     cluster_means,
     cluster_sums,
     required_centroids,
 )
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, SummedWork, Task
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Figures, SummedWork, Task
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.engine.synchronised.contract import DescentState
@@ -77,7 +77,7 @@ Known = TypeVar("Known", bound=EncoderState)
 
 
 @dataclass(frozen=True)
-class MoveCentroids(ServerWork[Known, Known, ClusterSums]):
+class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
     """The server's half: each centroid becomes the mean of its members."""
 
     exchange: Exchange[Known, ClusterSums]
@@ -89,10 +89,6 @@ class MoveCentroids(ServerWork[Known, Known, ClusterSums]):
     def form(self, message: Known) -> Form:
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def check(self, message: Known, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def aggregate(
         self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness

@@ -10,7 +10,7 @@ best of several k-means of the codebook is where k-means of the points begins.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -22,15 +22,14 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    check_sums,
+    SumsWork,
     cluster_sums,
     large_enough,
     sums_by,
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
+from ccfcpp.engine.exchange import Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
 
@@ -118,7 +117,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 
 @dataclass(frozen=True)
-class GrowCodebook(ServerWork[S, Cells, CellSums]):
+class GrowCodebook(SumsWork[S, Cells, CellSums]):
     """The server's half: cells become the means of their points.
 
     Attributes:
@@ -146,10 +145,6 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
     def form(self, message: Cells) -> Form:
         """A sum, a number and a scatter for each cell."""
         return form_of(pack(_zeros(message.cells)))
-
-    def check(self, message: Cells, update: CellSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def mended(self, message: Cells, update: CellSums) -> CellSums:
         """With noise there may be negative numbers: they become 0."""

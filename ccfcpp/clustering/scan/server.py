@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import most_to_least
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.scan.merging import Rule, evidence, merged, numbered_like
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
@@ -191,7 +191,7 @@ def transitions_of_all(
 
 
 @dataclass(frozen=True)
-class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
+class FindCentres(SumsWork[ScanState, Snapshot, ClusterSums]):
     """After the last step: the mean latent of each cluster, or of each over-cluster.
 
     Attributes:
@@ -210,10 +210,6 @@ class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
     def form(self, message: Snapshot) -> Form:
         """A sum and a number for each cluster."""
         return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
-
-    def check(self, message: Snapshot, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def aggregate(
         self, state: ScanState, updates: Iterable[ClusterSums], randomness: Randomness

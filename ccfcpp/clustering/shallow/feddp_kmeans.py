@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
@@ -213,7 +213,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
 
 @dataclass(frozen=True)
-class MoveCentroids(ServerWork[FedDPState, Centres, ClusterSums]):
+class MoveCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
     """Each centroid becomes the mean of its members."""
 
     exchange: Exchange[Centres, ClusterSums]
@@ -227,10 +227,6 @@ class MoveCentroids(ServerWork[FedDPState, Centres, ClusterSums]):
         """A sum and a number for each centroid."""
         frame = message.sums_in or message.frame
         return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
-
-    def check(self, message: Centres, update: ClusterSums, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images."""
-        check_sums(update, senders)
 
     def mended(self, message: Centres, update: ClusterSums) -> ClusterSums:
         """A mean over hardly any images is noise: such a cluster has no members."""

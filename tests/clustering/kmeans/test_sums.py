@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
+from ccfcpp.clustering.halves import MoveHalves
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.exchange import Exchange, Nothing, RefusedUpdateError
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
+WORK = MoveHalves(Exchange("cells", Nothing, ClusterSums, PARTS))
 
 
 def sums(first: float, *counts: float) -> ClusterSums:
@@ -26,9 +28,9 @@ def sums(first: float, *counts: float) -> ClusterSums:
 )
 def test_what_no_images_have(update: ClusterSums, reason: str) -> None:
     with pytest.raises(RefusedUpdateError, match=reason):
-        check_sums(update, SENDERS)
+        WORK.check(Nothing(), update, SENDERS)
 
 
 @pytest.mark.parametrize("counts", [(5, 3), (0, 8), (0, 0), (2.5, 0.25)])
 def test_what_images_may_have(counts: tuple[float, ...]) -> None:
-    check_sums(sums(min(counts[0], 1.0), *counts), SENDERS)
+    WORK.check(Nothing(), sums(min(counts[0], 1.0), *counts), SENDERS)
