@@ -44,7 +44,6 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
-from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -177,7 +176,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """Centroids from all clients: of the head's clusters, or by k-means."""
         latent = self.model.latent
         if by_head:
-            return HeadCentroids(FindCentres(latent, self.rule.clusters), self.make_model)
+            return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
         return CentroidAggregation(self.rule, latent)
 
     def client_side(self, crew: Crew) -> ClientSide:

@@ -1,7 +1,7 @@
 """What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -13,9 +13,8 @@ from ccfcpp.clustering.ccfc.centroids import (
 )
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
-from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
-from ccfcpp.clustering.scan.server import FindCentres, snapshot
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
@@ -112,31 +111,20 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
 
 @dataclass(frozen=True)
-class HeadCentroids(SumsWork[CCFCState, Snapshot, ClusterSums]):
+class HeadCentroids(FindCentres[CCFCState]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
     """
 
-    centres: FindCentres
-    make_model: Callable[[], ContrastiveModel]
-    exchange = CENTRES
-
-    def broadcast(self, state: CCFCState) -> Snapshot:
-        """The model, with its head."""
-        return snapshot(state)
-
-    def form(self, message: Snapshot) -> Form:
-        """As Fed-SCAN has it."""
-        return self.centres.form(message)
+    make_model: Callable[[], ContrastiveModel] = field(kw_only=True)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CCFCState, Figures]:
         """The first centroids, and the model without the head: the descent ends."""
-        weight = state.model["head.weight"]
-        fresh = random_state(self.make_model, randomness.generator("model"), weight.device)
+        found, figures = super().aggregate(state, updates, randomness)
+        device = state.model["head.weight"].device
+        fresh = random_state(self.make_model, randomness.generator("model"), device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
-        centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
-        version = state.version + 1
-        return replace(state, model=model, version=version, centroids=centroids, descent=None), {}
+        return replace(found, model=model, version=state.version + 1, descent=None), figures

@@ -16,7 +16,6 @@ from ccfcpp.clustering.scan.messages import (
     Grouped,
     Merging,
     OwnTransitions,
-    ScanState,
     Snapshot,
     Trained,
     Transitions,
@@ -191,7 +190,7 @@ def transitions_of_all(
 
 
 @dataclass(frozen=True)
-class FindCentres(SumsWork[ScanState, Snapshot, ClusterSums]):
+class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
     """After the last step: the mean latent of each cluster, or of each over-cluster.
 
     Attributes:
@@ -203,7 +202,7 @@ class FindCentres(SumsWork[ScanState, Snapshot, ClusterSums]):
     overclusters: int | None = None
     exchange = CENTRES
 
-    def broadcast(self, state: ScanState) -> Snapshot:
+    def broadcast(self, state: M) -> Snapshot:
         """The model."""
         return snapshot(state)
 
@@ -212,8 +211,9 @@ class FindCentres(SumsWork[ScanState, Snapshot, ClusterSums]):
         return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
 
     def aggregate(
-        self, state: ScanState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[ScanState, Figures]:
+        self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[M, Figures]:
         """Where a cluster is empty, its centre is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
-        return replace(state, centroids=cluster_means(updates, origin)), {}
+        known: Any = state  # A protocol cannot say that it is a dataclass.
+        return replace(known, centroids=cluster_means(updates, origin)), {}
