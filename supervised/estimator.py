@@ -1,6 +1,5 @@
 """Federated classification with scikit-learn's interface, for images that are in memory."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -39,23 +38,6 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         classes_: The distinct labels, sorted.
         n_iter_: Number of rounds.
     """
-
-    def __init__(
-        self,
-        *,
-        method: str = "fedavg",
-        random_state: int = 0,
-        device: str = "auto",
-        settings: Mapping[str, object] | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            method=method,
-            random_state=random_state,
-            device=device,
-            settings=settings,
-            verbose=verbose,
-        )
 
     def fit(
         self,

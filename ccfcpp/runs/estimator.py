@@ -39,7 +39,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
     def __init__(
         self,
         *,
-        method: str,
+        method: str = "fedavg",
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
