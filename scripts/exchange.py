@@ -11,7 +11,7 @@ from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
-from ccfcpp.engine.federation import Federation, in_process
+from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import pack
@@ -93,7 +93,11 @@ def echoes() -> Federation[Model, InProcess]:
     images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
     clients = [Client(number, f"client {number}", images) for number in range(CLIENTS)]
     memories = ClientMemories(torch.device("cpu"), budget=0)
-    return in_process("echo", Averaging(), clients, Availability(), Randomness(0), memories)
+    algorithm, randomness = Averaging(), Randomness(0)
+    side = algorithm.client_side(Crew.of(clients))
+    transport = InProcess(clients, side, memories, randomness)
+    members = [client.member for client in clients]
+    return Federation("echo", algorithm, members, Availability(), randomness, transport)
 
 
 def exchange(repeats: int) -> Seconds:

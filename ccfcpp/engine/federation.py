@@ -8,21 +8,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ccfcpp.core.pace import tell_exchanges, tell_round
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Member, by_size
+from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     AnyServerWork,
-    ClientSide,
     RefusedUpdateError,
     State,
     Task,
 )
-from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.stages import Request, Stage, checked, sent_bytes, through
-from ccfcpp.engine.transport import InProcess, Reply, Transport
+from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.models.state import ModelState
 
 Carrier = TypeVar("Carrier", bound=Transport)
@@ -217,23 +215,6 @@ class Federation(Generic[State, Carrier]):
                 before = time.monotonic()
                 self.observer(number, one.client, model)
                 self._looking += time.monotonic() - before
-
-
-def in_process(
-    system: str,
-    algorithm: Algorithm[State],
-    clients: Sequence[Client],
-    availability: Availability,
-    randomness: Randomness,
-    memories: ClientMemories,
-    side: ClientSide | None = None,
-) -> Federation[State, InProcess]:
-    """A federation all of whose clients are in this process; ``side`` is what they can do."""
-    if side is None:
-        side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    transport = InProcess(clients, side, memories, randomness, varies=availability.varies)
-    members = [client.member for client in clients]
-    return Federation(system, algorithm, members, availability, randomness, transport)
 
 
 def _note(where: dict[int, list[str]], work: AnyServerWork, reply: Reply) -> None:

@@ -14,7 +14,7 @@ from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member, by_size
 from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, Task
-from ccfcpp.engine.federation import Federation, RoundReport, in_process
+from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.transport import InProcess, Reply, Transport
@@ -31,14 +31,12 @@ def federated(
     memories: ClientMemories | None = None,
 ) -> Federation[Any, InProcess]:
     """All clients in this process."""
-    return in_process(
-        system,
-        algorithm,
-        clients,
-        availability or Availability(),
-        Randomness(seed),
-        memories or ClientMemories(CPU, budget=10**9),
-    )
+    availability, randomness = availability or Availability(), Randomness(seed)
+    memories = memories or ClientMemories(CPU, budget=10**9)
+    side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
+    transport = InProcess(clients, side, memories, randomness, varies=availability.varies)
+    members = [client.member for client in clients]
+    return Federation(system, algorithm, members, availability, randomness, transport)
 
 
 def in_cohorts(clients: Sequence[Client], size: int) -> list[list[Client]]:
