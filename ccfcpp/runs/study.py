@@ -14,7 +14,7 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.grids import Axes, Order, Planned
-from ccfcpp.runs.paths import C, RunPaths, writable
+from ccfcpp.runs.paths import C, RunPaths
 from ccfcpp.runs.tables import Row
 
 if TYPE_CHECKING:
@@ -54,21 +54,6 @@ class Study(Generic[C]):
         if self.order is None:
             raise UsageError(f"an earlier version planned {self.path}: leave the baseline out")
         self.order = replace(self.order, baseline=baseline)
-
-    @classmethod
-    def create(
-        cls, path: Path, runs: Sequence[Planned[C]], order: Order | None = None
-    ) -> "Study[C]":
-        """Start a study in a new or empty folder.
-
-        Raises:
-            UsageError: The folder holds something, or cannot be made.
-        """
-        RunFolder(path).refuse_if_taken()
-        study = cls(path, runs, order)
-        with writable(path):
-            study.write_plan()
-        return study
 
     def write_plan(self) -> None:
         """Write ``study.yaml``: what was asked for, and the runs."""

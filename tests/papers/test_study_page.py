@@ -21,6 +21,7 @@ from tests.support.browser import BROWSER, laid_out
 from tests.support.command import ccfcpp
 from tests.support.comparisons import planned_comparison
 from tests.support.reports import report
+from tests.support.studies import planned_study
 
 needs_browser = pytest.mark.skipif(
     BROWSER is None, reason="no chromium, chromium-browser or google-chrome is on PATH"
@@ -47,7 +48,7 @@ def comparison(
     axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.3")}
     settings: Tree = {"dataset": dataset, "preset": "published"}
     plan = planned_comparison(settings, methods, axes, seeds=2)
-    study = Study.create(path, plan)
+    study = planned_study(path, plan)
     for number, planned in enumerate(plan[:done]):
         score = {"nmi": 0.5 + number / 100, "kappa": 0.4}
         away = planned.config.availability.disconnection_rate > 0
@@ -74,7 +75,7 @@ def figures(compared: Path) -> Contents:
 def classified(path: Path, axes: dict[str, list[object]]) -> Path:
     values = nest("partition.clients", 3)
     plan = plan_grid(ClassifyConfig, "classify", ordered([], values, 2, axes))
-    study = Study.create(path, plan)
+    study = planned_study(path, plan)
     for number, planned in enumerate(plan):
         scores = {"accuracy": 0.5 + number / 100, "effective_rank": 3.0, "tail_share": 0.1}
         finish(study, planned, scores | {"partition": "dirichlet"})
@@ -203,7 +204,7 @@ def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
     """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none."""
     axes: dict[str, list[object]] = {"method": ["fedavg", "moon", "fedprox"]}
     plan = plan_grid(ClassifyConfig, "classify", ordered([], {}, 3, axes))
-    study = Study.create(tmp_path / "study", plan)
+    study = planned_study(tmp_path / "study", plan)
     for number, planned in enumerate(plan):
         base = {"fedavg": 0.5, "moon": 0.8, "fedprox": 0.79}[planned.config.method]
         scores = {"accuracy": base + number % 4 / 100, "effective_rank": 3.0, "tail_share": 0.1}
@@ -221,7 +222,7 @@ def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
 
 def test_one_seed_has_neither_means_nor_deviations(tmp_path: Path) -> None:
     plan = plan_grid(ClassifyConfig, "classify", ordered([], {}, 1, {"method": ["fedavg", "moon"]}))
-    study = Study.create(tmp_path / "study", plan)
+    study = planned_study(tmp_path / "study", plan)
     for planned in plan:
         scores = {"accuracy": 0.5, "effective_rank": 3.0, "tail_share": 0.1, "seed": 0}
         finish(study, planned, scores | {"partition": "iid"})

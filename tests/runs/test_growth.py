@@ -15,13 +15,14 @@ from ccfcpp.runs.grids import Grid, Order, ordered, plan_grid
 from ccfcpp.runs.growth import reopened
 from ccfcpp.runs.study import Study
 from supervised.config import ClassifyConfig
+from tests.support.studies import planned_study
 
 METHODS = ["k-fed", "ffcm-km", "ccfc++"]
 
 
 def begun(path: Path, grid: Grid, **values: object) -> Study[ClusterConfig]:
     order = Order([], values, [grid])
-    return Study.create(path, plan_comparison(order), order)
+    return planned_study(path, plan_comparison(order), order)
 
 
 def grown(
@@ -100,7 +101,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Path) -> None:
     order = Order([], {}, [{"method": ["k-fed"], "partition.p": [0.0]}])
-    Study.create(tmp_path / "study", plan_comparison(order))
+    planned_study(tmp_path / "study", plan_comparison(order))
     assert len(grown(tmp_path / "study").runs) == 1
     with pytest.raises(UsageError, match="an earlier version planned the runs"):
         grown(tmp_path / "study", seeds=2)
@@ -114,7 +115,7 @@ def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
 
     order = ordered(files, {}, 1)
     path = tmp_path / "study"
-    Study.create(path, plan_grid(ClassifyConfig, "classify", order), order)
+    planned_study(path, plan_grid(ClassifyConfig, "classify", order), order)
     study = reopened(
         path,
         ClassifyConfig,

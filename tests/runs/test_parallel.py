@@ -21,6 +21,7 @@ from ccfcpp.core.errors import FederationError, StoppedError
 from ccfcpp.runs.grids import Planned
 from ccfcpp.runs.parallel import run_in_processes
 from ccfcpp.runs.study import Study
+from tests.support.studies import planned_study
 
 SMALL: Tree = {
     "device": "cpu",
@@ -41,7 +42,7 @@ def study_of(path: Path, *settings: Tree) -> Study[ClusterConfig]:
     for number, tree in enumerate(settings):
         config = resolve(ClusterConfig, "cluster", merge(SMALL, tree))
         runs.append(Planned({"run": number}, config))
-    return Study.create(path, runs)
+    return planned_study(path, runs)
 
 
 def run(study: Study[ClusterConfig], jobs: int = 2, should_stop: Sequence[bool] = ()) -> int:
