@@ -42,7 +42,7 @@ from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
+from ccfcpp.deployment.server.gate_server import GateSetting
 from ccfcpp.deployment.server.reception import Reception
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.client import Member
@@ -55,6 +55,7 @@ from tests.support.clustering import tiny
 from tests.support.deployment import worker_of
 from tests.support.federation import CPU
 from tests.support.fuzz import CLASSES, DEEP, bytes_like, examples, json_like
+from tests.support.gates import open_gate
 
 SPEC = RunSpec(command="cluster", config={"method": "km", "seed": 3}, image_shape=(1, 8, 8))
 FACTS = Facts(samples=10, sizes=Sizes.of([(8, 8)] * 10, colour=False), classes=("a", "b"))

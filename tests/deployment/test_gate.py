@@ -30,7 +30,8 @@ from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
-from ccfcpp.deployment.server.gate_server import GateSetting, listening_at, open_gate
+from ccfcpp.deployment.server.gate_server import GateSetting, listening_at
+from tests.support.gates import open_gate
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000

@@ -53,22 +53,6 @@ class GateSetting:
 
 
 @contextmanager
-def open_gate(setting: GateSetting) -> Iterator[int]:
-    """Keep a gate open within the context.
-
-    Yields:
-        The port on which it listens.
-
-    Raises:
-        UsageError: The port is taken, or a file cannot be used.
-    """
-    check_setting(setting)
-    with listening_at(setting) as listening, serve_at(setting, listening):
-        port: int = listening.getsockname()[1]
-        yield port
-
-
-@contextmanager
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
     """Serve at a socket within the context, in a thread, which closes the socket."""
     link = _client(setting)
