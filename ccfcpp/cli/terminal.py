@@ -21,6 +21,7 @@ from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
+from ccfcpp.runs.signals import handled_by
 
 if TYPE_CHECKING:
     from ccfcpp.cli.attendance import Attendance
@@ -49,9 +50,6 @@ def progress_console() -> Console:
     with the first line, would then be half there.
     """
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
@@ -91,12 +89,8 @@ def graceful_interruption(
         stop.asked = True
         announce()
 
-    previous = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with handled_by(handle):
         yield lambda: stop.asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -150,15 +144,12 @@ def at_once(line: str) -> Iterator[None]:
     Raises:
         typer.Exit: It was ended.
     """
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
-    try:
-        yield
-    except KeyboardInterrupt:
-        progress_console().print(line)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with handled_by(signal.default_int_handler):
+        try:
+            yield
+        except KeyboardInterrupt:
+            progress_console().print(line)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def run_to_end(

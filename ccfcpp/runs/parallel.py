@@ -4,10 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
@@ -19,6 +18,7 @@ from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.grids import Planned
 from ccfcpp.runs.paths import C
+from ccfcpp.runs.signals import handled_by
 from ccfcpp.runs.study import Study
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -29,7 +29,6 @@ _MOST_NAMES = 5
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
 _SECONDS_OF_DOUBT = 10.0
 """Time in which the first process must tell that all are to stop."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _stop: Event
 """In a run's process, set when the run is to stop."""
@@ -62,7 +61,9 @@ def run_in_processes(
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
-    with _stops_ignored():
+    # What starts here ignores signals to the process group, which this process handles. Except on
+    # Windows, processes inherit that, and ignore signals from their first instruction on.
+    with handled_by(signal.SIG_IGN):
         runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
     try:
         look()
@@ -96,20 +97,6 @@ def _some(folders: list[Path]) -> str:
     """List the folders that fit in a line."""
     more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
     return ", ".join(map(str, folders[:_MOST_NAMES])) + more
-
-
-@contextmanager
-def _stops_ignored() -> Iterator[None]:
-    """Let processes that start here ignore signals to the process group, which this one handles.
-
-    Except on Windows, they inherit that, and ignore signals from their first instruction on.
-    """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _failure(future: Future[None], stopping: bool) -> str | None:
