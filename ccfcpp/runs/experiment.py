@@ -105,6 +105,7 @@ class Experiment(ABC, Generic[State]):
     absent_names: list[str]
     clients: list[Client]
     algorithm: Algorithm[State]
+    _should_stop: Callable[[], bool]
 
     def __init__(self, config: MethodConfig) -> None:
         self.system = config.method
@@ -201,7 +202,8 @@ class Experiment(ABC, Generic[State]):
             folder.write_table("skipped", self.skipped)
         found: Summary | Experiment[State] = self
         while isinstance(found, Experiment):
-            found = found._rounds(folder, observe, should_stop)
+            found._should_stop = should_stop
+            found = found._rounds(folder, observe)
         return found
 
     def check(self) -> None:
@@ -224,9 +226,7 @@ class Experiment(ABC, Generic[State]):
         """The run with the clients that are there from a round on; None where these are its own."""
         return None
 
-    def _rounds(
-        self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
-    ) -> "Summary | Experiment[State]":
+    def _rounds(self, folder: RunFolder, observe: Observer) -> "Summary | Experiment[State]":
         """The summary; or the run with other clients, which goes on from the last checkpoint."""
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories)
@@ -252,7 +252,7 @@ class Experiment(ABC, Generic[State]):
                 history.add(report)
                 log_round(report.line() | {"scores": scores})
                 observe(report, scores)
-                stopping = should_stop()
+                stopping = self._should_stop()
                 over = federation.is_over(state, report.round + 1)
                 other = None if stopping or over else self.as_of(report.round + 1)
                 if stopping or over or other or store.is_due():

@@ -36,8 +36,7 @@ from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateErr
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Observer, Scores, Snapshot
-from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Summary
 from supervised.algorithm import FederatedClassification
@@ -82,7 +81,6 @@ class DeployedExperiment(Experiment[Any]):
         self._skipped = skipped
         self._lingers = lingers
         self._larger = larger
-        self._should_stop: Callable[[], bool] = lambda: False
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -123,16 +121,6 @@ class DeployedExperiment(Experiment[Any]):
             table: int64 of shape (classes, clusters or predicted classes); not all 0.
         """
 
-    def run(
-        self,
-        folder: RunFolder,
-        observe: Observer = lambda report, scores: None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> Summary:
-        """Run all rounds, or those that are left, and give the model to the clients."""
-        self._should_stop = should_stop
-        return super().run(folder, observe, should_stop)
-
     def ended(self, federation: Any, state: Any) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; clients that have all left are not waited for."""
         self.deployed.patience = self.deployed.timeouts.linger
@@ -142,7 +130,6 @@ class DeployedExperiment(Experiment[Any]):
         """The run with the clients that have come since the last round; None where nobody has."""
         larger = self._larger()
         if larger is not None:
-            larger._should_stop = self._should_stop
             larger.deployed.take_over(self.deployed)
         return larger
 
