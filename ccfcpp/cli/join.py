@@ -145,19 +145,10 @@ class Terms:
         Raises:
             UsageError: One of them is refused.
         """
-        from ccfcpp.deployment.client.rules import SUFFIX, read_rules
+        from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
 
-        given = {
-            "allow": self.allow,
-            "smallest_count": self.smallest_count,
-            "only_secure_sums": self.only_secure_sums or None,
-            "honest": self.honest,
-            "colluders": self.colluders,
-            "only_private": self.only_private,
-            "budget": self.budget,
-            "delta": self.delta,
-        }
-        known: dict[str, object] = {name: x for name, x in given.items() if x is not None}
+        given = {name: getattr(self, name) for name in Rules.model_fields}
+        known = {name: x for name, x in given.items() if x is not None and x is not False}
         return read_rules(key.with_suffix(SUFFIX), known)
 
 
