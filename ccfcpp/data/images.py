@@ -254,18 +254,11 @@ def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> fro
     return frozenset(names)
 
 
-def resize(images: Tensor, size: int) -> Tensor:
-    """Resize uint8 images on the CPU to `size` × `size`, antialiased bilinear.
-
-    The aspect ratio is not kept. The result is `images` itself if it has that size.
-    """
-    return fit(images, (images.shape[1], size, size))
-
-
 def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Bring uint8 images on the CPU to some channels, height and width, as `resize` does.
+    """Bring uint8 images on the CPU to some channels, height and width, antialiased bilinear.
 
-    Grey images fill three channels.
+    The aspect ratio is not kept. Grey images fill three channels. The result is `images` itself if
+    they have that shape.
 
     Raises:
         UsageError: Colour images should become grey.

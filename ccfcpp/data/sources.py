@@ -9,7 +9,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
 from ccfcpp.data.decoding import MOST_PIXELS
 from ccfcpp.data.folder import read_images
-from ccfcpp.data.images import ImageData, fit, keep_classes, resize
+from ccfcpp.data.images import ImageData, fit, keep_classes
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.reading import SKIP, Options
 from ccfcpp.data.registry import DATASETS, root_folder
@@ -79,10 +79,12 @@ def load(
             f"'clients', and {source!r} is neither: give one, or take another --partition"
         )
     data = data if classes is None else keep_classes(data, classes)
-    if source not in DATASETS:
-        assert shape is not None
-        return replace(data, images=fit(data.images, shape))
-    return data if image_size is None else replace(data, images=resize(data.images, image_size))
+    if source in DATASETS:
+        if image_size is None:
+            return data
+        shape = data.images.shape[1], image_size, image_size
+    assert shape is not None
+    return replace(data, images=fit(data.images, shape))
 
 
 def _read_npz(source: str, path: Path) -> ImageData:

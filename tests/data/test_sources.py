@@ -10,7 +10,7 @@ from torchvision import datasets
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.cache import cache_folder
-from ccfcpp.data.images import resize
+from ccfcpp.data.images import fit
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.data.sets.binary import BinarySet
 from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
@@ -121,7 +121,7 @@ def test_classes_of_a_named_set() -> None:
     data = load("digits", classes=["7", "3"], image_size=4)
     assert whole.labels is not None
     chosen = (whole.labels == 3) | (whole.labels == 7)
-    assert torch.equal(data.images, resize(whole.images[chosen], 4))
+    assert torch.equal(data.images, fit(whole.images[chosen], (1, 4, 4)))
     assert data.classes == ("3", "7")
     assert data.labels is not None
     assert torch.equal(data.labels, (whole.labels[chosen] == 7).long())
@@ -216,7 +216,7 @@ def test_image_size(tmp_path: Path, name: str) -> None:
     whole = load(name, data_root=tmp_path)
     small = load(name, data_root=tmp_path, image_size=6)
     assert small.images.shape == (len(whole), 1, 6, 6)
-    assert torch.equal(small.images, resize(whole.images, 6))
+    assert torch.equal(small.images, fit(whole.images, (1, 6, 6)))
     assert small.labels is not None
     assert whole.labels is not None
     assert torch.equal(small.labels, whole.labels)
