@@ -3,21 +3,13 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol
+from typing import Any, Generic
 
 from ccfcpp.pages import certainty, classes, clusters, pictures, representations, rounds, spectra
 from ccfcpp.pages.drawing import Drawn, LeftOut
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError
 from ccfcpp.pages.runs import Gathered, T
-
-
-class Entry(Protocol):
-    """Figures of a section, for one run or several."""
-
-    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
-        """Draw the figures; a run without the numbers for a figure is left out with a reason."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ def _titled(title: str, run: Run) -> str:
     return f"{title}: {run.label}" if run.label else title
 
 
-_SECTIONS: dict[str, tuple[Entry, ...]] = {
+_SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
     "Rounds": (
         Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
         Overlaid("Effective rank by round", rounds.ranks, rounds.draw_ranks),
