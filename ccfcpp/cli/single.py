@@ -14,7 +14,7 @@ from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import BY_FOLDER, Flag
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import counted, first_of
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ccfcpp.cli.options import Asked
     from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.paths import Summary
-
-_MOST_NAMES = 20
-"""Of absent clients that are named."""
 
 
 def setting(experiment: AnyExperiment) -> str:
@@ -56,8 +53,7 @@ def absence(names: Sequence[str]) -> str:
     """Who is absent for the whole run; empty where nobody is."""
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+    return f"absent for the whole run: {first_of(names)}"
 
 
 def chosen_by_default(

@@ -34,6 +34,12 @@ def named(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def first_of(names: Sequence[object], most: int = _MOST_NAMED) -> str:
+    """List the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
 def counts_in_words(counts: Mapping[str, int]) -> str:
     """List names with how often each is there."""
     return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""

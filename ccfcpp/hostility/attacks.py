@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import first_of
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -24,7 +25,6 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.hostility.config import AttackConfig
-from ccfcpp.privacy.trust import listed
 
 
 def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:
@@ -103,7 +103,7 @@ class Attack:
         """What a run says before its first round."""
         return (
             f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
-            f"{len(self._honest)} clients ({listed(self.attackers)})"
+            f"{len(self._honest)} clients ({first_of(self.attackers)})"
         )
 
     def describe(self) -> dict[str, object]:

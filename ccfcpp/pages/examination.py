@@ -20,6 +20,7 @@ from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
 from ccfcpp.core.randomness import generator_of
+from ccfcpp.core.units import first_of
 from ccfcpp.data.images import random_part
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -290,10 +291,9 @@ def _no_run(path: Path) -> str:
     if not runs:
         return several
     inside = [run.parent for run in runs]
-    names = ", ".join(str(run.relative_to(path)) for run in inside[:_MOST_NAMES])
-    more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
+    names = first_of([run.relative_to(path) for run in inside], _MOST_NAMES)
     both = shlex.join(map(str, inside[:2]))
-    return f"{several} ({names}{more}), one or more, such as ccfcpp report {both}"
+    return f"{several} ({names}), one or more, such as ccfcpp report {both}"
 
 
 def _recorded_root(folder: RunFolder) -> str | None:

@@ -1,10 +1,9 @@
 """How a summary tells people what a run protected, who attacked it, and what stood against that."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-_MOST = 20
-"""Clients that are named."""
+from ccfcpp.core.units import first_of
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -25,13 +24,7 @@ def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
             rows["privacy"] += "; the noise can be drawn again, and protects NOTHING"
     if attack := summary.get("attack"):
         share = f"{attack['share']:.0%} of the clients"
-        rows["attack"] = f"{attack['kind']} by {share} ({listed(attack['attackers'])})"
+        rows["attack"] = f"{attack['kind']} by {share} ({first_of(attack['attackers'])})"
     if "defence" in summary:
         rows["defence"] = summary["defence"]
     return rows
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Some of the numbers at least, and how many more there are."""
-    more = f" and {len(numbers) - _MOST} more" if len(numbers) > _MOST else ""
-    return ", ".join(map(str, numbers[:_MOST])) + more

@@ -14,6 +14,7 @@ from types import FrameType
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
+from ccfcpp.core.units import first_of
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.grids import Planned
@@ -87,16 +88,12 @@ def run_in_processes(
             folders.setdefault(reason, []).append(run.folder)
     if folders:
         failed = sum(map(len, folders.values()))
-        named = "; ".join(f"{_some(each)}: {reason}" for reason, each in folders.items())
+        named = "; ".join(
+            f"{first_of(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
+        )
         raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
     if stop.is_set():
         raise StoppedError
-
-
-def _some(folders: list[Path]) -> str:
-    """List the folders that fit in a line."""
-    more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
-    return ", ".join(map(str, folders[:_MOST_NAMES])) + more
 
 
 def _failure(future: Future[None], stopping: bool) -> str | None:

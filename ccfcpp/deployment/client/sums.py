@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
+from ccfcpp.core.units import first_of
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
 from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_certificate
 from ccfcpp.deployment.keys.roster import SignedRoster
@@ -26,8 +27,6 @@ from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard
 _NUMBER_BYTES = SIGNATURE_BYTES // 2
 _TITLE = b"ccfcpp secure sum\n"
 """In front of what is signed: nothing else that the key of a client signs begins so."""
-_MOST_NAMES = 20
-"""Clients that are named to the owner."""
 
 
 class KeyIdentity:
@@ -140,9 +139,7 @@ class Rosters:
 
 
 def _described(roster: SignedRoster) -> str:
-    names, more = [*roster.keys][:_MOST_NAMES], len(roster.keys) - _MOST_NAMES
-    others = f" and {more} more" if more > 0 else ""
     return (
-        f"{len(roster.keys)} clients, signed by the authority: {', '.join(names)}{others} "
+        f"{len(roster.keys)} clients, signed by the authority: {first_of([*roster.keys])} "
         f"(roster {roster.digest[:16]})"
     )
