@@ -1,5 +1,7 @@
 """Figures that compare clusters and clients with the true classes."""
 
+from collections.abc import Sequence
+
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -67,16 +69,21 @@ def holdings(run: Run) -> Drawn:
     if counts is None:
         raise CannotDrawError("the images have no labels")
     classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
-    scale = "images of the client"
-    names = [*run.clients.values()]
-    figure = table(counts, counts.double(), names, classes, ("", "class"), scale)
+    return of_clients(run, counts, ("class", "classes"), classes)
+
+
+def of_clients(run: Run, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]) -> Drawn:
+    """Draw a table of numbers of images by client and column, whose kind has a plural, too."""
+    one, several = kind
+    names, shown = [*run.clients.values()], [*map(str, columns)]
+    figure = table(counts, counts.double(), names, shown, ("", one), "images of the client")
     rows = [
-        {"client": number, "name": name, "class": label, "images": int(count)}
+        {"client": number, "name": name, one: column, "images": int(count)}
         for (number, name), own in zip(run.clients.items(), counts, strict=True)
-        for label, count in zip(classes, own, strict=True)
+        for column, count in zip(columns, own, strict=True)
     ]
-    caption = "The number of images by client (row) and class (column)."
-    return Drawn("client-classes", "Clients and classes", caption, figure, rows)
+    caption = f"The number of images by client (row) and {one} (column)."
+    return Drawn(f"client-{several}", f"Clients and {several}", caption, figure, rows)
 
 
 def table(

@@ -7,7 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.judged import MEASURES
-from ccfcpp.pages.classes import table
+from ccfcpp.pages.classes import of_clients
 from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError
@@ -78,13 +78,4 @@ def sizes(run: Run) -> Drawn:
         raise CannotDrawError("clients on other machines keep the clusters of their images")
     k, parts = run.groups_asked, run.experiment.parts
     counts = torch.stack([run.found[part].bincount(minlength=k) for part in parts])
-    names = [*map(str, range(counts.shape[1]))]
-    scale, clients = "images of the client", [*run.clients.values()]
-    figure = table(counts, counts.double(), clients, names, ("", "cluster"), scale)
-    rows = [
-        {"client": number, "name": name, "cluster": int(cluster), "images": int(count)}
-        for number, name in run.clients.items()
-        for cluster, count in zip(names, counts[number], strict=True)
-    ]
-    caption = "The number of images by client (row) and cluster (column)."
-    return Drawn("client-clusters", "Clients and clusters", caption, figure, rows)
+    return of_clients(run, counts, ("cluster", "clusters"), range(counts.shape[1]))
