@@ -123,6 +123,11 @@ def added_up(updates: Iterable[T]) -> T:
     return unpack(type(first), totals)
 
 
+def changed(payload: T, **changes: object) -> T:
+    """A dataclass with other values, also where its type is a protocol, and does not say so."""
+    return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
+
+
 def size(tensors: Mapping[str, Tensor]) -> int:
     """Bytes that packed tensors take on the wire, without framing."""
     return sum(tensor.nbytes for tensor in tensors.values())

@@ -31,7 +31,7 @@ from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, changed, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
@@ -169,22 +169,16 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         if self.splits:
             generator = randomness.generator(f"split {len(means)}")
             means = split(book, self.most, generator)
-        return _with(state, cells=means), {}
+        return changed(state, cells=means), {}
 
     def _ended(self, state: S, book: Codebook, seed: int) -> S:
         """The centroids; and what speaks for each number of them, where it is to be found."""
         if not self.fewest:
-            return _with(state, centroids=book.kmeans(self.clusters, seed), cells=None)
+            return changed(state, centroids=book.kmeans(self.clusters, seed), cells=None)
         evidence = book.evidence(self.fewest, self.clusters, seed)
         clusters = most_to_least(evidence, self.fewest)[0]
         centroids = book.kmeans(clusters, seed)
-        return _with(state, centroids=centroids, cells=None, evidence=evidence)
-
-
-def _with(state: S, **changes: Tensor | None) -> S:
-    known: Any = state  # A protocol cannot say that it is a dataclass.
-    changed: S = replace(known, **changes)
-    return changed
+        return changed(state, centroids=centroids, cells=None, evidence=evidence)
 
 
 def start_works(problem: Problem, dimensions: int) -> list[GrowCodebook[Any]]:

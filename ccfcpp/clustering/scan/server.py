@@ -26,7 +26,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import added_up, check_counts, pack
+from ccfcpp.engine.payload import added_up, changed, check_counts, pack
 from ccfcpp.engine.synchronised.server import part_of, with_absent
 from ccfcpp.models.state import ModelState
 
@@ -132,8 +132,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             groups = numbered_like(groups, state.groups.cpu(), of_each)
         if complete and (self.trained or trains_merged(state.model)):
             changes["model"] = state.model | merge_as(groups, of_each, state.model)
-        merged_state: Any = state  # A protocol cannot say that it is a dataclass.
-        return replace(merged_state, groups=groups.to(sums.device), **changes), {}
+        return changed(state, groups=groups.to(sums.device), **changes), {}
 
 
 def trains_merged(model: ModelState) -> bool:
@@ -215,5 +214,4 @@ class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
     ) -> tuple[M, Figures]:
         """Where a cluster is empty, its centre is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
-        known: Any = state  # A protocol cannot say that it is a dataclass.
-        return replace(known, centroids=cluster_means(updates, origin)), {}
+        return changed(state, centroids=cluster_means(updates, origin)), {}

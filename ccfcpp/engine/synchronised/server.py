@@ -10,7 +10,6 @@ those of secure sums, and not with noise.
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, changed, pack
 from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
@@ -90,7 +89,7 @@ class Trip(ServerWork[D, Known, Contribution]):
             parts=parts,
         )
         if not total.gradient:
-            return _with(state, descent=descent), {}
+            return changed(state, descent=descent), {}
         return self._moved(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
@@ -106,7 +105,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         after = dataclasses.replace(after, steps=descent.steps + 1, figures=total.figures)
         figures = {name: float(figure) for name, figure in total.figures.items()}
         kept = None if self.ends else after
-        return _with(state, model=model, version=state.version + 1, descent=kept), figures
+        return changed(state, model=model, version=state.version + 1, descent=kept), figures
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
@@ -164,7 +163,3 @@ def widened(contribution: Contribution) -> Contribution:
     """The gradient in at least 32 bits, in which it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)
-
-
-def _with(state: D, **changes: object) -> D:
-    return cast(D, dataclasses.replace(cast(Any, state), **changes))
