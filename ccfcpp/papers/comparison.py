@@ -10,7 +10,7 @@ from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from ccfcpp.papers.reproduction.published import published_score
-from ccfcpp.papers.reproduction.scores import plain
+from ccfcpp.papers.reproduction.scores import in_words, plain
 from ccfcpp.runs import significance
 from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.grids import Axes, Order, Planned, with_seeds
@@ -202,7 +202,7 @@ class Comparison:
             method, rates = place
             row: dict[str, Entry | str] = {"method": METHODS[method].title}
             shares = zip(self.rates, rates, strict=True)
-            row |= {_in_words(name): "" if own is None else plain(own) for name, own in shares}
+            row |= {in_words(name): "" if own is None else plain(own) for name, own in shares}
             for degree, heading in self._headings.items():
                 if cell := self._cell(degree, place):
                     mean, p = cell[score], self._p.get((score, degree, place))
@@ -341,11 +341,6 @@ class Comparison:
 
 def _is_condition(name: str) -> bool:
     return name in _RATES or name.partition(".")[0] in _CONDITIONS
-
-
-def _in_words(name: str) -> str:
-    """Name an axis."""
-    return name.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
 def _degree(axes: Axes) -> _Degree:

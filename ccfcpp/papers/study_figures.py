@@ -14,7 +14,7 @@ from ccfcpp.pages.palette import line_style
 from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
-from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
+from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, in_words, mean_scores, plain
 from ccfcpp.runs.grids import Axes
 from ccfcpp.runs.tables import over_seeds
 
@@ -74,11 +74,6 @@ class Cells:
 
 def _is_number(value: object) -> bool:
     return value == "inf" or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def in_words(key: str) -> str:
-    """Name an axis."""
-    return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
 def _begun(heading: str) -> str:

@@ -16,9 +16,9 @@ from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
 from ccfcpp.papers.comparison import COSTS_TITLE, DEGREES, Comparison, by_presence
 from ccfcpp.papers.reproduction.results import Result, images
-from ccfcpp.papers.reproduction.scores import plain
+from ccfcpp.papers.reproduction.scores import in_words, plain
 from ccfcpp.papers.reproduction.writing import made_by
-from ccfcpp.papers.study_figures import Cells, in_words
+from ccfcpp.papers.study_figures import Cells
 from ccfcpp.runs.grids import Axes, Planned
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.runs.study import Study

@@ -221,3 +221,8 @@ def plain(value: object) -> str:
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     return str(value)
+
+
+def in_words(key: str) -> str:
+    """Name an axis."""
+    return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
