@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Literal
 
@@ -32,7 +33,7 @@ def kind_of(source: str) -> DataKind | None:
         return "vectors"
     try:
         if path.is_dir():
-            return "vectors" if table_files(path) else "images"
+            return "vectors" if files_of(path) else "images"
         if path.is_file():
             return _kind_of_npz(path) if suffix == ".npz" else "images"
     except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
@@ -45,12 +46,12 @@ def kind_through(source: str, encoder: object) -> DataKind | None:
     return "vectors" if encoder else kind_of(source)
 
 
-def table_files(folder: Path) -> list[Path]:
-    """Return the files of vectors in a folder, in the plain order of their names."""
+def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[Path]:
+    """Return the files of a kind in a folder, in the plain order of their names."""
     return sorted(
         file
         for file in folder.iterdir()
-        if file.suffix.lower() in VECTOR_SUFFIXES and not file.name.startswith(".")
+        if file.suffix.lower() in suffixes and not file.name.startswith(".")
     )
 
 

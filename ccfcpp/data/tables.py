@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import VECTOR_SUFFIXES, table_files
+from ccfcpp.core.kinds import VECTOR_SUFFIXES, files_of
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
 _Array = NDArray[np.generic]
@@ -396,7 +396,7 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             f"--client-column {roles.client} has no effect on {folder}, a folder in which each "
             "file is a client: leave it out"
         )
-    files = table_files(folder)
+    files = files_of(folder)
     stems = [file.stem for file in files]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"{folder} has two files {twice[0]}: a file is a client, rename one")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import files_of
 
 SUFFIXES = (".csv", ".txt")
 
@@ -33,7 +34,7 @@ class Texts:
 
 def hold_texts(path: Path) -> bool:
     """Whether a path is that of texts by its name, or of a folder of such files."""
-    return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(_files(path)))
+    return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(files_of(path, SUFFIXES)))
 
 
 def read_texts(path: Path, text: str, label: str | None = None, client: str | None = None) -> Texts:
@@ -48,7 +49,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
     Raises:
         UsageError: There are none, or a column is not there; the message is one line.
     """
-    files = _files(path) if path.is_dir() else [path]
+    files = files_of(path, SUFFIXES) if path.is_dir() else [path]
     if path.is_dir() and client is not None:
         raise UsageError(
             f"--client-column {client} has no effect on {path}, a folder in which each file is a "
@@ -74,14 +75,6 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
         columns[text],
         None if label is None else np.array(columns[label]),
         None if clients is None else np.array(clients),
-    )
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
     )
 
 
