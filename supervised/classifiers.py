@@ -30,11 +30,11 @@ CLASSIFIERS: "Registry[Method]" = Registry(
 )
 """All methods in the order of tables, followed by those of installed packages."""
 
-_TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
+TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
 """Names of the decorrelation terms."""
 
 
 def title_of(method: str, decorrelation: str) -> str:
     """Title of a classifier: its method, and the decorrelation term in its loss."""
-    term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
+    term = "" if decorrelation == "none" else f" with {TERMS[decorrelation]}"
     return CLASSIFIERS[method].title + term

@@ -13,7 +13,7 @@ from ccfcpp.pages.examination import Run, examine
 from ccfcpp.papers.reproduction.published import DATASETS, with_term
 from ccfcpp.papers.reproduction.scores import plain
 from ccfcpp.runs.folder import RunFolder
-from supervised.classifiers import CLASSIFIERS
+from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
 """What sets one number of a run apart from its others, such as ``{"round": "3"}``."""
@@ -22,7 +22,6 @@ _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "T
 DOMAINS = {"office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}
 """Data sets whose folders are domains; the papers have no name for others."""
 _NETWORKS = {"mobilenetv2": "MobileNetV2", "resnet18": "ResNet18", "resnet32": "ResNet32"}
-_TERMS = {"decov": "DeCov", "structured-decov": "Structured-DeCov", "feddecorr": "FedDecorr"}
 _FACT = re.compile(r"{(.+?)}")
 
 
@@ -108,7 +107,7 @@ def _system(result: Result) -> str:
 
 
 def _term_or_method(result: Result) -> str:
-    return _TERMS.get(result.settings["decorrelation.kind"]) or _method(result)
+    return TERMS.get(result.settings["decorrelation.kind"]) or _method(result)
 
 
 def _network(result: Result) -> str:
