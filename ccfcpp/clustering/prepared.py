@@ -104,19 +104,19 @@ class Prepared(ClusteringAlgorithm[Any]):
         self.by_pixels = inner.by_pixels
 
     def initial_state(self, randomness: Randomness) -> Any:
-        """The system's, and nothing learnt."""
+        """The state in which the system begins; nothing is learnt."""
         return self._attached(self.inner.initial_state(randomness), self.stage.knowledge())
 
     def _attached(self, value: Any, known: Any) -> Any:
         return attached(value, known, self.stage.knowledge)
 
     def exchanges(self, number: int, state: Any) -> Sequence[AnyServerWork]:
-        """The system's; those of the stage come first until all is learnt."""
+        """The exchanges of the system; those of the stage come first until all is learnt."""
         works = self._carrying(self.inner.exchanges(number, state))
         return works if self.is_whole(state) else [*self._learning(), *works]
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
-        """The system's; in the first round after those of the stage."""
+        """The exchanges of the system; in the first round they follow those of the stage."""
         first, *later = map(self._carrying, self.inner.plan(state))
         return [[*self._learning(), *first], *later]
 
@@ -168,15 +168,15 @@ class Prepared(ClusteringAlgorithm[Any]):
         return cast(Client, kept[1])
 
     def has_converged(self, state: Any) -> bool:
-        """As the system says."""
+        """Whether the system has converged."""
         return self.inner.has_converged(state)
 
     def knows_clusters(self, state: Any) -> bool:
-        """As the system says."""
+        """Whether the system can assign samples."""
         return self.inner.knows_clusters(state)
 
     def centres(self, state: Any) -> Tensor | None:
-        """The system's."""
+        """The centres of the system's clusters."""
         return self.inner.centres(state)
 
     def assign(self, state: Any, holder: Client) -> Tensor:
@@ -184,7 +184,7 @@ class Prepared(ClusteringAlgorithm[Any]):
         return self.inner.assign(state, self.holder(state, holder))
 
     def represent(self, state: Any, holder: Client) -> Tensor | None:
-        """The system's, of what the stage makes of the holder; None before all is learnt."""
+        """Where the system places what the stage makes of samples; None before all is learnt."""
         if not self.is_whole(state):
             return None
         return self.inner.represent(state, self.holder(state, holder))
@@ -199,7 +199,7 @@ class Prepared(ClusteringAlgorithm[Any]):
 
     @property
     def delivery_type(self) -> type[object]:
-        """The system's, with what was learnt."""
+        """The type of what the system delivers, with what was learnt."""
         kind: type[object] = with_preparation(self.inner.delivery_type, self.stage.knowledge)
         return kind
 
@@ -208,19 +208,19 @@ class Prepared(ClusteringAlgorithm[Any]):
         return self.inner.assign_delivered(delivery, self.holder(delivery, holder))
 
     def probabilities(self, known: Any, holder: Client) -> Tensor | None:
-        """The system's, of what the stage makes of the holder."""
+        """The probabilities that the system gives to what the stage makes of samples."""
         return self.inner.probabilities(known, self.holder(known, holder))
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
-        """The system's."""
+        """The pictures that the system makes."""
         return self.inner.pictures(state)
 
     def describe(self) -> dict[str, object]:
-        """The system's facts."""
+        """The facts of the system."""
         return self.inner.describe()
 
     def found(self, state: Any) -> dict[str, object]:
-        """The system's facts of the last state."""
+        """The facts of the system about the last state."""
         return self.inner.found(state)
 
 
@@ -271,7 +271,7 @@ class Learning(ServerWork[Any, Any, Any]):
         return self.public(self.stage.known_of(state))
 
     def form(self, message: Any) -> Form:
-        """That of sums over nothing."""
+        """The form of sums over nothing."""
         return form_of(pack(self.lesson.zeros()))
 
     def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
@@ -281,7 +281,7 @@ class Learning(ServerWork[Any, Any, Any]):
     def aggregate(
         self, state: Any, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Any, Figures]:
-        """What the total says."""
+        """The state with what the total teaches."""
         learnt = self.lesson.learn(self.stage.known_of(state), added_up(updates), randomness)
         return replace(state, preparation=learnt), {}
 
@@ -290,29 +290,29 @@ class Passing(ServerWork[Any, Any, Any]):
     """The server's half of an exchange whose work is another's, on a part of the state.
 
     Attributes:
-        work: The other's.
+        work: The work of the other.
     """
 
     work: AnyServerWork
 
     def form(self, message: Any) -> Form:
-        """The other's."""
+        """The form of the other's updates."""
         return self.work.form(message)
 
     def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
-        """The other's."""
+        """Refuse what the other refuses."""
         self.work.check(message, update, senders)
 
     def attributed(self, update: Any, senders: Sequence[int]) -> Any:
-        """The other's."""
+        """An update as the other attributes it."""
         return self.work.attributed(update, senders)
 
     def mended(self, message: Any, update: Any) -> Any:
-        """The other's."""
+        """An update as the other mends it."""
         return self.work.mended(message, update)
 
     def local_model(self, update: Any) -> ModelState | None:
-        """The other's."""
+        """The local model that the other finds."""
         return self.work.local_model(update)
 
 
@@ -366,13 +366,13 @@ class PreparedWork(ClientWork[Any, Any]):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Any]:
-        """The system's updates."""
+        """The updates that the system makes of prepared samples."""
         return self._of(self.work.local_updates, task, message, clients, randomness)
 
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> Any:
-        """The system's sum."""
+        """The sum that the system makes of prepared samples."""
         return self._of(self.work.local_sum, task, message, clients, randomness)
 
     def _of(
@@ -393,4 +393,4 @@ class PreparedWork(ClientWork[Any, Any]):
 
 
 class PreparedSum(PreparedWork, SummedWork[Any, Any]):
-    """The same of work whose updates are sums."""
+    """A system's work on what the stage makes of clients, where the updates are sums."""

@@ -185,7 +185,7 @@ class Training(Passing):
         self.exchange = work.exchange
 
     def broadcast(self, state: Any) -> Any:
-        """The trip's."""
+        """What the trip sends of the encoder."""
         return self.work.broadcast(state.preparation)
 
     def aggregate(

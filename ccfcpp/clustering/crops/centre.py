@@ -67,7 +67,7 @@ class SumLatents(SummedWork[Any, Sums]):
 
     @property
     def exchange(self) -> AnyExchange:  # type: ignore[override]
-        """The lesson's."""
+        """The exchange is that of the lesson."""
         return self.lesson.exchange
 
     def local_sum(

@@ -54,7 +54,7 @@ def outer(u: Tensor) -> Tensor:
 
 
 def square(sums: Tensor) -> Tensor:
-    """The same as a matrix."""
+    """What ``outer`` gave, as a matrix of shape (1 + D, 1 + D)."""
     side = round(len(sums) ** 0.5)
     return sums.view(side, side)
 

@@ -116,7 +116,7 @@ def _worth(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
 
 
 def _both(association: T, information: T) -> T:
-    """What ``both`` looks at, of A and of I."""
+    """The worth by the rule ``both``: A, and I with its weight."""
     return association + _OF_INFORMATION * information
 
 
@@ -265,7 +265,7 @@ def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
 
 
 def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """The same for A."""
+    """How much the sum of A grows with an over-cluster in each cluster; arguments as for I."""
     member = F.one_hot(groups, clusters).double()
     member[:, own] = 0
     inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)

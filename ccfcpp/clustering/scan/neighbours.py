@@ -36,7 +36,7 @@ def pixels(images: Tensor) -> Tensor:
 
 
 def centred_pixels(images: Tensor) -> Tensor:
-    """The same without the mean image."""
+    """All pixels, as in ``pixels``, without the mean image."""
     found = pixels(images)
     return found - found.mean(dim=0)
 

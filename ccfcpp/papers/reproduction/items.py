@@ -46,7 +46,7 @@ class TableSpec(Section):
     spectrum: Whose | None = None
     axis: str = ""
     panel: str = ""
-    """The item's where it is empty."""
+    """Where it is empty, ``panels`` of the item."""
     place: str
     system: str
     anywhere: tuple[str, ...] = ()

@@ -213,7 +213,7 @@ class ClientLevel(Level):
         return [Release(sampled, sums)] if sums else []
 
     def bounds(self, exchange: AnyExchange) -> Bounds:
-        """The same for all clients."""
+        """The bounds are the same for all clients."""
         return client_bounds(self.config, exchange)
 
     def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:

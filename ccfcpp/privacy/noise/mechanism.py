@@ -62,7 +62,7 @@ class Bounds:
     batch: float = 1.0
 
     def of(self, group: str) -> float:
-        """C of a group."""
+        """The bound C that holds for a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
         part = part_of(self.exchange.parts, group)
