@@ -287,32 +287,32 @@ class Learning(ServerWork[Any, Any, Any]):
 
 
 class Passing(ServerWork[Any, Any, Any]):
-    """The server's half of an exchange whose work is another's, on a part of the state.
+    """The server's half of an exchange that wraps another half, which works on a part of the state.
 
     Attributes:
-        work: The work of the other.
+        work: The wrapped half.
     """
 
     work: AnyServerWork
 
     def form(self, message: Any) -> Form:
-        """The form of the other's updates."""
+        """The form of the wrapped half's updates."""
         return self.work.form(message)
 
     def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
-        """Refuse what the other refuses."""
+        """Refuse what the wrapped half refuses."""
         self.work.check(message, update, senders)
 
     def attributed(self, update: Any, senders: Sequence[int]) -> Any:
-        """An update as the other attributes it."""
+        """An update as the wrapped half attributes it."""
         return self.work.attributed(update, senders)
 
     def mended(self, message: Any, update: Any) -> Any:
-        """An update as the other mends it."""
+        """An update as the wrapped half mends it."""
         return self.work.mended(message, update)
 
     def local_model(self, update: Any) -> ModelState | None:
-        """The local model that the other finds."""
+        """The local model that the wrapped half finds."""
         return self.work.local_model(update)
 
 
@@ -321,7 +321,7 @@ class Carrying(Passing):
 
     Args:
         prepared: The system after its stage.
-        work: The system's.
+        work: The half of the system.
         first: Whether it is the first of its round, which has what was learnt.
     """
 
