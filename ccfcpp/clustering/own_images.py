@@ -24,7 +24,9 @@ _SMALLEST_FOR_GRADIENTS = 16
 _SMALLEST_FOR_CROPS, _FEWEST_FOR_CROPS = 24, 1000
 """Pixels a side and images in colour, from which on Fed-EMP is the system."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
-"""Channels of the last convolutions: the smaller the resolution, the more."""
+_CROP_WIDTHS = (8, 8, 16, 32, 64, 128, 256)
+"""Channels of the last convolutions: the smaller the resolution, the more. Fed-EMP halves once
+less, since a crop is half as wide as the image, and only after two convolutions."""
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
@@ -62,7 +64,11 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
     # Two passes and more, 16 crops of each image in each.
-    crops = {"steps": min(max(150, count // 50), 1200), "batch": min(max(count, 2), 100)}
+    crops = {
+        "widths": list(_CROP_WIDTHS[-max(4, halvings + 1) :]),
+        "steps": min(max(150, count // 50), 1200),
+        "batch": min(max(count, 2), 100),
+    }
     intensity = {"brightness": 0.4, "contrast": 0.4} | colours
     system: Tree = {"method": "fed-scan"}
     if colour and side >= _SMALLEST_FOR_CROPS and count >= _FEWEST_FOR_CROPS:

@@ -23,6 +23,8 @@ def images(count: int, channels: int, side: int) -> ImageData:
     [
         (60, 3, 28, {"widths": [32, 64, 128], "batch": 60, "steps": 120, "overclustering": 1}),
         (60, 3, 64, {"widths": [16, 32, 64, 128], "first_neighbours": "gradients"}),
+        (60, 3, 64, {"crops.widths": [16, 32, 64, 128, 256], "crops.batch": 60}),
+        (60, 3, 32, {"crops.widths": [32, 64, 128, 256], "crops.steps": 150}),
         (60, 1, 64, {"first_neighbours": "pixels", "neighbours": 5, "hidden": 128}),
         (1797, 1, 8, {"widths": [128], "stem": 64, "batch": 1797, "overclustering": 3}),
         (60, 3, 8, {"first_neighbours": "pixels"}),
