@@ -63,11 +63,11 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
     if colour and side >= _SMALLEST_FOR_GRADIENTS:
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
-    # Two passes and more, 16 crops of each image in each.
+    # Four passes and more, 8 crops of each image in each.
     crops = {
         "widths": list(_CROP_WIDTHS[-max(4, halvings + 1) :]),
         "steps": min(max(150, count // 50), 1200),
-        "batch": min(max(count, 2), 100),
+        "batch": min(max(count, 2), 200),
     }
     intensity = {"brightness": 0.4, "contrast": 0.4} | colours
     system: Tree = {"method": "fed-scan"}

@@ -14,10 +14,10 @@ class CropsConfig(Section):
     """An encoder of images that learns what the crops of an image have in common."""
 
     steps: Positive = 1200
-    """Steps of the encoder; 1200 show each of 60,000 images twice, in 16 crops each time."""
-    batch: Annotated[int, Field(ge=2, le=10**6)] = 100
+    """Steps of the encoder; 1200 show each of 60,000 images four times, in 8 crops each time."""
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 200
     """Images of all clients that take part together in a step."""
-    each: Annotated[int, Field(ge=2, le=1000)] = 16
+    each: Annotated[int, Field(ge=2, le=1000)] = 8
     """Crops of an image in a step, half as wide as the image."""
     grid: Annotated[int, Field(ge=2, le=32)] = 5
     """Crops a side of which the latent of an image is the mean, once the encoder has learnt. More
