@@ -37,6 +37,14 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
         shape: Of an image (channels, height, width); of a vector (d,).
         method: The system that is run where this does not choose it.
     """
+    settings = _fitted(count, shape, method)
+    colour = len(shape) == 3 and shape[0] > 1
+    if colour and count >= _FEWEST_FOR_CROPS and min(shape[1:]) >= _SMALLEST_FOR_CROPS:
+        settings |= {"method": "fed-emp", "compute": {"precision": "auto"}}
+    return settings
+
+
+def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
     if len(shape) == 1:
         settings = _settings_for_vectors(count)
         long = shape[0] > _LONG and method == "fed-em"
@@ -70,10 +78,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
         "batch": min(max(count, 2), 200),
     }
     intensity = {"brightness": 0.4, "contrast": 0.4} | colours
-    system: Tree = {"method": "fed-scan"}
-    if colour and side >= _SMALLEST_FOR_CROPS and count >= _FEWEST_FOR_CROPS:
-        system = {"method": "fed-emp", "compute": {"precision": "auto"}}
-    return system | {"scan": scan, "crops": crops, "intensity": intensity}
+    return {"scan": scan, "crops": crops, "intensity": intensity}
 
 
 def _settings_for_vectors(count: int) -> Tree:
@@ -93,8 +98,11 @@ def _settings_for_vectors(count: int) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """The same images in fewer and larger steps, of two trips each but the first ones."""
-    settings = settings_for(count, shape)
+    """The same images in fewer and larger steps, of two trips each but the first ones.
+
+    The system stays Fed-SCAN: Fed-EMP has hundreds of exchanges.
+    """
+    settings = _fitted(count, shape, "fed-scan")
     shown = settings["scan"]["steps"] * settings["scan"]["batch"]
     fewer = {
         "steps": _STEPS_OVER_A_NETWORK,
@@ -103,8 +111,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
         "lagged": True,
         "exact_steps": _STEPS_OVER_A_NETWORK // 6,
     }
-    # Fed-EMP has hundreds of exchanges.
-    return merge(settings, {"method": "fed-scan", "scan": fewer})
+    return merge(settings, {"scan": fewer})
 
 
 def in_words(config: ClusterConfig) -> str:

@@ -129,7 +129,10 @@ class Pipeline(Generic[M, E]):
         else:
             config = self.resolved(given)
             dataset = "deployed" if deployed else config.dataset
-            path = out or new_path(self._label(config, given), dataset)
+            if out is None:
+                label = self.label(config) if deployed else self._label(config, given)
+                out = new_path(label, dataset)
+            path = out
             RunPaths(path).refuse_if_taken()
         check_tracker(config.track)
         return Opening(path, config, resume, given)

@@ -20,7 +20,6 @@ from ccfcpp.runs import parallel
 from tests.support.command import ccfcpp
 from tests.support.pages import DOCS, blocks_of
 
-PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
 LOOP = re.compile(r"\bfor (\w+) in (.*?); do", re.DOTALL)
 ELSEWHERE = ("--from ", "--resume", "image.yaml", "data.newcomers", "feddp.server")
 """What reads other files than those of a named data set."""
@@ -80,6 +79,9 @@ def begin(shown: Any, asked: Any, given: Any, profile: bool) -> NoReturn:
 def begin_study(*_: object) -> NoReturn:
     """A study, of which each cell has been checked, without its runs."""
     raise Accepted
+
+
+PAGES = [page for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))) if commands(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -45,7 +45,10 @@ def test_they_fit_size_colour_and_number(
 def test_many_photos_in_colour_are_for_fed_emp_in_one_process_alone() -> None:
     def chosen(count: int, shape: tuple[int, int, int], network: bool = False) -> str:
         fit = settings_over_a_network if network else settings_for
-        return resolve(ClusterConfig, "cluster", fit(count, shape), {"dataset": "/mine"}).method
+        config = resolve(ClusterConfig, "cluster", fit(count, shape), {"dataset": "/mine"})
+        rounding = "auto" if config.method == "fed-emp" else "float32"
+        assert config.compute.precision == rounding
+        return config.method
 
     assert chosen(1000, (3, 24, 24)) == "fed-emp"
     for fewer in (chosen(999, (3, 64, 64)), chosen(5000, (3, 20, 64)), chosen(5000, (1, 64, 64))):
