@@ -224,7 +224,10 @@ class Judging(Epilogue):
         A client's images are split alike in each exchange of a round.
         """
         points = self._points(message.model, client)
-        half = torch.randperm(len(client), generator=own.generator("halves")) % 2
+        source, odd = own.generator("halves"), len(client) % 2
+        order = torch.randperm(len(client), generator=source)
+        # The larger part of an odd number goes to either half.
+        half = (order + odd * torch.randint(2, (1,), generator=source)) % 2
         return points, half.to(points.device), message.halves.to(points.device)
 
     def _spreads(self, message: Any, client: Client, crew: Crew, own: Randomness) -> Spreads:

@@ -122,7 +122,11 @@ class Federation(Generic[State, Carrier]):
 
     def is_over(self, state: State, number: int) -> bool:
         """Whether there is no round ``number``: all are run, it has converged, or none may be."""
-        if number >= self.algorithm.rounds or self.algorithm.has_converged(state):
+        if number >= self.algorithm.rounds:
+            return True
+        # Clients that come late have a round before it may be said to have converged.
+        waits = self.availability.late and number <= self.availability.late_rounds
+        if not waits and self.algorithm.has_converged(state):
             return True
         works = self.algorithm.exchanges(number, state) if self.guard else ()
         return self.guard is not None and not self.guard.allows(number, works)

@@ -328,7 +328,8 @@ class Experiment(ABC, Generic[State]):
         for after, report in self.federation().run(state):
             state, rounds = after, report.round + 1
             if verbose:
-                loss = f"loss {report.figures['loss']:+.4f}, " * ("loss" in report.figures)
+                own = report.figures.get("loss")
+                loss = "" if own is None else f"loss {own:+.4f}, "
                 print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
 

@@ -58,6 +58,12 @@ def test_it_tells_each_round_where_that_is_asked_for(capsys: pytest.CaptureFixtu
     small().set_params(verbose=True).fit(IMAGES, clients=CLIENTS)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(": loss ")[0] for line in lines] == ["round 1/2", "round 2/2"]
+    model = FederatedClustering(n_clusters=3, method="fed-km", verbose=True)
+    model.fit(IMAGES.reshape(120, -1).astype(float), clients=CLIENTS)  # it has no loss
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0].partition("/")[0] for line in lines] == [
+        f"round {number + 1}" for number in range(model.n_iter_)
+    ]
 
 
 def test_names_of_the_clients_matter_by_their_order_only() -> None:

@@ -117,7 +117,9 @@ def slow_stability(points: Tensor, clusters: Tensor, owners: Tensor) -> float | 
     for owner in torch.unique(owners).tolist():
         generator = source.of_client(owner).generator("halves")
         held = owners == owner
-        half[held] = torch.randperm(int(held.sum()), generator=generator) % 2
+        own = torch.randperm(int(held.sum()), generator=generator) % 2
+        swapped = bool(torch.randint(2, (1,), generator=generator)) and len(own) % 2 == 1
+        half[held] = 1 - own if swapped else own
     members = [points[clusters == name] for name in torch.unique(clusters)]
     means = torch.stack([own.mean(dim=0) for own in members])
     apart = [(own - m).norm(dim=1).mean() for own, m in zip(members, means, strict=True)]
@@ -173,6 +175,12 @@ def test_halves_are_compared_as_in_one_place(seed: int, n: int, clients: int, k:
         return
     expected = slow_stability(points, clusters, owners)
     assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
+
+
+def test_clients_that_hold_one_image_each_are_halved_too() -> None:
+    points, clusters = make_blobs(90, 2, centers=3, cluster_std=0.3, random_state=0)
+    found = found_of(torch.tensor(points), torch.tensor(clusters), torch.arange(90), 3)
+    assert found["stability"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("true", [3, 4])

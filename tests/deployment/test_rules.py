@@ -73,6 +73,23 @@ def test_averages_of_images_must_be_allowed(method: str, tmp_path: Path) -> None
     assert "its owner does not allow pixels (--allow pixels)" in report.refused[0][0]
 
 
+@pytest.mark.parametrize(
+    ("vectors", "wanted"),
+    [
+        ({}, ("sums",)),
+        ({"scale": "unit", "missing": "refuse", "components": None}, ("sums",)),
+        ({"scale": "standard"}, ("sums", "pixels")),
+        ({"missing": "mean"}, ("sums", "pixels")),
+        ({"components": 2}, ("sums", "pixels")),
+    ],
+)
+def test_sums_of_vectors_must_be_allowed(vectors: Tree, wanted: tuple[str, ...]) -> None:
+    """Some preparations are made of them, also where a system sends none."""
+    spec = spec_of(tiny("fed-scan"), clients_of_sizes(20), clusters=3)
+    spec = spec.model_copy(update={"config": {**spec.config, "vectors": vectors}})
+    assert spec.kinds == wanted
+
+
 def test_each_image_as_its_own_centroid_is_refused(tmp_path: Path) -> None:
     """k-FED with as many clusters as images would send every image, bit for bit."""
     rules = Rules(allow=("pixels",))

@@ -56,6 +56,19 @@ def test_a_run_goes_on_with_those_that_come(method: str, tmp_path: Path) -> None
             assert torch.equal(found[name], part.cpu()), name
 
 
+@pytest.mark.parametrize(
+    ("method", "section"), [("fed-km", "means"), ("fed-em", "mixture"), ("ffcm-km", "ffcm")]
+)
+def test_a_run_that_has_converged_waits_for_those_that_come(
+    method: str, section: str, tmp_path: Path
+) -> None:
+    own: Tree = {section: {"rounds": 9, "tolerance": 1e9}}
+    config = tiny(method, _LATE, {"availability": {"late_rounds": 4}}, own)
+    summary = ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    took = {one["client"]: one["rounds"] for one in summary["participants"]}
+    assert took == {0: 5, 1: 1, 2: 5, 3: 1}
+
+
 def test_it_can_be_stopped_after_each_round(tmp_path: Path) -> None:
     config = tiny("ccfc", _LATE, {"availability": {"late_rounds": 1}, "training": {"rounds": 2}})
     ClusteringExperiment(config).run(RunFolder.create(tmp_path / "whole", config))

@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.kmeans.blocks import offsets
+
+_FAR = 10.0
+"""Standard deviations of the points from the origin to their mean."""
+
 
 @dataclass(frozen=True)
 class Clustering:
@@ -73,20 +78,30 @@ def kmeans(
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
-    values = _as_array(points)
+    mean = _far_mean(points)
+    about = points - mean.to(points)
     trained.train(
-        values,
+        _as_array(about),
         weights=weights.cpu().numpy().astype(np.float32),
-        init_centroids=None if starts is None else _as_array(starts),
+        init_centroids=None if starts is None else _as_array(starts - mean.to(starts)),
     )
     centroids = torch.from_numpy(trained.centroids).to(points.device)
-    labels = nearest(points, centroids)
+    labels = nearest(about, centroids)
     sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
     sizes.index_add_(0, labels, weights)
-    squares = (points.float() - centroids[labels]).square().sum(dim=1)
+    squares = (about.float() - centroids[labels]).square().sum(dim=1)
     # Duplicate points can leave clusters empty.
     owned = sizes > 0
-    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
+    return Clustering(centroids[owned] + mean, sizes[owned], float((weights * squares).sum()))
+
+
+def _far_mean(points: Tensor) -> Tensor:
+    """The points' mean where it is far from the origin, float32 (dimensions,); else 0.
+
+    There faiss's distances, in float32, would be rounding alone.
+    """
+    spread, mean = torch.var_mean(points.float(), dim=0, correction=0)
+    return mean * (mean.square().sum() > _FAR**2 * spread.sum())
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -110,8 +125,8 @@ def nearest(points: Tensor, centroids: Tensor) -> Tensor:
     Eq. (1) of the CCFC++ paper, for points (samples, dimensions) and centroids (k, dimensions).
     """
     # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
-    scores = centroids.square().sum(dim=1) - 2 * points.to(centroids.dtype) @ centroids.T
-    return scores.argmin(dim=1)
+    x, c = offsets(points.to(centroids.dtype), centroids)
+    return (c.square().sum(dim=1) - 2 * x @ c.T).argmin(dim=1)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:

@@ -124,11 +124,14 @@ class Pairs:
         held = client.scratch.get(_FIRST)
         if held is None or held[0] != kind:
             with section("first features"):
-                held = kind, first_features(kind, client).half()
+                found = first_features(kind, client)
+                if client.images.is_floating_point():  # Vectors may be too large for 16 bits.
+                    found = F.normalize(found, dim=1)
+                held = kind, found.half()
             if self.config.first_weight:
                 client.scratch[_FIRST] = held
-        found: Tensor = held[1].float()
-        return found
+        features: Tensor = held[1].float()
+        return features
 
     def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
         """Views of the images whose turn it is and of their neighbours, as ``program`` has them."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.models.pooled import Objective, Pool, Program
 
@@ -163,8 +164,17 @@ class Plan:
     def news(
         self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of the sums and the gradients so far, those that clients do not know before a trip."""
+        """Of the sums and the gradients so far, those that clients do not know before a trip.
+
+        Raises:
+            FederationError: The step lags, and no step before it was completed.
+        """
         if trip == 0:
+            if not (self.lags.totals <= totals.keys() and self.lags.slopes <= slopes.keys()):
+                raise FederationError(
+                    "no client completed a first step, of which later ones need the sums: begin "
+                    "again, or leave out --set scan.lagged=true"
+                )
             asked = set(self.lags.totals), set(self.lags.slopes)
         else:
             before = self.trips[trip - 1]

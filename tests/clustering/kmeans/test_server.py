@@ -34,6 +34,20 @@ def test_separated_groups_are_found_with_their_sizes() -> None:
     torch.testing.assert_close(found.centroids[order], expected)
 
 
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e5])
+def test_groups_are_found_far_from_the_origin(far: float) -> None:
+    centres = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+    labels = torch.arange(3).repeat_interleave(torch.tensor([50, 70, 90]))
+    points = far + centres[labels] + 0.3 * normal(7, len(labels), 2)
+    assert torch.equal(nearest(points, far + centres), labels)
+    found = kmeans(points, 3, seed=1, restarts=3)
+    order = nearest(far + centres, found.centroids)
+    assert found.sizes[order].tolist() == [50, 70, 90]
+    assert found.inertia == pytest.approx(0.09 * 2 * len(labels), rel=0.3)
+    started = kmeans(points, 3, seed=1, starts=far + centres)
+    torch.testing.assert_close(started.centroids, found.centroids[order])
+
+
 def test_weights_move_centroids_as_repetition_does() -> None:
     points = torch.tensor([[0.0], [1.0], [10.0], [14.0]])
     found = kmeans(points, 2, seed=0, weights=torch.tensor([1.0, 3.0, 1.0, 1.0]))

@@ -10,6 +10,7 @@ from ccfcpp.clustering.scan.clients import SumTransitions
 from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
 from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.clustering.scan.server import trains_merged
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
@@ -247,6 +248,16 @@ def test_lagged_steps_may_begin_later() -> None:
     loop = LaggedLoop(config, clients, sum(map(len, clients)))
     state = last_state(config, clients, together(config, clients))
     assert_same(state.model, loop.run(start))
+
+
+def test_without_a_first_step_there_is_none_that_lags() -> None:
+    config, clients = small_config("scan.lagged=true"), skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    start = algorithm.initial_state(Randomness(config.seed))
+    exact, lagged = algorithm.exchanges(0, start)[0], algorithm.exchanges(1, start)[0]
+    assert exact.broadcast(start).totals == {}
+    with pytest.raises(FederationError, match="no client completed a first step"):
+        lagged.broadcast(start)
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -1,5 +1,7 @@
 """Neighbours against the obvious loop."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
 from ccfcpp.clustering.scan import neighbours
+from ccfcpp.clustering.scan.clients import Pairs
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.clustering.scan.neighbours import nearest_neighbours
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
 
 
 @given(st.integers(2, 12), st.integers(1, 14), st.integers(0, 10**6))
@@ -55,3 +62,14 @@ def test_an_index_of_points_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) 
     found = nearest_neighbours(torch.ones(300, 4), 3)
     assert found.shape == (300, 3)
     assert 0 <= int(found.min()) <= int(found.max()) < 300
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5, 1e-7])
+def test_first_neighbours_of_vectors_do_not_depend_on_their_scale(scale: float) -> None:
+    kinds = torch.tensor([[1.0, 0.2], [0.2, 1.0]]).repeat_interleave(20, dim=0)
+    noise = torch.randn(40, 2, generator=Randomness(0).generator("noise"))
+    client = Client(0, "client 0", scale * (kinds + 0.03 * noise))
+    pairs = Pairs(ScanConfig(neighbours=5), cast(Any, None), cast(Any, None))
+    pairs.find_neighbours(Trained({}, 0), client)
+    found = client.memory["neighbours"].long() // 20
+    assert torch.equal(found, torch.arange(2).repeat_interleave(20).unsqueeze(1).expand(40, 5))
