@@ -204,7 +204,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for merges."""
-        merging = [SumTransitions(self._pairs())] if self.merges else []
+        merging = [SumTransitions(self._pairs(), crew.least)] if self.merges else []
         return [*merging, *self.descent.works(self._pairs(), crew.bounding, crew.least)]
 
     def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:

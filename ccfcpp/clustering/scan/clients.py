@@ -158,10 +158,11 @@ class Pairs:
 class SumTransitions(SummedWork[Trained, Transitions]):
     """How over-clusters go with those of an image's neighbours, and of its client's other images.
 
-    Neighbours are found anew for that.
+    Neighbours are found anew for that. A fold of fewer images than ``least`` adds nothing.
     """
 
     pairs: Pairs
+    least: int = 0
     exchange = TRANSITIONS
 
     def local_sum(
@@ -180,6 +181,7 @@ class SumTransitions(SummedWork[Trained, Transitions]):
         folds = self.pairs.folds
         fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
         by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
+        by_fold *= (fold.bincount(minlength=folds) >= self.least).view(-1, 1, 1)
         total = p.sum(dim=0)
         # An image and itself are no pair: they would say that an over-cluster goes with itself.
         pairs = torch.outer(total, total) - p.mT @ p

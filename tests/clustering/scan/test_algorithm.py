@@ -191,6 +191,24 @@ def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> N
     torch.testing.assert_close(sums.neighbours.sum(dim=0), expected)
 
 
+def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
+    config, clients = small_config("clusters=2-4", "scan.steps=8"), skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    state = algorithm.initial_state(Randomness(0))
+    task, message = Task("fed-scan", "transitions", 0, 0), Trained(state.model, 0)
+    client = clients[0]
+    pairs = SumTransitions(algorithm._pairs()).local_sum(task, message, [client], Randomness(0))
+    # Each image adds 1 to its fold.
+    sizes = pairs.neighbours.sum(dim=(1, 2)).round()
+    least = int(sizes.sort().values[2])
+    crew = Crew(len(client), 1, least=least)
+    work = algorithm.client_side(crew).works["transitions"]
+    assert isinstance(work, SumTransitions)
+    told = work.local_sum(task, message, [client], Randomness(0)).neighbours.sum(dim=(1, 2)).round()
+    assert torch.equal(told, torch.where(sizes < least, 0, sizes))
+    assert 0 < int((told > 0).sum()) < FOLDS
+
+
 @pytest.mark.usefixtures("double_precision")
 def test_the_number_found_depends_on_no_order_and_no_process() -> None:
     config = small_config("clusters=2-4", "scan.steps=10")
