@@ -1,7 +1,8 @@
 """The command ``ccfcpp join``."""
 
 import signal
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from ccfcpp.cli.telling import Telling
 from ccfcpp.cli.terminal import EmbeddingTold, progress_console
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import locked
 from ccfcpp.core.pace import watch_embedding
 from ccfcpp.core.sending import ALWAYS, KINDS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
@@ -194,16 +196,30 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     use_processors()
     watch_embedding(EmbeddingTold(telling.console))
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    worker = Worker(
-        lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder),
-        place,
-        rules,
-        choose_device("auto"),
-        telling.line,
-        server,
-        Rosters(private, authority, place / "rosters", telling.line),
-    )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
-    with telling.shown():
-        FleetClient(server, authority, private, worker.answer, telling).run()
+    with _alone(place):
+        worker = Worker(
+            lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder),
+            place,
+            rules,
+            choose_device("auto"),
+            telling.line,
+            server,
+            Rosters(private, authority, place / "rosters", telling.line),
+        )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
+        with telling.shown():
+            FleetClient(server, authority, private, worker.answer, telling).run()
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Lock a state folder: two clients there would each count their own sums alone."""
+    lock = state / "lock"
+    lock.touch(mode=0o600)
+    with locked(lock) as free:
+        if not free:
+            raise UsageError(
+                f"another ccfcpp join uses {state}: end it, or give this one another --state"
+            )
+        yield

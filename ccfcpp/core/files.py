@@ -1,5 +1,6 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, and locks."""
 
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -83,3 +84,15 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
         raise
     if durable:
         make_names_durable(path.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a file within the context; gives whether no other process has locked it."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True

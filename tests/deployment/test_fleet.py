@@ -1,5 +1,6 @@
 """Clients and server through Flower's fleet calls, over TLS on this machine."""
 
+import asyncio
 import hashlib
 import shutil
 import threading
@@ -23,9 +24,13 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.app.message import message as flower_message
 from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
 from flwr.supercore import date
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -37,6 +42,8 @@ from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import revoke
+from ccfcpp.deployment.keys.roster import read_roster
+from ccfcpp.deployment.link.fleet_calls import LARGE
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
 from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
@@ -400,6 +407,75 @@ def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
     assert here.fleet.online() == {}
 
 
+def signed(folder: Path, name: str) -> dict[bytes, bytes]:
+    """Headers of a call that a client signs."""
+    request, own = httpx.Request("POST", "https://x"), read_key(folder / "clients" / f"{name}.key")
+    signing.Signing(own)._sign(request)
+    return {key.lower(): value for key, value in request.headers.raw}
+
+
+@pytest.mark.parametrize("path", LARGE)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda headers: headers.clear(),
+        lambda headers: headers.update({b"flwr-signature": b"AAAA"}),
+        lambda headers: headers.update({b"flwr-signature": b"?"}),
+        lambda headers: headers.update({b"flwr-timestamp": b"2026-01-01T00:00:00+00:00"}),
+        lambda headers: headers.update({b"flwr-public-key": b"AAAA"}),
+        lambda headers: None,
+    ],
+)
+def test_nobody_reads_a_large_body_of_a_stranger(
+    path: str, spoil: Callable[[dict[bytes, bytes]], None], folder: Path
+) -> None:
+    known, read, statuses = [f"clinic-{number}" for number in (1, 2)], [], []
+    headers = signed(folder, "clinic-3")
+    keys = {name: read_roster(folder / "roster")[name] for name in known}
+    spoil(headers)
+
+    async def receive() -> Any:
+        read.append(path)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    scope = {"type": "http", "path": path, "method": "POST", "headers": list(headers.items())}
+
+    async def call() -> None:
+        await fleet_app.fleet_app(Fleet(keys))(scope, receive, send)
+
+    asyncio.run(call())
+    assert statuses[0] == 401
+    assert read == []
+
+
+@pytest.mark.parametrize("answers", ["", "none"])
+def test_a_client_sends_replies_alone(answers: str, folder: Path, tmp_path: Path) -> None:
+    """Flower would keep any other message, in the server's name and without a bound."""
+    own = signing.Signing(read_key(folder / "clients" / "clinic-1.key"))
+    with opened(folder, tmp_path / "logs") as place:
+        address, root = f"127.0.0.1:{place.port}", str(folder / "ca.crt")
+        message = place.fleet._message(1, Packet(b"x"), SECONDS)
+        with FleetHttpClient.from_server_address(address, False, root, [own]) as client:
+            node = client.ActivateNode(
+                ActivateNodeRequest(public_key=own.public_key, heartbeat_interval=10)
+            ).node_id
+            told = message_to_proto(remove_content_from_message(message))
+            told.metadata.reply_to_message_id = answers
+            told.metadata.src_node_id = 1 if answers else node
+            told.metadata.dst_node_id = node if answers else 1
+            push = PushMessagesRequest(
+                node=Node(node_id=node),
+                messages_list=[told],
+                message_object_trees=[get_object_tree(message)],
+            )
+            with pytest.raises(httpx.HTTPStatusError, match="403"):
+                client.PushMessages(push)
+        assert len(place.fleet.factory.state().object_store) == 0
+
+
 def test_behind_the_gate_there_is_nothing_else(here: Place) -> None:
     """Not for other users of the machine, and not for this one."""
     headers = {"content-type": "application/protobuf"}
@@ -449,6 +525,29 @@ def test_who_is_taken_off_the_roster_is_refused_from_then_on(folder: Path, tmp_p
             assert set(place.fleet.online()) == {"clinic-2"}
         with pytest.raises(UsageError, match="the server does not know this key"):
             place.made("clinic-1", echo).run()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_key_whose_client_has_another_is_refused_too(
+    left: int, folder: Path, tmp_path: Path
+) -> None:
+    """Whether or not anybody else is on the roster: a stolen key, and a new one in its place."""
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    with opened(keys, tmp_path / "logs") as place:
+        for name in NAMES[:1] if left else NAMES:
+            revoke(name, keys / "roster")
+        if left:
+            (keys / "clients" / "clinic-1.key").rename(tmp_path / "stolen.key")
+            (keys / "clients" / "clinic-1.pub").unlink(missing_ok=True)
+            make_client(keys, "clinic-1")
+        place.fleet.beat()
+        shutil.copytree(folder / "clients", tmp_path / "old" / "clients")
+        with pytest.raises(UsageError, match="the server does not know this key"):
+            place.made("clinic-1", echo, tmp_path / "old").run()
+        if left:
+            with place.client("clinic-2", echo):
+                assert place.node("clinic-2")
 
 
 def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:

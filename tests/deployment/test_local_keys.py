@@ -13,6 +13,7 @@ from tests.support.command import assigned, ccfcpp, succeeded
 
 pytest.importorskip("flwr")
 
+from ccfcpp.core.files import locked
 from ccfcpp.deployment.client.fleet import FleetClient
 from ccfcpp.deployment.keys.local import free_key, make_local_keys
 from ccfcpp.deployment.keys.roster import read_roster
@@ -83,6 +84,20 @@ def test_what_a_client_keeps_is_its_owners_alone(
         os.umask(mask)
         signal.signal(signal.SIGTERM, before)
     assert stat.S_IMODE(key.with_suffix(".state").stat().st_mode) == 0o700
+
+
+def test_two_clients_do_not_use_one_state_folder(tmp_path: Path) -> None:
+    """Each would count what its own sums have cost, and delete what the other remembers."""
+    make_local_keys(tmp_path, 1)
+    files = "--key", tmp_path / "clients" / "client-1.key", "--authority", tmp_path / "ca.crt"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "lock").touch()
+    words = "--server", "127.0.0.1:1", "--data", tmp_path, "--state", tmp_path / "own"
+    with locked(tmp_path / "own" / "lock") as free:
+        assert free
+        result = ccfcpp("join", *files, *words)
+    assert result.code == 2
+    assert f"another ccfcpp join uses {tmp_path / 'own'}: end it" in result.stderr
 
 
 @pytest.mark.skipif(

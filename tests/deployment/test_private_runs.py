@@ -474,3 +474,20 @@ def test_clipping_twice_changes_no_bit() -> None:
         assert 0.7 * (1 - 1e-8) < norm <= 0.7 or torch.cat([*parts.values()]).norm() <= 0.7
         twice = bounds.clipped(once)
         assert all(torch.equal(once[name], twice[name]) for name in once)
+
+
+@pytest.mark.parametrize("noise", [1e-200, 1e200])
+def test_noise_that_cannot_be_counted_is_refused_and_leaves_the_count_readable(
+    noise: float, tmp_path: Path
+) -> None:
+    experiment, grid = started(tmp_path, **ENOUGH)
+    told = experiment.deployed.spec.config
+    privacy = {**told["privacy"], "noise": noise}
+    experiment.deployed.spec = experiment.spec.model_copy(
+        update={"config": {**told, "privacy": privacy}}
+    )
+    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    assert report.refused.keys() == {0, 1, 2}
+    assert f"privacy.noise = {noise:g} cannot be counted" in report.refused[0][0]
+    for worker in grid.workers.values():
+        assert Spending(worker.folder).epsilon(1e-5) == 0

@@ -20,6 +20,8 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
 
 FILE = "privacy.jsonl"
+_MOST_NOISE = 1e6
+"""Beyond it, and below its inverse, ε is no number that can be computed."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,15 @@ class Part:
         """Return the part of an exchange.
 
         Raises:
-            ForbiddenError: The run does not say how much noise there is.
+            ForbiddenError: The run does not say how much noise there is, or it cannot be counted.
         """
         if privacy.noise is None:
             raise ForbiddenError("the run does not say how much noise its sums get")
+        if not 1 / _MOST_NOISE <= privacy.noise <= _MOST_NOISE:
+            raise ForbiddenError(
+                f"privacy.noise = {privacy.noise:g} cannot be counted: it should be from "
+                f"{1 / _MOST_NOISE:g} to {_MOST_NOISE:g}"
+            )
         images = exchange.images
         if privacy.level == "client" or not isinstance(images, Images):
             return Part(run, privacy.noise, 1.0, follows=False)

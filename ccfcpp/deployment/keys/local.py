@@ -4,12 +4,12 @@ Messages are encrypted and signed as over a network. But the keys are not separa
 read the folder can pretend to be the server or any client.
 """
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import locked
 
 FOLDER = Path("keys") / "trial"
 HOST, PORT = "127.0.0.1", 9092
@@ -47,13 +47,10 @@ def free_key(folder: Path) -> Iterator[Path]:
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )
     for path in keys:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            yield path
-            return
+        with locked(path) as free:
+            if free:
+                yield path
+                return
     if keys:
         raise UsageError(
             f"all {len(keys)} keys in {folder} are in use: start ccfcpp serve --insecure with more "

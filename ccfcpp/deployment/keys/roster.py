@@ -78,9 +78,14 @@ def public_file(name: str, key: PublicKey) -> bytes:
     return b"%s %s\n" % (text, name.encode())
 
 
-def names_on(folder: Path) -> set[str]:
-    """Return the names of the clients on a roster, without reading their keys."""
-    return {path.name.removesuffix(PUBLIC_SUFFIX) for path in folder.glob(f"*{PUBLIC_SUFFIX}")}
+def files_on(folder: Path) -> dict[str, bytes]:
+    """Return the files of the clients on a roster by name, as they are.
+
+    Raises:
+        OSError: The roster cannot be read.
+    """
+    files = [path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX)]
+    return {path.name.removesuffix(PUBLIC_SUFFIX): path.read_bytes() for path in files}
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:

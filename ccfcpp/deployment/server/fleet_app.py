@@ -1,42 +1,56 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
 Of the calls only those are there that the clients of this package make. Flower's handlers and its
-check of signatures are used as they are. Three things are added: a client that asks for messages
+check of signatures are used as they are. Five things are added: a client that asks for messages
 gets its answer when there is one, and need not ask again and again; each answer tells the time of
-the clock by which signatures are checked; and where the signature is good, how far the server is.
+the clock by which signatures are checked; where the signature is good, how far the server is; a
+large body is read only from who has signed its call; and clients send replies, nothing else.
 """
 
 import asyncio
 import logging
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from fastapi import FastAPI, HTTPException
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.status import HTTP_200_OK, HTTP_412_PRECONDITION_FAILED
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.status import (
+    HTTP_200_OK,
+    HTTP_401_UNAUTHORIZED,
+    HTTP_403_FORBIDDEN,
+    HTTP_412_PRECONDITION_FAILED,
+)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.link.fleet_calls import PATHS, PULL
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL
 from ccfcpp.deployment.link.news import HEADER, STRANGER
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
+_SIGNED_BY = FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+_CLOSE = {"connection": "close"}
+"""The rest of the body is not read."""
 _LOOK = 0.02
 """Seconds between checks whether the socket is open."""
 
@@ -49,6 +63,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),
+            Middleware(BaseHTTPMiddleware, dispatch=_replies_alone),
         ],
     )
     app.state.linkstate_factory = fleet.factory
@@ -57,6 +72,17 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
         route for route in router.routes if getattr(route, "path", "") in PATHS
     )
     return _Waiting(app, fleet)
+
+
+async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Refuse a message that answers none: Flower would keep it as one that the server sends."""
+    pushed = getattr(request.state, "protobuf_request", None)
+    if isinstance(pushed, PushMessagesRequest):
+        for message in pushed.messages_list:
+            told = message.metadata
+            if not told.reply_to_message_id or told.src_node_id != pushed.node.node_id:
+                raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+    return await call_next(request)
 
 
 class _Waiting:
@@ -72,6 +98,10 @@ class _Waiting:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
         send = self._told(scope, send)
+        if scope["path"] in LARGE and not self._is_signed(scope):
+            answer = PlainTextResponse("it is not signed\n", HTTP_401_UNAUTHORIZED, _CLOSE)
+            await answer(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["path"] != PULL:
             await self._app(scope, receive, send)
             return
@@ -82,6 +112,17 @@ class _Waiting:
                 await send(message)
         finally:
             gone.cancel()
+
+    def _is_signed(self, scope: Scope) -> bool:
+        """Whether a client of the roster signed a call; Flower checks when, and for which node."""
+        headers = dict(scope.get("headers", ()))
+        try:
+            key, signature = (headers[name.encode()] for name in _SIGNED_BY)
+            public = bytes_to_public_key(b64decode(key))
+            stamp = headers[TIMESTAMP_HEADER.encode()]
+            return self._fleet.knows(key) and verify_signature(public, stamp, b64decode(signature))
+        except (KeyError, ValueError):
+            return False
 
     async def _answer(self, scope: Scope, body: bytes, gone: "asyncio.Task[None]") -> list[Message]:
         loop = asyncio.get_running_loop()

@@ -1,14 +1,14 @@
 """A server of the federation: the fleet of its clients, and the gate before it."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.deployment.keys.certificates import is_sealed, read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.passphrases import passphrase_of
-from ccfcpp.deployment.keys.roster import names_on, read_roster
+from ccfcpp.deployment.keys.roster import files_on, read_roster
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
@@ -25,14 +25,14 @@ def open_server(
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
-    files, names = ServerKeys.of(keys), read_roster(roster)
+    files, names, before = ServerKeys.of(keys), read_roster(roster), files_on(roster)
     passphrase = None
     if is_sealed(files.key):
         passphrase = passphrase_of(files.key)
         read_key(files.key, passphrase)  # TLS would not say what is wrong with it
     # The path of a socket must be short, and its folder is for this user alone.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        fleet, behind = Fleet(names, lambda: _still(roster) or names), Path(place) / "fleet"
+        fleet, behind = Fleet(names, lambda: _still(roster, before)), Path(place) / "fleet"
         setting = GateSetting(host, port, files, behind, passphrase=passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
@@ -41,8 +41,9 @@ def open_server(
             yield fleet, listening
 
 
-def _still(roster: Path) -> set[str]:
-    """Return who is on the roster now; nobody where that cannot be told."""
-    with suppress(OSError):
-        return names_on(roster)
-    return set()
+def _still(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
+    """Return whose key is on the roster as it was; all where that cannot be told."""
+    try:
+        return {name for name, key in files_on(roster).items() if before.get(name) == key}
+    except OSError:
+        return before.keys()
