@@ -35,6 +35,7 @@ class Told(Reception):
         ({"samples": 0}, "it holds no image"),
         ({"classes": tuple(map(str, range(3000)))}, "it names 3,000 classes"),
         ({"classes": tuple("x" * 190 + f"{n:04}" for n in range(1500))}, "it names 1,500 classes"),
+        ({"classes": tuple("\x01" * 50 + str(n) for n in range(900))}, "it names 900 classes"),
         ({"sizes": UNSOUND}, "what it says of its images' sizes cannot be"),
     ],
 )
@@ -92,8 +93,23 @@ def test_samples_of_another_kind_are_refused(first: Any, second: Any, reason: st
     told = Told(2)
     told.hear("a", **first)
     told.hear("b", **second)
+    assert not told.is_complete
+    told.hear("c", **first)
+    assert told.is_complete
     assert told.refused == {"b"}
-    assert told.lines[-1] == f"bcannot take part: {reason}"
+    assert f"bcannot take part: {reason}" in told.lines
+
+
+@pytest.mark.parametrize("least", [None, 2, 3])
+def test_most_clients_say_what_the_samples_are(least: int | None) -> None:
+    """Whoever answers first cannot leave out all others."""
+    told = Told(least)
+    told.hear("a", **VECTORS | {"length": 3})
+    for name in "bcd":
+        if not told.is_complete:
+            told.hear(name, **VECTORS)
+    assert told.is_complete
+    assert list(told.admitted()) == ["b", "c", "d"][: least or 3]
 
 
 def test_vectors_whose_columns_come_in_another_order_meet() -> None:

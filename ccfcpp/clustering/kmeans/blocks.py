@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.kmeans.server import offsets
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -63,18 +64,6 @@ class SumBlocks(SummedWork[Message, Update]):
     @abstractmethod
     def told(self, total: Update, samples: int) -> Update:
         """What a client tells of the sums over all its images; too few are not told."""
-
-
-def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Move points and centroids so that the centroids' mean is 0.
-
-    Then ‖c‖² − 2 xᵀc tells small differences of distances far from the origin, too.
-
-    Returns:
-        Both, in the points' dtype.
-    """
-    mean = centroids.mean(dim=0)
-    return points - mean.to(points), (centroids - mean).to(points)
 
 
 def assigned(points: Tensor, centroids: Tensor) -> Tensor:

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.blocks import offsets
-
 _FAR = 10.0
 """Standard deviations of the points from the origin to their mean."""
 
@@ -117,6 +115,18 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return torch.ones(len(points), dtype=torch.float64, device=points.device)
     return weights.to(points.device, torch.float64)
+
+
+def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Move points and centroids so that the centroids' mean is 0.
+
+    Then ‖c‖² − 2 xᵀc tells small differences of distances far from the origin, too.
+
+    Returns:
+        Both, in the points' dtype.
+    """
+    mean = centroids.mean(dim=0)
+    return points - mean.to(points), (centroids - mean).to(points)
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Who has answered the server's greeting, and who may take part in a run."""
 
+import json
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
@@ -25,7 +27,7 @@ class Reception:
         names: All clients that are admitted.
         least: How many must take part; None: all that can.
         say: Called with a client's name and a line about it.
-        like: What the samples of all must be like; None: like those of the first that answers.
+        like: What the samples of all must be like; None: like those of most that answer.
         classes: All classes that a client may have; None: any.
     """
 
@@ -57,7 +59,9 @@ class Reception:
         Raises:
             UsageError: It never can: too many clients cannot take part.
         """
-        wanted = self.least or max(1, len(self.names) - len(self.refused))
+        if len(self.found) >= self._wanted and not self._leave_out_other_kinds():
+            return False
+        wanted = self._wanted
         if len(self.found) >= wanted:
             return True
         if len(self.names) - len(self.refused) < wanted or not self.waiting:
@@ -68,7 +72,8 @@ class Reception:
         """Note the answer of a client."""
         try:
             facts = _facts(request, packet)
-            self._check_kind(facts)
+            if self.like:
+                _check_kind(facts, self.like)
             self._check_classes(facts)
         except MessageError as error:
             self.refuse(name, str(error))
@@ -87,22 +92,27 @@ class Reception:
         """Return the facts of those that take part, in the order of names."""
         return {name: self.found[name] for name in self.names if name in self.found}
 
-    def _check_kind(self, facts: Facts) -> None:
-        """Check that a client's samples are of the kind that the others hold."""
-        first = self.like or next(iter(self.found.values()), facts)
-        if facts.unit != first.unit:
-            raise MessageError(f"it holds {facts.unit}s, and the others hold {first.unit}s")
-        if facts.encoder != first.encoder:
-            raise MessageError(
-                f"its vectors are of {_encoder(facts)}, and those of the others of "
-                f"{_encoder(first)}: all need the same"
-            )
-        if facts.length != first.length:
-            raise MessageError(
-                f"its vectors have {facts.length} columns, and those of the others {first.length}"
-            )
-        if set(facts.columns) != set(first.columns):
-            raise MessageError("its columns have other names than those of the others")
+    @property
+    def _wanted(self) -> int:
+        return self.least or max(1, len(self.names) - len(self.refused))
+
+    def _leave_out_other_kinds(self) -> bool:
+        """Leave out whose samples are not of the kind that most clients hold.
+
+        Returns:
+            Whether there is one; of two that are as frequent, those that answer next decide.
+        """
+        kinds = Counter(map(_kind, self.found.values()))
+        first = kinds.most_common(2)
+        if len(first) > len({count for _, count in first}) and self.waiting:
+            return False
+        usual = max(self.found.values(), key=lambda facts: kinds[_kind(facts)])
+        for name, facts in list(self.found.items()):
+            try:
+                _check_kind(facts, usual)
+            except MessageError as error:
+                self.refuse(name, str(error))
+        return True
 
     def _check_classes(self, facts: Facts) -> None:
         if self.classes is not None and (new := sorted(set(facts.classes) - set(self.classes))):
@@ -110,7 +120,8 @@ class Reception:
         known = {name for each in self.found.values() for name in each.classes}
         known |= set(self.like.classes) if self.like else set()
         together = known.union(facts.classes)
-        if len(facts.classes) > _MOST_CLASSES or len("".join(together).encode()) > _MOST_LETTERS:
+        letters = len(json.dumps(list(together), ensure_ascii=False).encode())
+        if len(facts.classes) > _MOST_CLASSES or letters > _MOST_LETTERS:
             raise MessageError(
                 f"it names {len(facts.classes):,} classes; a client may name {_MOST_CLASSES:,}, "
                 f"and all together may have {_MOST_LETTERS:,} letters"
@@ -121,6 +132,28 @@ class Reception:
             f"{len(self.refused)} of {len(self.names)} clients cannot take part, and the run needs "
             f"{wanted}: see their reasons above"
         )
+
+
+def _kind(facts: Facts) -> tuple[object, ...]:
+    """All that the samples of a run have in common."""
+    return facts.unit, facts.encoder, facts.length, frozenset(facts.columns)
+
+
+def _check_kind(facts: Facts, usual: Facts) -> None:
+    """Check that a client's samples are of the kind that the others hold."""
+    if facts.unit != usual.unit:
+        raise MessageError(f"it holds {facts.unit}s, and the others hold {usual.unit}s")
+    if facts.encoder != usual.encoder:
+        raise MessageError(
+            f"its vectors are of {_encoder(facts)}, and those of the others of {_encoder(usual)}: "
+            "all need the same"
+        )
+    if facts.length != usual.length:
+        raise MessageError(
+            f"its vectors have {facts.length} columns, and those of the others {usual.length}"
+        )
+    if set(facts.columns) != set(usual.columns):
+        raise MessageError("its columns have other names than those of the others")
 
 
 def _encoder(facts: Facts) -> str:
