@@ -112,7 +112,8 @@ def tell(path: str, found: dict[str, Any]) -> None:
         if found["components"]
         else "",
         "classes": counts_in_words(found["classes"]) or "none: no --label-column",
-        "clients": counts_in_words(found["clients"]) or "one, without --client-column",
+        "clients": counts_in_words(found["clients"])
+        or "none: give --client-column, or --clients for parts at random",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
     shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]

@@ -254,10 +254,12 @@ class ClusteringExperiment(Experiment[Any]):
         everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
         points = self.algorithm.represent(state, everything)
         centres = self.algorithm.centres(state)
+        # A run that was stopped may have a head that assigns, and no centres yet.
+        known = centres is not None and self.algorithm.knows_clusters(state)
         return Snapshot(
             self.data.values.cpu(),
             None if points is None else points.cpu(),
-            self.assignments(state) if self.algorithm.knows_clusters(state) else None,
+            self.assignments(state) if known else None,
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
             None if centres is None else centres.cpu(),

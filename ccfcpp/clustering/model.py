@@ -146,7 +146,7 @@ class Model:
         Raises:
             UsageError: They are of another type or shape than the model's.
         """
-        given = images.cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+        given = images.cpu().numpy() if isinstance(images, Tensor) else self._in_order(images)
         if self.problem.has_vectors:
             missing = self.problem.config.section(VectorsConfig).missing
             values = vectors_from("vectors", given, "the model", missing=missing).values
@@ -161,6 +161,15 @@ class Model:
             )
             raise UsageError(f"{unit} are {tuple(values.shape)}, expected (n, {wanted}): {mend}")
         return Client(SERVER, "predict", values.to(self.problem.device))
+
+    def _in_order(self, images: Any) -> NDArray[Any]:
+        """As an array; of a data frame the columns that the model knows, in its order."""
+        names = getattr(images, "columns", None)
+        if names is None or not self.columns:
+            return np.asarray(images)
+        if lacking := [name for name in self.columns if name not in names]:
+            raise UsageError(f"the data frame has no column {lacking[0]!r}, which the model needs")
+        return np.asarray(images[list(self.columns)])
 
     def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
         holder = self.holder(images)

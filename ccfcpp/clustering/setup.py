@@ -214,7 +214,10 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         return owner_partition(data.owners, len(data.owner_names))
     clients = choice.clients or len(data.classes)
     if clients == 0:
-        raise UsageError(f"clients is not given and {data.name} has no labels: give --clients")
+        raise UsageError(
+            f"clients is not given and {data.name} has no labels: give --clients, or "
+            "--client-column for a table that names them"
+        )
     # Shares at random need no labels.
     unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
     if choice.kind == "iid" or unlabelled:

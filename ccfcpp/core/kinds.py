@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import zipfile
 from collections.abc import Collection
@@ -15,6 +16,14 @@ TABLE_SUFFIXES = (".npy", ".csv", ".parquet")
 """Files that hold vectors alone; an ``.npz`` may hold images or vectors."""
 VECTOR_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".gif", ".jp2"),
+)
+"""Usual suffixes of image files."""
+
+_FOLDERS = "*", "*/*", "*/*/*"
+"""Where images lie: in a folder, in those of classes or clients, and of the clients' classes."""
 _OF_VECTORS, _OF_EITHER = "vectors.npy", ("x.npy", "images.npy")
 """Arrays of an ``.npz`` by the names that they have in it."""
 _NAME = re.compile("[A-Za-z0-9_-]+")
@@ -33,7 +42,8 @@ def kind_of(source: str) -> DataKind | None:
         return "vectors"
     try:
         if path.is_dir():
-            return "vectors" if files_of(path) else "images"
+            tables = len(files_of(path))
+            return "vectors" if tables and not _has_more_images(path, tables) else "images"
         if path.is_file():
             return _kind_of_npz(path) if suffix == ".npz" else "images"
     except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
@@ -53,6 +63,13 @@ def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[
         for file in folder.iterdir()
         if file.suffix.lower() in suffixes and not file.name.startswith(".")
     )
+
+
+def _has_more_images(folder: Path, tables: int) -> bool:
+    """Return whether a folder has more images than tables: a table may describe its images."""
+    files = itertools.chain.from_iterable(map(folder.glob, _FOLDERS))
+    images = (file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
+    return next(itertools.islice(images, tables, None), None) is not None
 
 
 def _kind_of_npz(path: Path) -> DataKind:

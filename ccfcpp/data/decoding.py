@@ -20,15 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
 
 _HEIC = (".heic", ".heif")
-_USUAL = (
-    *(".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
-    *(".gif", ".jp2"),
-)
-SUFFIXES = (*_USUAL, *_HEIC, *dicom.SUFFIXES)
+SUFFIXES = (*IMAGE_SUFFIXES, *_HEIC, *dicom.SUFFIXES)
 """Suffixes of image files' names, in lower case."""
 UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),

@@ -1,10 +1,11 @@
 """Vectors from files: `.npy`, `.npz`, `.csv`, `.parquet`, or a folder with a file for each client.
 
 An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients`, `columns`, and as
-`ccfcpp embed` writes it `names` of the rows and `encoder`, a content hash. A first
-line of a CSV file that is no line of numbers names the columns. Columns without a name are called
-by their number, from 0. In a folder files are taken in the plain order of their names; a client is
-called as its file without the suffix, and columns with names may stand in another order in each.
+`ccfcpp embed` writes it `names` of the rows and `encoder`, a content hash. A first line of a CSV
+file names the columns if it is no line of numbers, or counts three columns and more from 0, as
+pandas does. Columns without a name are called by their number, from 0. In a folder files are taken
+in the plain order of their names; a client is called as its file without the suffix, and columns
+with names may stand in another order in each.
 """
 
 import csv
@@ -27,6 +28,10 @@ from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 _Array = NDArray[np.generic]
 _NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 """What stands in a cell without a value, in small letters."""
+_FEWEST_COUNTED = 3
+"""A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
+_ELSEWHERE = (".tsv", ".tab", ".csv.gz", ".xls", ".xlsx", ".ods", ".feather")
+"""Tables that are not read."""
 _ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
 
 
@@ -220,6 +225,13 @@ def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> 
         raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
     chosen = roles.chosen if are_names else ()
     if roles.missing == "mean":
+        lacking = [name for name in chosen if name not in names]
+        others = [name for name in names if name not in (*chosen, *roles.named)]
+        if lacking and others:
+            raise UsageError(
+                f"{path} has no column {lacking[0]!r}, and has {others[0]!r}, which the model does "
+                "not know: rename it, or take it out and let the mean stand for what is lacking"
+            )
         chosen = tuple(name for name in chosen if name in names) or chosen
     for name in (*roles.named, *chosen):
         if name not in names:
@@ -235,9 +247,16 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     _, names = next(_lines(path, has_names=False), (0, []))
     if not names:
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
-    has_names = not all(map(_is_number, names))
+    numbered = list(map(str, range(len(names))))
+    counts = names == numbered and len(names) >= _FEWEST_COUNTED
+    has_names = counts or names[1:] == numbered[:-1] or not all(map(_is_number, names))
+    if has_names and (unnamed := [n for n, name in enumerate(names, 1) if not name.strip()]):
+        raise UsageError(
+            f"{path}: column {unnamed[0]} has no name, as an index that pandas has written: take "
+            "it out (index=False), or give it a name"
+        )
     if not has_names:
-        names = list(map(str, range(len(names))))
+        names = numbered
     places = _places(path, roles, names, has_names)
     try:
         numbers, named = _fast(path, names, places, roles, has_names)
@@ -366,11 +385,19 @@ def _read_parquet(path: Path, roles: Roles) -> Table:
     names = list(map(str, found.column_names))
     kept = [names[place] for place in _places(path, roles, names, True)]
     labels, clients = (
-        None if name is None else _names(np.asarray(found[name].to_pylist()))
+        None if name is None else _parquet_names(path, name, found[name].to_pylist())
         for name in (roles.label, roles.client)
     )
     numbers = np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept])
     return Table(numbers, tuple(kept), labels, clients)
+
+
+def _parquet_names(path: Path, name: str, cells: list[object]) -> _Array:
+    for row, cell in enumerate(cells, 1):
+        if cell is None or cell != cell:
+            raise UsageError(f"{path}: column {name!r} is empty in row {row}: fill it in")
+    found = np.asarray(cells)
+    return _names(found.astype(np.str_) if found.dtype.kind == "b" else found)
 
 
 def _parquet_numbers(path: Path, name: str, column: object) -> _Array:
@@ -397,6 +424,13 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             "file is a client: leave it out"
         )
     files = files_of(folder)
+    if not files:
+        raise UsageError(f"{folder} holds no vectors: put files {', '.join(VECTOR_SUFFIXES)} there")
+    if others := [each.name for each in folder.iterdir() if each.name.lower().endswith(_ELSEWHERE)]:
+        raise UsageError(
+            f"{folder} holds {min(others)}, which is not read: write it as .csv or .parquet, or "
+            "move it away"
+        )
     stems = [file.stem for file in files]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"{folder} has two files {twice[0]}: a file is a client, rename one")
@@ -431,6 +465,8 @@ def _aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tab
             raise UsageError(
                 f"{path}: vectors have shape {table.numbers.shape}, but must be (n, d)"
             )
+        if len(table.numbers) == 0:
+            raise UsageError(f"{path} holds no row, and its client none: fill it, or move it away")
         if not everything and table.numbers.shape[1] != wanted.numbers.shape[1]:
             raise UsageError(
                 f"{path} has {table.numbers.shape[1]} columns and {first} has "

@@ -237,6 +237,7 @@ class Experiment(ABC, Generic[State]):
         else:
             state, history = checkpoint.state, History(**checkpoint.facts)
             first_round = checkpoint.next_round
+        history.hold(self.clients)
         if other := self.as_of(first_round):
             return other
         if self.protection is not None:

@@ -1,19 +1,25 @@
 """Checkpoints of a run, and the history that they keep."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
 import torch
+from torch import Tensor
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
-from ccfcpp.engine.client import Member
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import State
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.transport import Transport
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import Json
+
+_LOOKED_AT = 64
+"""Samples of a client that its digest is made of: all of them would be read again."""
 
 
 @dataclass
@@ -29,6 +35,7 @@ class History:
         rounds_by_client: Number of rounds of each client, by the client's number.
         refused: Number of refused updates.
         local_spectra: Singular values of the last round's local models, by the client's number.
+        held: What tells whether a client still has the same samples, by the client's number.
     """
 
     rounds: int = 0
@@ -39,6 +46,21 @@ class History:
     rounds_by_client: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     local_spectra: dict[str, list[float]] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+
+    def hold(self, clients: Iterable[Client]) -> None:
+        """Note what clients hold.
+
+        Raises:
+            UsageError: A client had other samples before the run was interrupted.
+        """
+        for client in clients:
+            found = _digest(client.images)
+            if self.held.setdefault(str(client.id), found) != found:
+                raise UsageError(
+                    f"the data of {client.name} are not those with which this run began: give "
+                    "them back, or begin a new run (another --out)"
+                )
 
     def add(self, report: RoundReport) -> None:
         """Add a round."""
@@ -70,6 +92,14 @@ class History:
             "bytes_up": self.bytes_up,
             "refused_updates": self.refused,
         }
+
+
+def _digest(samples: Tensor) -> str:
+    """A digest of the number of samples, their type and shape, and some of them."""
+    places = torch.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).round().long()
+    some = samples[places.to(samples.device)].cpu().contiguous()
+    told = f"{samples.dtype} {tuple(samples.shape)}".encode()
+    return hashlib.sha256(told + some.numpy().tobytes()).hexdigest()[:16]
 
 
 class RunStore(Generic[State]):

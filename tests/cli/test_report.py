@@ -11,11 +11,13 @@ import pytest
 from PIL import Image
 
 from ccfcpp import report as ccfcpp_report
-from ccfcpp.core.errors import UsageError
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.pages import examination
 from ccfcpp.pages.examination import examine
 from ccfcpp.runs.folder import RunFolder
+from tests.support.clustering import tiny
 from tests.support.command import ccfcpp, succeeded
 from tests.support.originals import random_images, write_idx_set
 
@@ -242,3 +244,13 @@ def test_a_run_of_steps_has_every_figure_but_that_of_local_models(
     page = (tmp_path / "both" / "report.html").read_text()
     assert "Clients and classes: Fed-SCAN" in page
     assert "Clients and classes: CCFC++" in page
+
+
+def test_a_run_that_was_stopped_before_it_had_centres_has_a_page(tmp_path: Path) -> None:
+    """Where there are as many over-clusters as clusters, the head assigns from the first step."""
+    config = tiny("fed-scan", {"scan": {"overclustering": 1, "steps": 30}})
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(StoppedError):
+        ClusteringExperiment(config).run(folder, should_stop=lambda: True)
+    (page,) = succeeded("report", folder.path).stdout.splitlines()
+    assert Path(page).is_file()

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
 
+from ccfcpp.clustering.model import load_model
+from ccfcpp.core.errors import UsageError
 from tests.support.command import ccfcpp, succeeded
 
 
@@ -29,6 +33,49 @@ def test_a_table_with_columns_of_classes_and_clients(table: Path) -> None:
     assert summary["nmi"] > 0.85
     assert [client["name"] for client in summary["participants"]] == ["north", "south", "west"]
     succeeded("report", str(table.with_name("run")))
+
+
+def test_a_run_goes_on_with_its_own_data_alone(table: Path) -> None:
+    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
+    run = table.with_name("run")
+    succeeded("cluster", *arguments, "--out", str(run))
+    before = {file: (run / file).read_bytes() for file in ("summary.json", "clusters.csv")}
+    succeeded("cluster", "--out", str(run), "--resume")
+    lines = table.read_text().splitlines()
+    for others in (lines[:-3], [lines[0], *reversed(lines[1:])]):
+        table.write_text("\n".join(others) + "\n")
+        refused = ccfcpp("cluster", "--out", str(run), "--resume")
+        assert refused.code == 2
+        assert "the data of north are not those with which this run began" in refused.stderr
+        assert {file: (run / file).read_bytes() for file in before} == before
+
+
+class Frame:
+    """What of a data frame a model looks at."""
+
+    def __init__(self, held: dict[str, np.ndarray]) -> None:
+        self.held = held
+        self.columns = list(held)
+
+    def __getitem__(self, names: list[str]) -> np.ndarray:
+        return np.column_stack([self.held[name] for name in names])
+
+    def __array__(self) -> np.ndarray:
+        return self[self.columns]
+
+
+def test_a_model_takes_the_columns_of_a_data_frame_by_name(table: Path) -> None:
+    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
+    run = table.with_name("run")
+    succeeded("cluster", *arguments, "--out", str(run))
+    numbers = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
+    model: Any = load_model(run)
+    expected = model.assign(numbers)
+    assert torch.equal(
+        model.assign(Frame(dict(zip("dcba", numbers.T[::-1], strict=True)))), expected
+    )
+    with pytest.raises(UsageError, match="the data frame has no column 'b'"):
+        model.assign(Frame(dict(zip("acd", numbers.T[[0, 2, 3]], strict=True))))
 
 
 def test_compare_leaves_out_systems_of_images_in_one_line(table: Path) -> None:

@@ -96,6 +96,8 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "one column twice": (
         "a,b\n1,2\n", {"label_column": "a", "client_column": "a"}, "cannot hold both",
     ),
+    "an index without a name": (",a,b\n0,1,2\n", {}, "column 1 has no name, as an index that pan"),
+    "an index beside numbers": (",0,1\n0,1,2\n", {}, "column 1 has no name"),
     "no label": ("a,b\n1,x\n2,\n", {"label_column": "b"}, "column 'b' is empty in row 2"),
 }  # fmt: skip
 
@@ -107,6 +109,20 @@ def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -
     with pytest.raises(UsageError, match=message) as raised:
         read_vectors(path, **arguments)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "names"),
+    [("0,1,2", ("0", "1", "2")), ("0,1,3", ()), ("0,1", ()), ("2019,2020,2021", ())],
+)
+def test_a_first_line_that_counts_from_0_names_columns(
+    first: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    """pandas writes it so. Of two columns it may be a row."""
+    row = ",".join("5" for _ in first.split(","))
+    data = read_vectors(written(tmp_path / "x.csv", f"{first}\n{row}\n{row}\n"))
+    assert isinstance(data, VectorData)
+    assert (len(data), data.columns) == (2 if names else 3, names)
 
 
 def test_two_columns_of_one_name_are_refused_in_arrays_too(tmp_path: Path) -> None:
@@ -167,8 +183,11 @@ def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> 
         assert found.vectors.nan_to_num(-1).tolist() == rows
     with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
         read_rows(south, 2, columns, "refuse")
-    with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
+    with pytest.raises(UsageError, match=r"south\.csv has no column 'b', and has 'a', which the"):
         read_rows(south, 1, ("b",), "mean")
+    renamed = written(tmp_path / "x.csv", "a,B\n1,2\n")
+    with pytest.raises(UsageError, match=r"has no column 'b', and has 'B', which the model does"):
+        read_rows(renamed, 2, columns, "mean")
 
 
 def other_lengths(folder: Path) -> None:
@@ -190,11 +209,25 @@ def one_file(folder: Path) -> None:
     np.save(folder / "a.npy", ROWS)
 
 
+def an_empty_file(folder: Path) -> None:
+    written(folder / "a.csv", "x,y\n1,2\n")
+    written(folder / "b.csv", "x,y\n")
+
+
+def another_table(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+    (folder / "b.csv.gz").touch()
+    (folder / "README.txt").touch()
+
+
 FOLDERS: list[tuple[Callable[[Path], None], dict[str, str], str]] = [
     (other_lengths, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
     (labels_in_parts, {}, r"b\.npz has no labels"),
     (one_name_twice, {}, "two files a"),
     (one_file, {"client_column": "0"}, "each file is a client"),
+    (an_empty_file, {}, r"b\.csv holds no row"),
+    (another_table, {}, r"holds b\.csv\.gz, which is not read"),
+    (lambda folder: None, {}, r"holds no vectors: put files \.npy, \.csv"),
 ]
 
 
@@ -256,6 +289,11 @@ def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a.png").touch()
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "a.csv").touch()
+    for name in ("cats/a.png", "cats/b.jpg", "metadata.csv"):
+        place = tmp_path / "labelled" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    (tmp_path / "tables" / "plot.png").touch()
     (tmp_path / "broken.npz").write_bytes(b"no archive")
     kinds = {
         "vectors.npz": "vectors",
@@ -263,6 +301,7 @@ def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:
         "images.npz": "images",
         "photos": "images",
         "tables": "vectors",
+        "labelled": "images",
         "broken.npz": None,
         "nowhere": None,
         "nowhere.csv": "vectors",
@@ -292,6 +331,12 @@ def test_parquet_is_read_by_columns(tmp_path: Path) -> None:
     assert data.vectors[:, 1].tolist() == [1, 2]
     assert data.vectors[1, 0].isnan()
     assert (data.classes, data.owner_names) == (("7", "8"), ("n", "s"))
+    gaps = {"a": [1.5, 2.0], "kind": [True, None]}
+    parquet.write_table(pyarrow.table(gaps), path)
+    with pytest.raises(UsageError, match="column 'kind' is empty in row 2: fill it in"):
+        read_vectors(path, label_column="kind")
+    parquet.write_table(pyarrow.table(gaps | {"kind": [True, False]}), path)
+    assert read_vectors(path, label_column="kind").classes == ("False", "True")
     twice = pyarrow.Table.from_arrays([pyarrow.array([1.0])] * 2, names=["a", "a"])
     parquet.write_table(twice, path)
     with pytest.raises(UsageError, match="has two columns 'a'"):

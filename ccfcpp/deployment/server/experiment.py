@@ -82,6 +82,7 @@ class DeployedExperiment(Experiment[Any]):
         self._lingers = lingers
         self._larger = larger
         connected = self.availability.connected([m.id for m in members], self.randomness)
+        self.clients = []  # They are elsewhere.
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
         self.prepare()
