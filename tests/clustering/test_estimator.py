@@ -66,6 +66,18 @@ def test_it_tells_each_round_where_that_is_asked_for(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_there_are_centres_where_nobody_comes_to_the_last_round() -> None:
+    scan: Tree = {"steps": 12, "batch": 64}
+    model = FederatedClustering(
+        n_clusters=4,
+        method="fed-scan",
+        random_state=1,  # with which both clients are away then
+        settings={"availability": {"dropout_rate": 0.8}, "scan": scan},
+    )
+    model.fit(IMAGES, clients=np.arange(120) % 2)
+    assert model.cluster_centers_.shape[0] == 4
+
+
 def test_names_of_the_clients_matter_by_their_order_only() -> None:
     numbers = np.array([0, 1, 2]).repeat(40)
     named, numbered = (small().fit(IMAGES, clients=c).labels_ for c in (CLIENTS, numbers))

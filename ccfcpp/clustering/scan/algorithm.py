@@ -52,7 +52,8 @@ _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
 _TRIES = 5
-"""Rounds in a row in which a merge is tried again."""
+"""Rounds in a row in which a merge is tried again; and the last ones, in which centres are found where
+clients vary."""
 
 
 def config_of(problem: Problem) -> ScanConfig:
@@ -158,9 +159,13 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
-        """The steps of a round, a few trips each; in the last round the centres, too."""
+        """The steps of a round, a few trips each; in the last round the centres, too.
+
+        Where nobody may come to the last round, the centres are found in those before it, too.
+        """
         works = [*self.going_on(number, state), *self.training(number)]
-        if number + 1 == self.rounds:
+        varies = self.problem.config.availability.varies and not self.problem.protected
+        if number + (_TRIES if varies else 1) >= self.rounds:
             works.append(FindCentres(self.config.latent))
         return works
 
