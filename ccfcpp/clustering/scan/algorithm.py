@@ -52,8 +52,8 @@ _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
 _TRIES = 5
-"""Rounds in a row in which a merge is tried again; and the last ones, in which centres are found where
-clients vary."""
+"""Rounds in a row in which a merge is tried again. Where clients come and go, centres are found in
+as many rounds at the end."""
 
 
 def config_of(problem: Problem) -> ScanConfig:
