@@ -169,7 +169,8 @@ def _found_rows(summary: Summary) -> Rows:
 def _tables(summary: Summary) -> dict[str, list[Rows]]:
     sizes = summary.get("client_cluster_sizes", ())
     fits = 0 < len(sizes) <= _MOST_ROWS and len(sizes[0]) < _MOST_ROWS
-    return {"Images of each client in each cluster": sizes_table(summary)} if fits else {}
+    title = f"{summary.get('unit', 'image').capitalize()}s of each client in each cluster"
+    return {title: sizes_table(summary)} if fits else {}
 
 
 def _rounds(summary: Summary) -> str:

@@ -20,7 +20,7 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
         return {}
     rows = {}
     if sizes := summary.get("cluster_sizes"):
-        rows["images in each cluster"] = _in_words(sizes)
+        rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
         return rows | {"without labels": NOT_JUDGED}
     for key, (title, span) in MEASURES.items():

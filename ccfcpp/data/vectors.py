@@ -22,6 +22,8 @@ Pictures = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """Returns small images, uint8 `(channels, height, width)`, of some samples by their names."""
 Missing = Literal["refuse", "mean"]
 _NUMBERS_AT_A_TIME = 1 << 22
+_LARGEST = 1e150
+"""The square of a larger number is infinite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +146,17 @@ def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
 def check_finite(
     numbers: NDArray[np.floating], columns: tuple[str, ...], where: str, missing: Missing
 ) -> None:
-    """Refuse infinities, and NaN unless it stands for a missing value; a block at a time.
+    """Refuse numbers too large to square, and NaN unless a value is missing; a block at a time.
 
     Raises:
         UsageError: It names the first such value.
     """
-    rows = max(1, _NUMBERS_AT_A_TIME // numbers.shape[1])
+    rows, most = max(1, _NUMBERS_AT_A_TIME // numbers.shape[1]), np.finfo(numbers.dtype).max
     for start in range(0, len(numbers), rows):
         block = numbers[start : start + rows]
-        bad = ~np.isfinite(block) if missing == "refuse" else np.isinf(block)
+        bad = np.abs(block) > min(_LARGEST, float(most))
+        if missing == "refuse":
+            bad |= np.isnan(block)
         if not bad.any():
             continue
         row, column = np.argwhere(bad)[0]
@@ -162,5 +166,5 @@ def check_finite(
             mend = "fill in such values, or give --missing mean for the columns' pooled means"
         raise UsageError(
             f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
-            f"vectors must be finite: {mend}"
+            f"vectors must be finite, and below {_LARGEST:g}: {mend}"
         )

@@ -83,6 +83,7 @@ def test_missing_values_are_refused_or_left_to_be_filled_in(tmp_path: Path, cell
 FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "a string": ("a,b\n1,red\n", {}, r"line 2: column 'b' holds 'red', which is no number"),
     "an infinity": ("a,b\n1,2\n3,inf\n", {}, r"column 'b' holds inf in row 2"),
+    "a huge number": ("a,b\n1,2\n3,1e200\n", {}, r"column 'b' holds 1e\+200 in row 2, and vec"),
     "no such column": ("a,b\n1,2\n", {"label_column": "c"}, r"has no column 'c': it has 'a', 'b'"),
     "a short line": ("a,b\n1,2\n3\n", {}, r"line 3: 1 cells, but there are 2 columns"),
     "a long line": ("a,b\n1,2\n3,4,5\n", {}, r"line 3: 3 cells, but there are 2 columns"),
