@@ -30,8 +30,8 @@ class DescentState:
             step before.
         slopes: Pooled gradients at them, likewise.
         figures: What the last step reported, float64 scalars by name.
-        parts: The last part that each client had in each pooled sum, by ``part_of``; of clients
-            whose parts come one by one.
+        parts: The last part that each client had in each pooled sum, by ``part_of``, and in how
+            many steps it had one; of clients whose parts come one by one.
     """
 
     steps: int

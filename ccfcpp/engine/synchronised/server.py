@@ -25,6 +25,9 @@ from ccfcpp.engine.synchronised.tape import Plan
 from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
+_ALWAYS = torch.ones(2, dtype=torch.float64)
+"""The tally of a part that is about all of a client's images."""
+
 
 @dataclass(eq=False)
 class Trip(ServerWork[D, Known, Contribution]):
@@ -125,9 +128,14 @@ def _noted(
     for update in updates:
         if isinstance(update, Own):
             there.add(update.client)
-            # A client without an image in this step still has those that it showed before.
-            shown = {name: part for name, part in update.sums.items() if bool(part.any())}
-            parts |= {part_of(update.client, name): part for name, part in shown.items()}
+            for name, part in update.sums.items():
+                key, tally = part_of(update.client, name), _tally_of(update.client, name)
+                shows = bool(part.any())
+                step = torch.tensor([shows, 1], dtype=torch.float64)
+                parts[tally] = parts.get(tally, torch.zeros_like(step)) + step
+                # A client without an image in this step still has those that it showed before.
+                if shows:
+                    parts[key] = part
         else:
             merged = True
         yield widened(update)
@@ -140,6 +148,8 @@ def with_absent(
 ) -> dict[str, Tensor]:
     """Pooled sums with the last parts of absent clients, added by the clients' numbers.
 
+    A client that shows an image in one of ten steps adds a tenth of such a part.
+
     Args:
         sums: Over the clients that take part, by name.
         parts: By ``part_of``.
@@ -150,8 +160,14 @@ def with_absent(
     for client in (each for each in known if each not in there):
         for name in list(found):
             if (part := parts.get(part_of(client, name))) is not None:
-                found[name] = found[name] + part
+                shown, steps = parts.get(_tally_of(client, name), _ALWAYS).tolist()
+                found[name] = found[name] + shown / steps * part
     return found
+
+
+def _tally_of(client: int, name: str) -> str:
+    """The name of two numbers: of steps in which a client had a part, and in which it was there."""
+    return part_of(client, f"{name} in steps")
 
 
 def part_of(client: int, name: str) -> str:
