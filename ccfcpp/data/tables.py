@@ -248,8 +248,9 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     if not names:
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
     numbered = list(map(str, range(len(names))))
-    counts = names == numbered and len(names) >= _FEWEST_COUNTED
-    has_names = counts or names[1:] == numbered[:-1] or not all(map(_is_number, names))
+    after_index = not names[0].strip() and names[1:] == numbered[:-1]
+    counts = len(names) >= _FEWEST_COUNTED and (names == numbered or after_index)
+    has_names = counts or not all(map(_is_number, names))
     if has_names and (unnamed := [n for n, name in enumerate(names, 1) if not name.strip()]):
         raise UsageError(
             f"{path}: column {unnamed[0]} has no name, as an index that pandas has written: take "

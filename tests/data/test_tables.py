@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -
 
 @pytest.mark.parametrize(
     ("first", "names"),
-    [("0,1,2", ("0", "1", "2")), ("0,1,3", ()), ("0,1", ()), ("2019,2020,2021", ())],
+    [("0,1,2", ("0", "1", "2")), ("0,1,3", ()), ("0,1", ()), ("0", ()), ("2019,2020,2021", ())],
 )
 def test_a_first_line_that_counts_from_0_names_columns(
     first: str, names: tuple[str, ...], tmp_path: Path
@@ -124,6 +124,11 @@ def test_a_first_line_that_counts_from_0_names_columns(
     data = read_vectors(written(tmp_path / "x.csv", f"{first}\n{row}\n{row}\n"))
     assert isinstance(data, VectorData)
     assert (len(data), data.columns) == (2 if names else 3, names)
+
+
+def test_a_first_line_of_which_a_value_is_missing_is_a_row(tmp_path: Path) -> None:
+    data = read_vectors(written(tmp_path / "x.csv", ",0\n1,2\n"), missing="mean")
+    assert data.vectors.isnan().tolist() == [[True, False], [False, False]]
 
 
 def test_two_columns_of_one_name_are_refused_in_arrays_too(tmp_path: Path) -> None:
