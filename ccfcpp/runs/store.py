@@ -96,7 +96,8 @@ class History:
 
 def _digest(samples: Tensor) -> str:
     """A digest of the number of samples, their type and shape, and some of them."""
-    places = torch.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).round().long()
+    count = min(len(samples), _LOOKED_AT)
+    places = torch.linspace(0, len(samples) - 1, count, dtype=torch.float64).round().long()
     some = samples[places.to(samples.device)].cpu().contiguous()
     told = f"{samples.dtype} {tuple(samples.shape)}".encode()
     return hashlib.sha256(told + some.numpy().tobytes()).hexdigest()[:16]

@@ -132,7 +132,7 @@ def _noted(
                 key, tally = part_of(update.client, name), _tally_of(update.client, name)
                 shows = bool(part.any())
                 step = torch.tensor([shows, 1], dtype=torch.float64)
-                parts[tally] = parts.get(tally, torch.zeros_like(step)) + step
+                parts[tally] = parts.get(tally, torch.zeros_like(step)).cpu() + step
                 # A client without an image in this step still has those that it showed before.
                 if shows:
                     parts[key] = part
