@@ -399,6 +399,16 @@ def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
     assert "all runs together would cost its images" in report.refused[0][0]
 
 
+def round_that_says(noise: float | None, experiment: Any) -> Any:
+    """The report of a round of which the server says how much noise there is."""
+    told = experiment.deployed.spec.config
+    privacy = {**told["privacy"], "noise": noise}
+    experiment.deployed.spec = experiment.spec.model_copy(
+        update={"config": {**told, "privacy": privacy}}
+    )
+    return experiment.federation().run_round(first_state(experiment), 0)[1]
+
+
 @pytest.mark.parametrize("noise", [1e-6, None])
 def test_a_label_that_promises_more_than_the_noise_gives_is_no_promise(
     noise: float | None, tmp_path: Path
@@ -406,12 +416,7 @@ def test_a_label_that_promises_more_than_the_noise_gives_is_no_promise(
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
         worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
-    told = experiment.deployed.spec.config
-    privacy = {**told["privacy"], "noise": noise}
-    experiment.deployed.spec = experiment.spec.model_copy(
-        update={"config": {**told, "privacy": privacy}}
-    )
-    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    report = round_that_says(noise, experiment)
     assert report.refused.keys() == {0, 1, 2}
     assert ("does not say how much noise" if noise is None else "would cost its images") in (
         report.refused[0][0]
@@ -481,12 +486,7 @@ def test_noise_that_cannot_be_counted_is_refused_and_leaves_the_count_readable(
     noise: float, tmp_path: Path
 ) -> None:
     experiment, grid = started(tmp_path, **ENOUGH)
-    told = experiment.deployed.spec.config
-    privacy = {**told["privacy"], "noise": noise}
-    experiment.deployed.spec = experiment.spec.model_copy(
-        update={"config": {**told, "privacy": privacy}}
-    )
-    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    report = round_that_says(noise, experiment)
     assert report.refused.keys() == {0, 1, 2}
     assert f"privacy.noise = {noise:g} cannot be counted" in report.refused[0][0]
     for worker in grid.workers.values():
