@@ -167,9 +167,10 @@ class Model:
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
-        if lacking := [name for name in self.columns if name not in names]:
+        called = {str(name): name for name in names}
+        if lacking := [name for name in self.columns if name not in called]:
             raise UsageError(f"the data frame has no column {lacking[0]!r}, which the model needs")
-        return np.asarray(images[list(self.columns)])
+        return np.asarray(images[[called[name] for name in self.columns]])
 
     def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
         holder = self.holder(images)

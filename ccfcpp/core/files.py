@@ -1,6 +1,5 @@
 """Atomic writing of files, and locks."""
 
-import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,10 +88,13 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Lock a file within the context; gives whether no other process has locked it."""
-    with path.open("rb") as file:
+    import fcntl  # Other functions of this module work where there is none.
+
+    # For writing, which a lock on a network's file system asks for.
+    with path.open("rb+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             yield False
         else:
             yield True

@@ -18,9 +18,11 @@ VECTOR_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 
 IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
-    *(".gif", ".jp2"),
+    *(".gif", ".jp2", ".heic", ".heif", ".dcm", ".dicom"),
 )
-"""Usual suffixes of image files."""
+"""Suffixes of image files' names, in lower case."""
+_IMAGES_A_TABLE = 4
+"""A folder with more images for each table than these holds images."""
 
 _FOLDERS = "*", "*/*", "*/*/*"
 """Where images lie: in a folder, in those of classes or clients, and of the clients' classes."""
@@ -43,7 +45,7 @@ def kind_of(source: str) -> DataKind | None:
     try:
         if path.is_dir():
             tables = len(files_of(path))
-            return "vectors" if tables and not _has_more_images(path, tables) else "images"
+            return "vectors" if tables and not _has_many_images(path, tables) else "images"
         if path.is_file():
             return _kind_of_npz(path) if suffix == ".npz" else "images"
     except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
@@ -65,11 +67,16 @@ def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[
     )
 
 
-def _has_more_images(folder: Path, tables: int) -> bool:
-    """Return whether a folder has more images than tables: a table may describe its images."""
+def _has_many_images(folder: Path, tables: int) -> bool:
+    """Return whether there are many images for each table, which then describes them."""
     files = itertools.chain.from_iterable(map(folder.glob, _FOLDERS))
-    images = (file for file in files if file.suffix.lower() in IMAGE_SUFFIXES)
-    return next(itertools.islice(images, tables, None), None) is not None
+    # Runs have figures, and may lie beside their data.
+    images = (
+        file
+        for file in files
+        if file.suffix.lower() in IMAGE_SUFFIXES and file.parent.name != "figures"
+    )
+    return next(itertools.islice(images, _IMAGES_A_TABLE * tables, None), None) is not None
 
 
 def _kind_of_npz(path: Path) -> DataKind:

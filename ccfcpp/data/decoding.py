@@ -24,9 +24,7 @@ from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
 
-_HEIC = (".heic", ".heif")
-SUFFIXES = (*IMAGE_SUFFIXES, *_HEIC, *dicom.SUFFIXES)
-"""Suffixes of image files' names, in lower case."""
+SUFFIXES = IMAGE_SUFFIXES
 UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),
     *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),

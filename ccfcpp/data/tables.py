@@ -225,14 +225,13 @@ def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> 
         raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
     chosen = roles.chosen if are_names else ()
     if roles.missing == "mean":
-        lacking = [name for name in chosen if name not in names]
-        others = [name for name in names if name not in (*chosen, *roles.named)]
-        if lacking and others:
-            raise UsageError(
-                f"{path} has no column {lacking[0]!r}, and has {others[0]!r}, which the model does "
-                "not know: rename it, or take it out and let the mean stand for what is lacking"
-            )
-        chosen = tuple(name for name in chosen if name in names) or chosen
+        there = tuple(name for name in chosen if name in names)
+        # Columns that are written otherwise, or mostly absent, are no column that a file lacks.
+        written = {name.strip().casefold() for name in set(names) - set(chosen)}
+        if 2 * len(there) >= len(chosen) and not any(
+            name.strip().casefold() in written for name in set(chosen) - set(there)
+        ):
+            chosen = there
     for name in (*roles.named, *chosen):
         if name not in names:
             shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
@@ -251,7 +250,11 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     after_index = not names[0].strip() and names[1:] == numbered[:-1]
     counts = len(names) >= _FEWEST_COUNTED and (names == numbered or after_index)
     has_names = counts or not all(map(_is_number, names))
-    if has_names and (unnamed := [n for n, name in enumerate(names, 1) if not name.strip()]):
+    if (
+        has_names
+        and not roles.chosen
+        and (unnamed := [n for n, name in enumerate(names, 1) if not name.strip()])
+    ):
         raise UsageError(
             f"{path}: column {unnamed[0]} has no name, as an index that pandas has written: take "
             "it out (index=False), or give it a name"

@@ -66,8 +66,9 @@ def test_it_tells_each_round_where_that_is_asked_for(capsys: pytest.CaptureFixtu
     ]
 
 
-def test_there_are_centres_where_nobody_comes_to_the_last_round() -> None:
-    scan: Tree = {"steps": 12, "batch": 64}
+@pytest.mark.parametrize("overclustering", [1, 2])
+def test_there_are_centres_where_nobody_comes_to_the_last_round(overclustering: int) -> None:
+    scan: Tree = {"steps": 12, "batch": 64, "overclustering": overclustering, "mine_every": 5}
     model = FederatedClustering(
         n_clusters=4,
         method="fed-scan",
@@ -75,6 +76,14 @@ def test_there_are_centres_where_nobody_comes_to_the_last_round() -> None:
         settings={"availability": {"dropout_rate": 0.8}, "scan": scan},
     )
     model.fit(IMAGES, clients=np.arange(120) % 2)
+    assert model.cluster_centers_.shape[0] == 4
+
+
+def test_over_clusters_may_be_merged_in_the_last_round_alone() -> None:
+    scan: Tree = {"steps": 6, "batch": 64, "overclustering": 2}
+    own: Tree = {"availability": {"sample_fraction": 0.5}, "scan": scan}
+    model = FederatedClustering(n_clusters=4, method="fed-scan", settings=own)
+    model.fit(IMAGES, clients=np.arange(120) % 4)
     assert model.cluster_centers_.shape[0] == 4
 
 

@@ -5,6 +5,7 @@ import hashlib
 import shutil
 import threading
 import time
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -548,6 +549,24 @@ def test_a_key_whose_client_has_another_is_refused_too(
         if left:
             with place.client("clinic-2", echo):
                 assert place.node("clinic-2")
+
+
+def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
+    folder: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    roster = keys / "roster"
+    with opened(keys, tmp_path / "logs") as place:
+        (roster / "other.pub").symlink_to(tmp_path / "nowhere")
+        (roster / "clinic-2.pub").write_bytes((roster / "clinic-2.pub").read_bytes()[:9])
+        (roster / "clinic-3.pub").write_bytes((roster / "clinic-3.pub").read_bytes() + b"\r\n")
+        revoke("clinic-1", roster)
+        place.fleet.beat()
+        for name in NAMES:
+            own = read_key(folder / "clients" / f"{name}.key")
+            known = place.fleet.knows(b64encode(signing.Signing(own).public_key))
+            assert known == (name != "clinic-1")
 
 
 def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ccfcpp.deployment.keys.requests import (
     revoke,
     sign_request,
 )
-from ccfcpp.deployment.keys.roster import files_on, roster_keys
+from ccfcpp.deployment.keys.roster import names_on, roster_keys
 from tests.support.command import ccfcpp, succeeded
 
 SERVER = "server.example.org:9092"
@@ -98,7 +98,7 @@ def test_a_kit_that_would_not_work_is_not_made(
     with pytest.raises(UsageError, match=complaint):
         make_kit(keys, name, server, tmp_path / "out.zip", SECRET)
     assert not (tmp_path / "out.zip").exists()
-    assert files_on(keys / "roster").keys() == {"there"}
+    assert names_on(keys / "roster") == {"there"}
 
 
 def test_the_command_takes_the_passphrase_from_its_file(

@@ -112,6 +112,19 @@ def test_most_clients_say_what_the_samples_are(least: int | None) -> None:
     assert list(told.admitted()) == ["b", "c", "d"][: least or 3]
 
 
+def test_few_that_answer_first_do_not_decide_for_most() -> None:
+    names = tuple("abcdefghij")
+    told = Told(3, *names)
+    for name in names:
+        assert not told.is_complete
+        told.hear(name, **VECTORS | {"length": 3 if name in "ab" else 2})
+        if name == "e":
+            break
+    assert told.is_complete
+    assert list(told.admitted()) == ["c", "d", "e"]
+    assert any("most of them decide" in line for line in told.lines)
+
+
 def test_vectors_whose_columns_come_in_another_order_meet() -> None:
     told = Told(2)
     told.hear("a", **VECTORS, columns=("a", "b"))

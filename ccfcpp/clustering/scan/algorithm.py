@@ -166,7 +166,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         works = [*self.going_on(number, state), *self.training(number)]
         varies = self.problem.config.availability.varies and not self.problem.protected
         if number + (_TRIES if varies else 1) >= self.rounds:
-            works.append(FindCentres(self.config.latent))
+            works.append(FindCentres(self.config.latent, early=number + 1 < self.rounds))
         return works
 
     def going_on(self, number: int, state: ScanState) -> list[AnyServerWork]:

@@ -195,11 +195,17 @@ class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
     Attributes:
         latent: d.
         overclusters: m where each of them has a centre of its own; None where clusters have.
+        early: Whether it may be too early, and is left out where there are no clusters yet.
     """
 
     latent: int
     overclusters: int | None = None
+    early: bool = False
     exchange = CENTRES
+
+    def is_due(self, state: M) -> bool:
+        """Whether there are clusters, where it may be too early."""
+        return not self.early or (state.version > 0 and state.groups is not None)
 
     def broadcast(self, state: M) -> Snapshot:
         """The model."""

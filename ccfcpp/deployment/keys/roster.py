@@ -78,14 +78,24 @@ def public_file(name: str, key: PublicKey) -> bytes:
     return b"%s %s\n" % (text, name.encode())
 
 
-def files_on(folder: Path) -> dict[str, bytes]:
-    """Return the files of the clients on a roster by name, as they are.
+def names_on(folder: Path) -> set[str]:
+    """Return the names of the clients on a roster, without reading their keys.
 
     Raises:
         OSError: The roster cannot be read.
     """
-    files = [path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX)]
-    return {path.name.removesuffix(PUBLIC_SUFFIX): path.read_bytes() for path in files}
+    names = {path.name for path in folder.iterdir()}
+    return {name.removesuffix(PUBLIC_SUFFIX) for name in names if name.endswith(PUBLIC_SUFFIX)}
+
+
+def key_on(folder: Path, name: str) -> bytes:
+    """Return the public key of a client on a roster, as ``read_roster`` does.
+
+    Raises:
+        OSError: Its file cannot be read.
+        UsageError: It holds no such key.
+    """
+    return _as_pem(_read(folder / f"{name}{PUBLIC_SUFFIX}"))
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
@@ -95,12 +105,12 @@ def read_roster(folder: Path) -> dict[str, bytes]:
         The keys by name, in the order of names. Each is a PEM block of its
         ``SubjectPublicKeyInfo``, which is what Flower registers.
     """
-    return {
-        name: key.public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        for name, key in roster_keys(folder).items()
-    }
+    return {name: _as_pem(key) for name, key in roster_keys(folder).items()}
+
+
+def _as_pem(key: PublicKey) -> bytes:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_bytes(serialization.Encoding.PEM, form)
 
 
 def roster_keys(folder: Path) -> dict[str, PublicKey]:

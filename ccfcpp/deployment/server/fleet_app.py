@@ -118,9 +118,10 @@ class _Waiting:
         headers = dict(scope.get("headers", ()))
         try:
             key, signature = (headers[name.encode()] for name in _SIGNED_BY)
-            public = bytes_to_public_key(b64decode(key))
-            stamp = headers[TIMESTAMP_HEADER.encode()]
-            return self._fleet.knows(key) and verify_signature(public, stamp, b64decode(signature))
+            if not self._fleet.knows(key):
+                return False
+            public, stamp = bytes_to_public_key(b64decode(key)), headers[TIMESTAMP_HEADER.encode()]
+            return verify_signature(public, stamp, b64decode(signature))
         except (KeyError, ValueError):
             return False
 

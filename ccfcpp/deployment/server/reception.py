@@ -78,9 +78,11 @@ class Reception:
         except MessageError as error:
             self.refuse(name, str(error))
         else:
+            other = any(_kind(each) != _kind(facts) for each in self.found.values())
             self.found[name] = facts
             skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
-            self.say(name, f"{facts.samples:,} {facts.unit}s{skipped}")
+            unlike = "; not all clients hold this kind: most of them decide" if other else ""
+            self.say(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out."""
@@ -100,11 +102,12 @@ class Reception:
         """Leave out whose samples are not of the kind that most clients hold.
 
         Returns:
-            Whether there is one; of two that are as frequent, those that answer next decide.
+            Whether that can be told: while some have not answered, it is told by as many as the run
+            needs.
         """
         kinds = Counter(map(_kind, self.found.values()))
-        first = kinds.most_common(2)
-        if len(first) > len({count for _, count in first}) and self.waiting:
+        counts = sorted(kinds.values())
+        if self.waiting and (counts[-1] < self._wanted or counts[-1:] == counts[-2:-1]):
             return False
         usual = max(self.found.values(), key=lambda facts: kinds[_kind(facts)])
         for name, facts in list(self.found.items()):

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.certificates import is_sealed, read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.passphrases import passphrase_of
-from ccfcpp.deployment.keys.roster import files_on, read_roster
+from ccfcpp.deployment.keys.roster import key_on, names_on, read_roster
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
@@ -25,14 +26,14 @@ def open_server(
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
-    files, names, before = ServerKeys.of(keys), read_roster(roster), files_on(roster)
+    files, names = ServerKeys.of(keys), read_roster(roster)
     passphrase = None
     if is_sealed(files.key):
         passphrase = passphrase_of(files.key)
         read_key(files.key, passphrase)  # TLS would not say what is wrong with it
     # The path of a socket must be short, and its folder is for this user alone.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        fleet, behind = Fleet(names, lambda: _still(roster, before)), Path(place) / "fleet"
+        fleet, behind = Fleet(names, lambda: _still(roster, names)), Path(place) / "fleet"
         setting = GateSetting(host, port, files, behind, passphrase=passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
@@ -42,8 +43,16 @@ def open_server(
 
 
 def _still(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
-    """Return whose key is on the roster as it was; all where that cannot be told."""
+    """Return who is on the roster with the same key; of what cannot be read nothing is told."""
     try:
-        return {name for name, key in files_on(roster).items() if before.get(name) == key}
+        there = names_on(roster)
     except OSError:
         return before.keys()
+    return {n for n, key in before.items() if n in there and not _has_another(roster, n, key)}
+
+
+def _has_another(roster: Path, name: str, key: bytes) -> bool:
+    try:
+        return key_on(roster, name) != key
+    except (OSError, UsageError):
+        return False
