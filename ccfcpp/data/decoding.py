@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
 
-SUFFIXES = IMAGE_SUFFIXES
 UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),
     *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),

@@ -28,10 +28,11 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import archives
 from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.decoding import SUFFIXES, UNREAD, looks_like_image
+from ccfcpp.data.decoding import UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, check_classes
 from ccfcpp.data.reading import (
     Options,
@@ -48,7 +49,7 @@ from ccfcpp.data.walk import Walk, walk
 
 _SPLITS = ("train", "test")
 _LIST_SUFFIX = ".txt"
-_READ = (*SUFFIXES, *UNREAD, _LIST_SUFFIX)
+_READ = (*IMAGE_SUFFIXES, *UNREAD, _LIST_SUFFIX)
 _LAYOUT = ("labels", "classes", "owners", "owner_names", "test")
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import archives
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES
-from ccfcpp.data.decoding import SUFFIXES, UNREAD, looks_like_image
+from ccfcpp.data.decoding import UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.reading import Options, Reading, check_share, no_images, read_files, sizes_of
@@ -48,7 +49,7 @@ def embed_photos(path: Path, how: Options) -> VectorData:
 
 def thumbnails(path: Path, how: Options, names: Sequence[str]) -> Mapping[str, Tensor]:
     """Return small images of files of a folder or an archive, by their names."""
-    with archives.opened(path, (*SUFFIXES, *UNREAD), looks_like_image) as tree:
+    with archives.opened(path, (*IMAGE_SUFFIXES, *UNREAD), looks_like_image) as tree:
         found = walk(tree)
         by_name = {found.name(file): file for file in found.below(tree.root)}
         there = [name for name in names if name in by_name]
@@ -82,7 +83,7 @@ def _read(path: Path, how: Options) -> ImageData | VectorData:
 
 
 def _of_files(path: Path, how: Options) -> ImageData | VectorData:
-    with archives.opened(path, (*SUFFIXES, *UNREAD), looks_like_image) as tree:
+    with archives.opened(path, (*IMAGE_SUFFIXES, *UNREAD), looks_like_image) as tree:
         found = walk(tree)
         paths = list(found.below(tree.root))
         images, files = read_files(paths, [found.name(p) for p in paths], tree.source, how)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.core.tables import csv_bytes
 from ccfcpp.core.units import counted, shown
 from ccfcpp.data.bit_depth import Window
 from ccfcpp.data.decoding import (
     MOST_PIXELS,
-    SUFFIXES,
     UNREAD,
     Header,
     Source,
@@ -90,7 +90,7 @@ class FileFacts:
     @property
     def is_image(self) -> bool:
         """Whether its name or its content is that of an image."""
-        return self.header is not None or self.name.lower().endswith((*SUFFIXES, *UNREAD))
+        return self.header is not None or self.name.lower().endswith((*IMAGE_SUFFIXES, *UNREAD))
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
     images = [file for file in files if file.is_image]
     failed = [file for file in images if file.reason]
     if not images:
-        raise UsageError(f"{where} holds no image ({' '.join(SUFFIXES)})")
+        raise UsageError(f"{where} holds no image ({' '.join(IMAGE_SUFFIXES)})")
     # As decimal numbers: 0.29 times 100 is a little less than 29.
     allowed = max(1, math.floor(share * len(images) + 1e-9)) if share else 0
     if len(failed) <= allowed and len(failed) < len(images):

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data.archives import Tree
-from ccfcpp.data.decoding import HEAD, SUFFIXES, UNREAD, looks_like_image
+from ccfcpp.data.decoding import HEAD, UNREAD, looks_like_image
 
 
 @dataclass
@@ -62,4 +63,4 @@ def _look(found: Walk, folder: Path, above: list[Path]) -> None:
 
 def _is_image(tree: Tree, file: Path) -> bool:
     name = file.name.lower()
-    return name.endswith((*SUFFIXES, *UNREAD)) or looks_like_image(tree.head(file, HEAD))
+    return name.endswith((*IMAGE_SUFFIXES, *UNREAD)) or looks_like_image(tree.head(file, HEAD))

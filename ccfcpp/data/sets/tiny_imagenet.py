@@ -17,15 +17,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import archives
 from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.decoding import SUFFIXES
 from ccfcpp.data.reading import read_whole
 from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
 
 _BASE = "tiny-imagenet-200"
-_READ = (*SUFFIXES, ".txt")
+_READ = (*IMAGE_SUFFIXES, ".txt")
 _ORDER = "wnids.txt"
 _ANNOTATIONS = "val_annotations.txt"
 _WORDS = "words.txt"
@@ -169,7 +169,9 @@ def _lines(tree: Tree, file: Path) -> list[str]:
 
 
 def _images(tree: Tree, folder: Path) -> list[Path]:
-    return [file for file in _entries(tree, folder)[1] if file.name.lower().endswith(SUFFIXES)]
+    return [
+        file for file in _entries(tree, folder)[1] if file.name.lower().endswith(IMAGE_SUFFIXES)
+    ]
 
 
 def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
