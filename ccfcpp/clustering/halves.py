@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.blocks import assigned, blocks
+from ccfcpp.clustering.kmeans.blocks import blocks
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
+from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures

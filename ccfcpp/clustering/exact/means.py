@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MeansConfig
-from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned, squared_distances
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, squared_distances
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
@@ -27,6 +27,7 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
+from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums

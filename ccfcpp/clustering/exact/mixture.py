@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MixtureConfig
-from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
+from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
@@ -24,6 +24,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     large_enough,
     required_centroids,
 )
+from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.shallow.started import StartedBySums

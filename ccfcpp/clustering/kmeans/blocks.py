@@ -66,18 +66,6 @@ class SumBlocks(SummedWork[Message, Update]):
         """What a client tells of the sums over all its images; too few are not told."""
 
 
-def assigned(points: Tensor, centroids: Tensor) -> Tensor:
-    """The nearest centroid of each point of a block, int64 of shape (samples,).
-
-    Distances are by one matrix product, in the points' precision.
-    """
-    x, c = offsets(points, centroids)
-    scores = torch.addmm(c.square().sum(dim=1), x, c.T, alpha=-2)
-    if scores.device.type == "cpu":  # NumPy's argmin takes a quarter of the time.
-        return torch.from_numpy(scores.numpy().argmin(axis=1))
-    return scores.argmin(dim=1)
-
-
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
     """‖x − c‖² of a block of points, of shape (samples, k); what is rounding alone becomes 0."""
     x, c = offsets(points, centroids)

@@ -129,14 +129,23 @@ def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return points - mean.to(points), (centroids - mean).to(points)
 
 
-def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the nearest centroid of each point in Euclidean distance, int64 (samples,).
+def assigned(points: Tensor, centroids: Tensor) -> Tensor:
+    """The nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
 
-    Eq. (1) of the CCFC++ paper, for points (samples, dimensions) and centroids (k, dimensions).
+    Points are of shape (samples, dimensions), centroids of shape (k, dimensions). Distances are by
+    one matrix product, in the points' precision.
     """
     # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
-    x, c = offsets(points.to(centroids.dtype), centroids)
-    return (c.square().sum(dim=1) - 2 * x @ c.T).argmin(dim=1)
+    x, c = offsets(points, centroids)
+    scores = torch.addmm(c.square().sum(dim=1), x, c.T, alpha=-2).detach()
+    if scores.device.type == "cpu":  # NumPy's argmin takes a quarter of the time.
+        return torch.from_numpy(scores.numpy().argmin(axis=1))
+    return scores.argmin(dim=1)
+
+
+def nearest(points: Tensor, centroids: Tensor) -> Tensor:
+    """``assigned`` in the centroids' precision. Source: Eq. (1) of the CCFC++ paper."""
+    return assigned(points.to(centroids.dtype), centroids)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:

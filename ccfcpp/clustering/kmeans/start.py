@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem, most_to_least
-from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
+from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
@@ -28,6 +28,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     sums_by,
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
+from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
