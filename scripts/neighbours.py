@@ -6,6 +6,9 @@ that have its class, and the accuracy of a vote of 20. Labels serve these figure
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -15,6 +18,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.scan.neighbours import (
     DESCRIBE,
     FEATURES,
@@ -42,6 +46,10 @@ def main(
     images: Annotated[int, typer.Option(help="Drawn at random.")] = 18_000,
     clients: Annotated[int, typer.Option(help="Among which they are divided at random.")] = 3,
     atoms: Annotated[str, typer.Option(help="Sizes of the transform, with commas.")] = "1024",
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="The folder of a run on such images, for its latents. May be repeated."),
+    ] = None,
 ) -> None:
     """Print a line for each kind of features."""
     data = load(dataset)
@@ -59,6 +67,8 @@ def main(
         spent = time.monotonic() - began
         _line(f"transform, {number} atoms, alone", _ALONE, described, labels, spent, sent)
         _line(f"transform, {number} atoms", "transform", described, labels, spent, sent)
+    for folder in model or []:
+        _line(f"latents of {folder.name}", _ALONE, _of_run(folder, holders), labels)
 
 
 def _learnt(holders: Sequence[Client], atoms: int) -> tuple[list[Client], int]:
@@ -74,6 +84,13 @@ def _learnt(holders: Sequence[Client], atoms: int) -> tuple[list[Client], int]:
         total = work.local_sum(task, known, holders, Randomness(0))
         known, sent = lesson.learn(known, total, Randomness(0)), sent + size(pack(total))
     return [stage.holder(known, holder) for holder in holders], sent
+
+
+def _of_run(folder: Path, holders: Sequence[Client]) -> list[Client]:
+    """Holders that describe images by the latents of a finished run."""
+    made = load_model(folder)
+    latents = partial(made.algorithm.represent, made.delivery)
+    return [replace(each, scratch={DESCRIBE: partial(latents, each)}) for each in holders]
 
 
 def _line(
