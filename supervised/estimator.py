@@ -6,12 +6,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.estimator import FederatedEstimator, Names
+from ccfcpp.runs.estimator import FederatedEstimator, Names, plain
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator
@@ -56,11 +57,12 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: The arrays or the settings do not fit, or the method is a personal one.
         """
-        data = from_arrays("images", np.asarray(X), np.asarray(y), "X")
+        labels = plain(np.asarray(y))
+        data = from_arrays("images", np.asarray(X), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
         state, self.n_iter_ = experiment.trained(self.verbose)
-        self.classes_ = np.unique(y)
+        self.classes_ = np.unique(labels)
         self._config, self._model = experiment.config, state.model
         self._shape = tuple(data.images.shape[1:])
         return self
@@ -70,7 +72,9 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
         Raises:
             UsageError: The images differ in shape from those of ``fit``.
+            NotFittedError: There was no ``fit``.
         """
+        check_is_fitted(self)
         data = self._images(X, self._shape)
         device = choose_device(self._config.device)
         make_model = classifier_maker(self._config, self._shape, len(self.classes_))

@@ -67,7 +67,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         image_shape = tuple(self.data.images.shape[1:])
         make_model = classifier_maker(config, image_shape, len(self.data.classes))
         absent = sorted(set(numbers) - set(self.connected))
-        self.absent_names = [self._client_name(number) for number in absent]
+        self.absent_names = [self.client_name(number) for number in absent]
         self.clients = [self._client(number) for number in self.connected]
         self.test_sets = self._test_sets(test) if tested else []
         self.algorithm = FederatedClassification(
@@ -90,9 +90,9 @@ class ClassificationExperiment(Experiment[ServerState]):
         return ClassificationExperiment(self.config, self.data, tested=tested, number=number)
 
     def _client(self, number: int) -> Client:
-        return Client(number, self._client_name(number), *self._samples(self.parts[number]))
+        return Client(number, self.client_name(number), *self._samples(self.parts[number]))
 
-    def _client_name(self, number: int) -> str:
+    def client_name(self, number: int) -> str:
         """What a client is called: its domain's name, or its number."""
         return self.data.owner_names[number] if self._by_domain else f"client {number}"
 

@@ -8,9 +8,10 @@ round, steps of Lloyd's k-means move the centroids of the latents. Only sums lea
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
@@ -19,7 +20,13 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembe
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.clustering.scan.views import Views
-from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Positive, Section
+from ccfcpp.core.config import (
+    AffineViewsConfig,
+    IntensityViewsConfig,
+    Positive,
+    PositiveNumber,
+    Section,
+)
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -37,9 +44,9 @@ class ContrastiveConfig(Section):
     rounds: Positive = 12
     steps: Positive = 10
     """Steps of a round."""
-    batch: Positive = 256
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 256
     """Images of all clients that take part in a step."""
-    learning_rate: float = 2e-3
+    learning_rate: PositiveNumber = 2e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
     lloyd_steps: Positive = 2
     """Steps of Lloyd's k-means in a round."""

@@ -102,6 +102,7 @@ class Prepared(ClusteringAlgorithm[Any]):
         self.scored_every = inner.scored_every
         self.by_angle = inner.by_angle
         self.by_pixels = inner.by_pixels
+        self.by_model = inner.by_model
 
     def initial_state(self, randomness: Randomness) -> Any:
         """The state in which the system begins; nothing is learnt."""

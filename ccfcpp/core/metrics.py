@@ -126,7 +126,7 @@ def tail_share(singular_values: Tensor) -> float:
     total = singular_values.sum()
     if total == 0:
         return 0.0
-    return float(singular_values[-(len(singular_values) // 2) :].sum() / total)
+    return float(singular_values.flip(0)[: len(singular_values) // 2].sum() / total)
 
 
 def effective_rank(singular_values: Tensor) -> float:

@@ -223,12 +223,11 @@ def _opened(
 ) -> _Known:
     refuse_program(values_of(config).get("data.encoder"), [encoder])
     experiment = _experiment(_here(config, data_root, _recorded_root(folder), encoder))
-    names = {client.id: client.name for client in experiment.clients}
     return _Known(
         experiment=experiment,
-        clients={n: names.get(n, f"client {n}") for n in range(len(experiment.parts))},
+        clients={n: experiment.client_name(n) for n in range(len(experiment.parts))},
         sizes=list(map(len, experiment.parts)),
-        connected=frozenset(names),
+        connected=frozenset(client.id for client in experiment.clients),
         holdings=_holdings(experiment),
         snapshot=_as_recorded(experiment.last_snapshot(folder), folder),
     )

@@ -99,12 +99,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
         config = pipeline.resolved(Given.of(settings).above(fixed), suited)
-        names = np.zeros(len(data), int) if clients is None else _plain(np.asarray(clients))
+        names = np.zeros(len(data), int) if clients is None else plain(np.asarray(clients))
         owners, owner_names = index_names(names, len(data), "fit", "clients", data.unit)
         return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
 
 
-def _plain(names: NDArray[Any]) -> NDArray[Any]:
+def plain(names: NDArray[Any]) -> NDArray[Any]:
     """Return strings in an array of Python objects, as pandas has them, as an array of strings."""
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         return names.astype(str)

@@ -83,7 +83,7 @@ def test_an_imbalance_is_a_ratio_from_1_on(ratio: float) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "images", "fewest", "most"),
-    [("auto", 100, 2, 5), ("auto", 1700, 2, 30), ("5-12", 60, 5, 12)],
+    [("auto", 100, 2, 5), (" auto", 1700, 2, 30), ("5-12", 60, 5, 12)],
 )
 def test_a_number_that_is_to_be_found_has_bounds(
     asked: str, images: int, fewest: int, most: int

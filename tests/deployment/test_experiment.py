@@ -69,6 +69,24 @@ def run(experiment: DeployedExperiment, path: Path) -> dict[str, Any]:
     return experiment.run(RunFolder.create(path, experiment.config))
 
 
+def test_a_client_builds_its_side_again_where_the_server_goes_back(tmp_path: Path) -> None:
+    """A server that was stopped after its last checkpoint may send another model of a version."""
+    config = tiny("fed-scan", {"clusters": 3, "device": "cpu"})
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    worker = grid.workers["client 1"]
+    read, loads = worker.load, list[RunSpec]()
+    worker.load = lambda spec: loads.append(spec) or read(spec)  # type: ignore[func-returns-value]
+    federation = experiment_on(grid, config).federation()
+    state: Any = federation.algorithm.initial_state(federation.randomness)
+    before = len(loads)
+    first, _ = federation.run_round(state, 0)
+    second, _ = federation.run_round(first, 1)
+    assert len(loads) == before + 1
+    federation.run_round(first, 1)
+    federation.run_round(second, 2)
+    assert len(loads) == before + 2
+
+
 @pytest.mark.parametrize("method", ["ffcm-km", "ccfc", "fed-scan"])
 def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Path) -> None:
     clients = labelled_clients(40, 30, 20)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 
 from ccfcpp.core.errors import UsageError
 from supervised import CLASSIFIERS, FederatedClassifier
@@ -75,6 +76,8 @@ def test_it_takes_every_method_with_one_model(method: str) -> None:
 
 def test_what_does_not_fit_is_one_line() -> None:
     model = small()
+    with pytest.raises(NotFittedError):
+        model.predict(IMAGES)
     for images, labels, clients, complaint in (
         (IMAGES / 255, LABELS, CLIENTS, "must be uint8"),
         (IMAGES, LABELS[:5], CLIENTS, "one for each image"),
@@ -89,3 +92,10 @@ def test_what_does_not_fit_is_one_line() -> None:
     fitted = model.fit(IMAGES, LABELS, clients=CLIENTS)
     with pytest.raises(UsageError, match="do not fit the model"):
         fitted.predict(np.zeros((2, 28, 28), np.uint8))
+
+
+def test_labels_may_be_strings_as_python_has_them() -> None:
+    model = small().fit(IMAGES, LABELS.astype(object), clients=CLIENTS)
+    assert model.classes_.tolist() == list("abcdefghij")
+    same = small().fit(IMAGES, LABELS, clients=CLIENTS).predict(IMAGES[:9])
+    assert np.array_equal(model.predict(IMAGES[:9]), same)

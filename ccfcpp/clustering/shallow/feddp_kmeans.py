@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
@@ -240,10 +240,7 @@ class MoveCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
             before, frame = state.sums_in.coordinates(frame.places(before)), state.sums_in
-        total = added_up(updates)
-        counts = total.counts.unsqueeze(1)
-        means = total.sums / torch.where(counts > 0, counts, 1)
-        after = torch.where(counts > 0, means, before)
+        after = cluster_means(updates, before, least=torch.finfo(torch.float64).tiny)
         moved = float((after - before).abs().max())
         return replace(state, sums_in=None).at(frame, after, moved), {"moved": moved}
 

@@ -259,13 +259,16 @@ class Worker:
     def _activate(self, request: Request) -> "_ActiveRun":
         """Return the client's side of the run, built again if the run is another one."""
         active = self._active
-        if active is None or active.of != (request.run, request.spec, request.client):
+        now = request.round, request.index
+        # A server that goes on from a checkpoint may send another model of a version seen before.
+        if active is None or not active.is_of(request) or now < active.reached:
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
             self.rules.check_samples(len(run.images))
             guard = self._guard(request)
             active = self._active = _ActiveRun(request, run, self.rules, guard)
+        active.reached = now
         return active
 
     def _load(self, spec: RunSpec) -> AnyData:
@@ -300,20 +303,30 @@ class Tally:
 
 
 class _ActiveRun:
-    """All that a client has built for a run."""
+    """All that a client has built for a run.
+
+    Attributes:
+        reached: The round and the place in it of the last request.
+    """
+
+    reached = -1, -1
 
     def __init__(
         self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
     ) -> None:
         _check_shape(run)
         run.prepare()
-        self.of = request.run, request.spec, request.client
+        self._of = request.run, request.spec, request.client
         self.run = run
         self.client: Client = run.client(request.client)
         self.works: dict[str, ClientWork[object, object]] = dict(
             run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
+
+    def is_of(self, request: Request) -> bool:
+        """Whether a request is of this run."""
+        return self._of == (request.run, request.spec, request.client)
 
 
 def _check_shape(run: ClientRun[object]) -> None:

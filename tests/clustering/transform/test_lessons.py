@@ -219,6 +219,14 @@ def test_absent_clients_parts_count_on_as_without_the_transform() -> None:
     assert first.attributed(Contribution(), [2]) == Own(client=2)
 
 
+def test_models_are_described_as_without_the_transform() -> None:
+    config = tiny("ccfc++", TREE, {"training": {"pretraining": "neighbours"}})
+    algorithm = algorithm_of(config)
+    assert isinstance(algorithm, Prepared)
+    assert algorithm.by_model is not None
+    assert algorithm.by_model == algorithm.inner.by_model
+
+
 def test_small_images_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 8 pixels a side, and these have 7 by 12"):
         made(Problem(config_of(), (1, 7, 12), 3, CPU, 20))
