@@ -28,7 +28,6 @@ from ccfcpp.clustering.scan.neighbours import (
 from ccfcpp.clustering.transform.lessons import transform_stage
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.images import random_part
 from ccfcpp.data.sources import load
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -54,7 +53,9 @@ def main(
     """Print a line for each kind of features."""
     data = load(dataset)
     assert data.labels is not None
-    chosen = random_part(torch.arange(len(data)), images, Randomness(0).generator("neighbours"))
+    # Not in their order, in which the classes may come one after the other.
+    generator = Randomness(0).generator("neighbours")
+    chosen = torch.randperm(len(data), generator=generator)[:images]
     shown, labels = data.images[chosen], data.labels[chosen]
     holders = [Client(n, f"client {n}", part) for n, part in enumerate(shown.chunk(clients))]
     print("| features | 1 | 5 | 10 | 20 | 50 | vote | seconds | MB up a client |")

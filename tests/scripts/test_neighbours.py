@@ -14,8 +14,9 @@ def test_a_line_for_each_kind_of_features(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     digits = load_digits()
-    images = (digits.images[:300] * 15).astype(np.uint8)
-    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target[:300])
+    order = digits.target[:300].argsort()
+    images = (digits.images[order] * 15).astype(np.uint8)
+    np.savez(tmp_path / "digits.npz", images=images, labels=digits.target[order])
     run = tmp_path / "a run"
     data = {"dataset": str(tmp_path / "digits.npz"), "clusters": 10}
     ccfcpp.run({"method": "fed-km", **data, "partition.clients": 3}, out=run)

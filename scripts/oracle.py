@@ -1,0 +1,74 @@
+"""Fed-SCAN with neighbours of the true class: ``python -m scripts.oracle cifar10_jpeg.tar.gz``.
+
+What such a run lacks is the network's and its steps' part; what a usual one lacks beside it is the
+neighbours'. Labels choose neighbours here, so that no score of this script is one of clustering.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+from unittest import mock
+
+import torch
+import typer
+from torch import Tensor
+
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.clustering.scan.clients import Pairs
+from ccfcpp.core.config_layers import read_configs
+from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.runs.given import Given, as_tree
+
+
+def main(
+    dataset: Annotated[str, typer.Argument(help="A data set's name or path, with labels.")],
+    images: Annotated[int, typer.Option(help="Drawn at random.")] = 20_000,
+    steps: Annotated[int, typer.Option(help="Of Fed-SCAN.")] = 150,
+    p: Annotated[float, typer.Option(help="How much clients differ.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
+    config: Annotated[Path, typer.Option(help="A preset, or a file.")] = Path("cluster/cifar10"),
+) -> None:
+    """Print the scores with the usual neighbours, and with those of the true class."""
+    values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
+    settings = as_tree({**values, "data.images": images, "scan.steps": steps})
+    files = tuple(read_configs([config]))
+    experiment = CLUSTERING.make(CLUSTERING.resolved(Given(files, settings)))
+    assert isinstance(experiment, ClusteringExperiment)
+    print(f"usual neighbours: {_scores(experiment)}")
+    with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
+        print(f"neighbours of the true class: {_scores(experiment)}")
+
+
+def _labels(experiment: ClusteringExperiment) -> Tensor:
+    assert experiment.data.labels is not None
+    return experiment.data.labels.cpu()
+
+
+def _scores(experiment: ClusteringExperiment) -> str:
+    state, _ = experiment.trained()
+    found = clustering_scores(_labels(experiment).numpy(), experiment.assignments(state).numpy())
+    return f"NMI {found['nmi']:.4f}, Kappa {found['kappa']:.4f}"
+
+
+def _of_classes(experiment: ClusteringExperiment) -> Callable[[Pairs, object, Client], None]:
+    """Let a client remember images at random of each image's class as its neighbours."""
+    labels = [_labels(experiment)[part] for part in experiment.parts]
+
+    def find(pairs: Pairs, known: object, client: Client) -> None:
+        own, count = labels[client.id], pairs.config.neighbours
+        generator = Randomness(client.id).generator("oracle")
+        found = torch.empty(len(own), count, dtype=torch.int32)
+        for kind in own.unique():
+            of_kind = torch.nonzero(own == kind).flatten()
+            drawn = torch.randint(len(of_kind), (len(of_kind), count), generator=generator)
+            found[of_kind] = of_kind[drawn].int()
+        client.memory = {"neighbours": found}
+
+    return find
+
+
+if __name__ == "__main__":
+    typer.run(main)
