@@ -35,8 +35,7 @@ def main(
     values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
     settings = as_tree({**values, "data.images": images, "scan.steps": steps})
     files = tuple(read_configs([config]))
-    experiment = CLUSTERING.make(CLUSTERING.resolved(Given(files, settings)))
-    assert isinstance(experiment, ClusteringExperiment)
+    experiment = ClusteringExperiment(CLUSTERING.resolved(Given(files, settings)))
     print(f"usual neighbours: {_scores(experiment)}")
     with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
         print(f"neighbours of the true class: {_scores(experiment)}")
@@ -61,7 +60,7 @@ def _of_classes(experiment: ClusteringExperiment) -> Callable[[Pairs, object, Cl
         own, count = labels[client.id], pairs.config.neighbours
         generator = Randomness(client.id).generator("oracle")
         found = torch.empty(len(own), count, dtype=torch.int32)
-        for kind in own.unique():
+        for kind in set(own.tolist()):
             of_kind = torch.nonzero(own == kind).flatten()
             drawn = torch.randint(len(of_kind), (len(of_kind), count), generator=generator)
             found[of_kind] = of_kind[drawn].int()
