@@ -245,8 +245,9 @@ class RunConfig(Section):
     seed: int = 0
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive | None = None
-    """Score the global model after each so many rounds. None: after each round, and in Fed-SCAN's
-    steps where neighbours are found anew, and after the last."""
+    """Score the global model after each so many rounds; classification also after the last. None:
+    after each round, but in Fed-SCAN's steps where neighbours are found again, and after the
+    last."""
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
     """Log the rounds for one of these, too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()

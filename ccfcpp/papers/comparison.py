@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
+from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
@@ -26,11 +27,7 @@ from ccfcpp.runs.tables import (
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
 """Against the classes, where the images have labels."""
-JUDGED = {
-    "silhouette": "silhouette",
-    "davies_bouldin": "Davies-Bouldin",
-    "stability": "stability between halves",
-}
+JUDGED = {key: title for key, (title, _) in MEASURES.items()}
 """Without labels; of Davies-Bouldin less is better."""
 _LESS_IS_BETTER = ("davies_bouldin",)
 _PUBLISHED = ("nmi", "kappa")

@@ -50,7 +50,7 @@ TINY_SCAN = (
     *assigned("scan.batch=20", "scan.neighbours=3", "scan.mine_every=4"),
     *assigned("scan.steps=12", "scan.steps_per_round=3"),
 )
-"""The same of Fed-SCAN. In the middle of a round neighbours are found anew."""
+"""The same of Fed-SCAN. In the middle of a round neighbours are found again."""
 
 
 @dataclass

@@ -108,7 +108,7 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
         )
     )  # fmt: skip
     assert reached == pytest.approx(best, rel=0.02)
-    # After steps 8 and 16, where neighbours are found anew, and in the end.
+    # After steps 8 and 16, where neighbours are found again, and in the end.
     names = [
         [work.exchange.name for work in algorithm.exchanges(number, start)]
         for number in range(algorithm.rounds)
