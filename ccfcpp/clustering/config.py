@@ -36,9 +36,11 @@ _SAMPLES_EACH = 20
 
 def _clusters(value: object) -> object:
     """A number, a range or ``auto``, as it is written."""
+    if value is None:
+        return None
     text = str(value).strip()
-    if value is None or text == AUTO:
-        return value if value is None else text
+    if text == AUTO:
+        return text
     if re.fullmatch("0*[1-9][0-9]{0,5}", text):
         return int(text)
     if found := re.fullmatch("([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text):

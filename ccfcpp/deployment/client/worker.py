@@ -309,13 +309,12 @@ class _ActiveRun:
         reached: The round and the place in it of the last request.
     """
 
-    reached = -1, -1
-
     def __init__(
         self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
     ) -> None:
         _check_shape(run)
         run.prepare()
+        self.reached = -1, -1
         self._of = request.run, request.spec, request.client
         self.run = run
         self.client: Client = run.client(request.client)
