@@ -27,6 +27,7 @@ class Problem:
         fewest: The least that k may be, where it is to be found; 0 where it is known.
         grows: Whether there may be clients that come later, with clusters of their own.
         protected: Whether nobody's part of a sum is known.
+        noisy: Whether noise is added to sums, so that each exchange takes a part of the budget.
     """
 
     config: MethodConfig
@@ -37,6 +38,7 @@ class Problem:
     fewest: int = 0
     grows: bool = False
     protected: bool = False
+    noisy: bool = False
 
     @property
     def has_vectors(self) -> bool:

@@ -104,6 +104,7 @@ class ClusteringExperiment(Experiment[Any]):
             config.fewest_clusters,
             config.grows,
             config.privacy.is_on,
+            config.privacy.level != "none",
         )
         self.algorithm = made(self.problem)
         self.check()

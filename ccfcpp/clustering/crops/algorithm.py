@@ -4,7 +4,7 @@ Both halves are sums over all clients, so that the result is that of all images 
 every partition. The second half is Fed-KM on the latents.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Figures
@@ -58,11 +59,36 @@ class Encoder:
 
 
 class CropLatents(Latents[CropEncoder]):
-    """Latents of whole images, by their crops."""
+    """Latents of whole images, by their crops.
+
+    Crops are changed in colour as in a step, since latents still tell colours: each crop of an
+    image by changes of its own, which are the same for all images, clients and runs.
+
+    Args:
+        encoder: Makes the encoder.
+        device: Where it computes.
+        crops: Crops of an image.
+        intensity: The largest changes.
+    """
+
+    def __init__(
+        self,
+        encoder: Callable[[], CropEncoder],
+        device: torch.device,
+        crops: int,
+        intensity: IntensityViewsConfig,
+    ) -> None:
+        super().__init__(encoder, device)
+        self.draws = draw_intensity(crops, torch.Generator().manual_seed(0))
+        self.intensity = intensity
 
     def described(self, network: CropEncoder, images: Tensor) -> Tensor:
         """Directions of the means over crops."""
-        return network.described(images)
+        return network.described(images, self._changed)
+
+    def _changed(self, place: int, crops: Tensor) -> Tensor:
+        draws = self.draws[:, place : place + 1].expand(-1, len(crops))
+        return render_intensity(crops, draws, self.intensity)
 
 
 class FedEmp(Prepared):
@@ -80,7 +106,10 @@ class FedEmp(Prepared):
         precision = rounding(problem.config.compute.precision, problem.device)
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
-        self.space = CropLatents(self.make_encoder, problem.device)
+        self.intensity = problem.config.section(IntensityViewsConfig)
+        self.space = CropLatents(
+            self.make_encoder, problem.device, self.config.grid**2, self.intensity
+        )
         mean = MeanLatent(Encoder, self.config.latent, self.space.latents)
         super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard))
         self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)
@@ -145,10 +174,8 @@ class FedEmp(Prepared):
     def client_side(self, crew: Crew) -> ClientSide:
         """Steps on crops, and sums of latents."""
         side = super().client_side(crew)
-        intensity = self.problem.config.section(IntensityViewsConfig)
-        batches = CropBatches(
-            self.config, Crops(intensity, self.config.flip_probability), self.space
-        )
+        crops = Crops(self.intensity, self.config.flip_probability)
+        batches = CropBatches(self.config, crops, self.space)
         steps = self.descent.works(batches, crew.bounding, crew.least)
         works = {**side.works, **{work.exchange.name: work for work in steps}}
         return ClientSide(works, side.cohort)

@@ -1,6 +1,7 @@
 """The encoder of Fed-EMP. Nothing in it couples images, and it takes images of any size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -68,14 +69,19 @@ class CropEncoder(nn.Module):
         x = rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
-    def described(self, images: Tensor) -> Tensor:
-        """The direction of the mean over a grid of crops that cover the image: (batch, latent)."""
+    def described(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """The direction of the mean over a grid of crops that cover the image: (batch, latent).
+
+        Args:
+            images: Of shape (batch, channels, height, width).
+            change: Maps a crop's place in the grid and the crops of all images there to crops.
+        """
         height, width = images.shape[2:]
         side = crop_side(height, width)
+        corners = product(_starts(height, side, self.grid), _starts(width, side, self.grid))
         total = sum(
-            self(images[:, :, top : top + side, left : left + side])
-            for top in _starts(height, side, self.grid)
-            for left in _starts(width, side, self.grid)
+            self(change(place, images[:, :, top : top + side, left : left + side]))
+            for place, (top, left) in enumerate(corners)
         )
         assert isinstance(total, Tensor)
         return F.normalize(total, dim=1)

@@ -28,7 +28,7 @@ from ccfcpp.clustering.kmeans.centroids import (
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.kmeans.start import start_sums
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
@@ -153,7 +153,7 @@ class ExactMeans(StartedBySums[CentroidState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.exact_points
-        return ClientSide.of(SumCells(crew, points), SumWeighted(crew, points, self.weights))
+        return ClientSide.of(*start_sums(crew, points), SumWeighted(crew, points, self.weights))
 
     def has_converged(self, state: CentroidState) -> bool:
         """Whether the centroids have moved no further than the tolerance."""

@@ -30,6 +30,14 @@ class Codebook:
         """Centroids, float64 of shape (at most ``clusters``, d): the best of ten k-means."""
         return codebook_kmeans(self.cells, self.counts, clusters, seed)
 
+    def starts(self, clusters: int, seed: int, count: int) -> Tensor:
+        """Centroids of several k-means, float64 of shape (count, ``clusters``, d); more cells."""
+        found = [
+            codebook_kmeans(self.cells, self.counts, clusters, seed + number, restarts=1)
+            for number in range(count)
+        ]
+        return torch.stack(found)
+
     def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
         """How well so many clusters are apart: the mean simplified silhouette of all points.
 
@@ -78,14 +86,17 @@ def split(book: Codebook, most: int, generator: torch.Generator) -> Tensor:
     return torch.cat([cells[whole], cells[order] - shift, cells[order] + shift])
 
 
-def codebook_kmeans(cells: Tensor, counts: Tensor, clusters: int, seed: int) -> Tensor:
-    """Centroids of a codebook, float64 of shape (at most k, d): the best of ten k-means.
+def codebook_kmeans(
+    cells: Tensor, counts: Tensor, clusters: int, seed: int, restarts: int = _RESTARTS
+) -> Tensor:
+    """Centroids of a codebook, float64 of shape (at most k, d): the best of several k-means.
 
     Args:
         cells: Of shape (m, d).
         counts: The weight of each, (m,).
         clusters: k.
         seed: Of the draws.
+        restarts: Number of k-means.
     """
     if len(cells) <= clusters:
         return cells
@@ -93,6 +104,6 @@ def codebook_kmeans(cells: Tensor, counts: Tensor, clusters: int, seed: int) -> 
     # k-means++ seeds by the points' weights.
     from sklearn.cluster import KMeans
 
-    found = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32)
+    found = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)
     found.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
     return torch.from_numpy(found.cluster_centers_).to(cells)

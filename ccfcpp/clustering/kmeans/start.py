@@ -6,13 +6,13 @@ Transactions on Communications 1980) do: the cells with the largest scatter are 
 clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
 means over all clients' points, of five of them and more on average. k-means++ (Arthur and
 Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points, and the
-best of several k-means of the codebook is where k-means of the points begins.
+k-means of the codebook is a start. Several of them are tried (``trials``).
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,8 +29,10 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.trials import STARTS, SumTrials, trial_works
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, Figures, Images
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 
@@ -45,6 +47,8 @@ class Starting(Protocol):
     def centroids(self) -> Tensor | None: ...  # noqa: D102
     @property
     def cells(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def trials(self) -> Tensor | None: ...  # noqa: D102
     @property
     def evidence(self) -> Tensor | None: ...  # noqa: D102
 
@@ -128,6 +132,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         most: Cells of the whole codebook.
         splits: Whether cells are split then.
         ends: Whether the codebook is whole then, so that centroids are found.
+        starts: How many starts to find; 1 is where k-means begins.
     """
 
     clusters: int
@@ -136,6 +141,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
     most: int
     splits: bool
     ends: bool
+    starts: int
     exchange = START
 
     def broadcast(self, state: S) -> Cells:
@@ -174,21 +180,36 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
 
     def _ended(self, state: S, book: Codebook, seed: int) -> S:
         """The centroids; and what speaks for each number of them, where it is to be found."""
-        if not self.fewest:
-            return changed(state, centroids=book.kmeans(self.clusters, seed), cells=None)
-        evidence = book.evidence(self.fewest, self.clusters, seed)
-        clusters = most_to_least(evidence, self.fewest)[0]
-        centroids = book.kmeans(clusters, seed)
-        return changed(state, centroids=centroids, cells=None, evidence=evidence)
+        evidence, clusters = None, self.clusters
+        if self.fewest:
+            evidence = book.evidence(self.fewest, self.clusters, seed)
+            clusters = most_to_least(evidence, self.fewest)[0]
+        known = changed(state, cells=None, evidence=evidence)
+        if self.starts == 1 or len(book.cells) <= clusters:
+            return changed(known, centroids=book.kmeans(clusters, seed))
+        return changed(known, trials=book.starts(clusters, seed, self.starts))
 
 
-def start_works(problem: Problem, dimensions: int) -> list[GrowCodebook[Any]]:
-    """The server's work until there are centroids: a mean, then two exchanges for each doubling."""
+def start_sums(crew: Crew, points: Callable[[Tensor], Tensor]) -> "list[AnyClientWork]":
+    """The clients' half of the start; ``points`` maps images or vectors to points."""
+    trials = [SumTrials(crew, points)] if crew.bounding is None else []
+    return [SumCells(crew, points), *trials]
+
+
+def start_works(problem: Problem, dimensions: int) -> list[AnyServerWork]:
+    """The server's work until there are centroids: a mean, two exchanges for each doubling, trials.
+
+    Where noise protects samples there is one start, since each trial takes a part of the budget.
+    """
     clusters, samples = problem.clusters, problem.samples
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
-    return [
-        GrowCodebook(clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last)
+    starts = 1 if problem.noisy else STARTS
+    growth: list[AnyServerWork] = [
+        GrowCodebook(
+            clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts
+        )
         for number in range(last + 1)
     ]
+    return growth if problem.noisy else growth + trial_works()

@@ -29,12 +29,14 @@ class CentroidState:
         centroids: Global centroids of shape (at most k, pixels); None before the first ones.
         moved: Distance that they moved in the last round; None before the second round.
         cells: While a start is looked for: the codebook's cells (``kmeans.start``).
+        trials: While starts are tried: the centroids of each (``kmeans.trials``).
         evidence: Where k is to be found: how much speaks for each number that it may be.
     """
 
     centroids: Tensor | None = None
     moved: float | None = None
     cells: Tensor | None = None
+    trials: Tensor | None = None
     evidence: Tensor | None = None
 
 

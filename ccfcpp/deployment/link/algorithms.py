@@ -49,7 +49,8 @@ def counts_exchange(
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
     """Return the problem of clustering that a run describes."""
-    rest = config.fewest_clusters, config.grows, config.privacy.is_on
+    noisy = config.privacy.level != "none"
+    rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)
 
 

@@ -1,0 +1,156 @@
+"""Several starts of k-means side by side, of which the best goes on, by sums over all clients.
+
+Where k-means ends depends on where it begins. So several starts move for some steps, all of them in
+one exchange, and the one with the least squared error goes on. Clients send what they send in any
+step of k-means, once for each start: the error needs nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.blocks import SumBlocks
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    SumsWork,
+    cluster_means,
+    cluster_sums,
+    large_enough,
+)
+from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import added_up, changed, pack
+
+STARTS = 10
+STEPS = 15
+_ALIKE = 1e-6
+
+
+class Trying(Protocol):
+    """A state that tries starts: a dataclass with these fields."""
+
+    @property
+    def centroids(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def trials(self) -> Tensor | None: ...  # noqa: D102
+
+
+S = TypeVar("S", bound=Trying)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The centroids of each start: float64 of shape (starts, k, d)."""
+
+    trials: Tensor
+
+
+TRIALS = Exchange(
+    "trials", Trials, ClusterSums, PARTS, images="an image is in the sums of each start"
+)
+
+
+@dataclass(frozen=True)
+class SumTrials(SumBlocks[Trials, ClusterSums]):
+    """The clients' half: sums and counts of each start's clusters, one start after another.
+
+    Attributes:
+        points: Maps images or vectors to points, of shape (samples, d).
+    """
+
+    points: Callable[[Tensor], Tensor]
+    exchange = TRIALS
+
+    def width(self, message: Trials, row: int) -> int:
+        """A distance to each centroid of a start."""
+        return message.trials.shape[1]
+
+    def block(self, message: Trials, images: Tensor) -> ClusterSums:
+        """Assign points to the nearest centroid of each start, and add them up."""
+        points = self.points(images)
+        each = [
+            cluster_sums(points, assigned(points, trial), len(trial), TRIALS, None, least=0)
+            for trial in message.trials.to(points.device)
+        ]
+        return ClusterSums(*map(torch.cat, zip(*((x.sums, x.counts) for x in each), strict=True)))
+
+    def told(self, total: ClusterSums, samples: int) -> ClusterSums:
+        """Clusters of enough points."""
+        return large_enough(total, self.crew.least)
+
+
+@dataclass(frozen=True)
+class MoveTrials(SumsWork[S, Trials, ClusterSums]):
+    """The server's half: the centroids of each start become the means of their points.
+
+    Attributes:
+        ends: Whether the best start is chosen then.
+    """
+
+    ends: bool
+    exchange = TRIALS
+
+    def is_due(self, state: S) -> bool:
+        """Whether there are starts: not where the points have too few cells."""
+        return state.trials is not None
+
+    def broadcast(self, state: S) -> Trials:
+        """The centroids of each start."""
+        assert state.trials is not None
+        return Trials(state.trials)
+
+    def form(self, message: Trials) -> Form:
+        """A sum and a number for each centroid of each start."""
+        return form_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
+
+    def check(self, message: Trials, update: ClusterSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images, start by start."""
+        starts = len(message.trials)
+        each = zip(update.sums.chunk(starts), update.counts.chunk(starts), strict=True)
+        for sums, counts in each:
+            super().check(message, ClusterSums(sums, counts), senders)
+
+    def aggregate(
+        self, state: S, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[S, Figures]:
+        """The starts as they move; in the end the best of them."""
+        before, total = self.broadcast(state).trials, added_up(updates)
+        moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
+        if not self.ends:
+            return changed(state, trials=moved), {}
+        scatter = between(total, len(before))
+        # Starts that came to the same clusters differ by rounding: the first of them is taken.
+        best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
+        return changed(state, centroids=moved[best], trials=None), {}
+
+
+def between(total: ClusterSums, starts: int) -> Tensor:
+    """Σ n ‖c − m‖² over the clusters of each start, of n points with mean c; m is the mean of all.
+
+    Together with the squared error, Σ ‖x − c‖² over all points, it is the same for every start.
+
+    Args:
+        total: Of all clusters of the starts, one start after another.
+        starts: Number of starts.
+
+    Returns:
+        float64 of shape (starts,).
+    """
+    counts = total.counts.view(starts, -1, 1)
+    sums = total.sums.view(starts, counts.shape[1], -1)
+    mean = sums.sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    about = sums - counts * mean
+    found: Tensor = (about.square() / counts.clamp(min=1)).sum(dim=(1, 2))
+    return found
+
+
+def trial_works() -> list[AnyServerWork]:
+    """The server's work, once there are starts."""
+    return [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]
