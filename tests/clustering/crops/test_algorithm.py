@@ -49,6 +49,9 @@ SMALL = {
 }
 
 
+CHANGES = IntensityViewsConfig(brightness=0.3, contrast=0.2)
+
+
 def config_of(*settings: str) -> ClusterConfig:
     return validate(ClusterConfig, merge(SMALL, parse_assignments(settings)))
 
@@ -160,15 +163,19 @@ def test_clients_in_processes_of_their_own_make_the_same_steps() -> None:
 
 @torch.no_grad()
 def described(encoder: CropEncoder, images: Tensor) -> Tensor:
-    """The mean latents over crops at nine places, as directions."""
-    places = itertools.product((0, 2, 4), repeat=2)
-    parts = [encoder(images[:, :, top : top + 4, left : left + 4] / 255) for top, left in places]
+    """The mean latents over crops at nine places, each with its own change, as directions."""
+    draws, parts = draw_intensity(9, torch.Generator().manual_seed(0)), []
+    for draw, (top, left) in zip(draws.T, itertools.product((0, 2, 4), repeat=2), strict=True):
+        crops = images[:, :, top : top + 4, left : left + 4] / 255
+        same = draw.unsqueeze(1).expand(-1, len(images))
+        parts.append(encoder(render_intensity(crops, same, CHANGES)))
     return F.normalize(torch.stack(parts).mean(dim=0), dim=1)
 
 
 @pytest.mark.usefixtures("double_precision")
 def test_clusters_are_those_of_k_means_of_described_images() -> None:
-    config, clients = config_of(), skewed_clients(0.5)
+    changes = [f"intensity.{name}={value}" for name, value in CHANGES.model_dump().items()]
+    config, clients = config_of(*changes), skewed_clients(0.5)
     algorithm = algorithm_of(config, clients)
     run = federated("fed-emp", algorithm, clients)
     *_, (state, _) = run.run(algorithm.initial_state(Randomness(0)))
