@@ -28,7 +28,8 @@ from ccfcpp.clustering.kmeans.centroids import (
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import start_sums
+from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.kmeans.trials import SumTrials
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
@@ -133,6 +134,7 @@ class ExactMeans(StartedBySums[CentroidState]):
     """
 
     state_type = CentroidState
+    tries_starts = True
     least: ClassVar[float] = 1.0
 
     def __init__(self, problem: Problem, weighing: Callable[[Problem], Weighing]) -> None:
@@ -153,7 +155,10 @@ class ExactMeans(StartedBySums[CentroidState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.exact_points
-        return ClientSide.of(*start_sums(crew, points), SumWeighted(crew, points, self.weights))
+        trials = [SumTrials(crew, points)] if self.tries_starts and crew.bounding is None else []
+        return ClientSide.of(
+            SumCells(crew, points), *trials, SumWeighted(crew, points, self.weights)
+        )
 
     def has_converged(self, state: CentroidState) -> bool:
         """Whether the centroids have moved no further than the tolerance."""
@@ -173,6 +178,7 @@ class ExactMeans(StartedBySums[CentroidState]):
 class ExactFuzzyMeans(ExactMeans):
     """Fuzzy c-means, which also tells how much a sample belongs to each cluster."""
 
+    tries_starts = False
     least = torch.finfo(torch.float64).tiny
 
     def probabilities(self, known: CentroidState, holder: Client) -> Tensor:

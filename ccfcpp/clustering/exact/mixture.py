@@ -25,7 +25,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     required_centroids,
 )
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import start_sums
+from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
@@ -54,7 +54,6 @@ class Mixture:
             to the nearest mean.
         covariances: Of shape (k, d, d), or variances (k, d).
         cells: While a start is looked for: the codebook's cells (``kmeans.start``).
-        trials: While starts are tried: the centroids of each (``kmeans.trials``).
         evidence: Where k is to be found: how much speaks for each number that it may be.
         bound: Mean log-likelihood in the last step; None before the second one.
         grown: By how much it grew.
@@ -64,7 +63,6 @@ class Mixture:
     weights: Tensor | None = None
     covariances: Tensor | None = None
     cells: Tensor | None = None
-    trials: Tensor | None = None
     evidence: Tensor | None = None
     bound: float | None = None
     grown: float | None = None
@@ -269,7 +267,7 @@ class GaussianMixtures(StartedBySums[Mixture]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         expectation = Expectation(crew, self.rule, self.config.covariance)
-        return ClientSide.of(*start_sums(crew, self.rule.exact_points), expectation)
+        return ClientSide.of(SumCells(crew, self.rule.exact_points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
         """Whether the log-likelihood has grown by no more than the tolerance."""

@@ -29,10 +29,9 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.trials import STARTS, SumTrials, trial_works
+from ccfcpp.clustering.kmeans.trials import STARTS, trial_works
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, Exchange, Figures, Images
+from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 
@@ -47,8 +46,6 @@ class Starting(Protocol):
     def centroids(self) -> Tensor | None: ...  # noqa: D102
     @property
     def cells(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def trials(self) -> Tensor | None: ...  # noqa: D102
     @property
     def evidence(self) -> Tensor | None: ...  # noqa: D102
 
@@ -190,26 +187,23 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         return changed(known, trials=book.starts(clusters, seed, self.starts))
 
 
-def start_sums(crew: Crew, points: Callable[[Tensor], Tensor]) -> "list[AnyClientWork]":
-    """The clients' half of the start; ``points`` maps images or vectors to points."""
-    trials = [SumTrials(crew, points)] if crew.bounding is None else []
-    return [SumCells(crew, points), *trials]
-
-
-def start_works(problem: Problem, dimensions: int) -> list[AnyServerWork]:
+def start_works(problem: Problem, dimensions: int, tries: bool) -> list[AnyServerWork]:
     """The server's work until there are centroids: a mean, two exchanges for each doubling, trials.
 
-    Where noise protects samples there is one start, since each trial takes a part of the budget.
+    Args:
+        problem: The setting.
+        dimensions: d.
+        tries: Whether several starts are tried.
     """
     clusters, samples = problem.clusters, problem.samples
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
-    starts = 1 if problem.noisy else STARTS
+    starts = STARTS if tries else 1
     growth: list[AnyServerWork] = [
         GrowCodebook(
             clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts
         )
         for number in range(last + 1)
     ]
-    return growth if problem.noisy else growth + trial_works()
+    return growth + trial_works() if tries else growth

@@ -16,7 +16,7 @@ from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
-from ccfcpp.clustering.kmeans.start import start_sums
+from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.config import FFCMConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
 from ccfcpp.clustering.shallow.started import StartedBySums
@@ -152,7 +152,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         choices = self.problem.config.section(FuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, crew.least)]
         if self.problem.has_vectors:
-            works += start_sums(crew, self.rule.exact_points)
+            works.append(SumCells(crew, self.rule.exact_points))
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:

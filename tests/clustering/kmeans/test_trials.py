@@ -16,7 +16,7 @@ from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.exchange import AnyServerWork, RefusedUpdateError
 from tests.support.vectors import SECURE, Points, blobs, experiment
 
 K, STARTS, CLIENTS = 4, 5, 3
@@ -44,7 +44,7 @@ def test_the_start_of_the_least_squared_error_goes_on(tree: Tree, seed: int) -> 
             model = KMeans(K, init=start, n_init=1, max_iter=STEPS, tol=0, algorithm="lloyd")
             models.append(model.fit(points))
     federation = run.federation()
-    works = [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]
+    works: list[AnyServerWork] = [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]
     run.algorithm.exchanges = lambda number, state: works  # type: ignore[method-assign]
     state, report = federation.run_round(CentroidState(trials=starts), 1)
     assert report.refused == {}
