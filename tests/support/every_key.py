@@ -75,6 +75,7 @@ _OTHER: dict[str, object] = {
     "privacy.threshold": 5,
     "scan.last_balance": 1.0,
     "scan.merge": "information",
+    "means.starts": 3,
     "means.tolerance": 10.0,
     "mixture.tolerance": 0.0,
     "vectors.client_column": "1",

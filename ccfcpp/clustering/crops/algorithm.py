@@ -36,6 +36,7 @@ from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 
+_STARTS = 10
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
@@ -111,7 +112,7 @@ class FedEmp(Prepared):
             self.make_encoder, problem.device, self.config.grid**2, self.intensity
         )
         mean = MeanLatent(Encoder, self.config.latent, self.space.latents)
-        super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard))
+        super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard, _STARTS))
         self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)
         self.by_pixels = False
         rate = self.config.learning_rate

@@ -15,6 +15,9 @@ class MeansConfig(Section):
     """At most. The first one finds centroids to start from."""
     tolerance: Annotated[Weight, *_ALL_THERE] = 1e-6
     """The run ends where no coordinate of a centroid moves further than this."""
+    starts: Annotated[Positive | None, When("privacy.level", "none")] = None
+    """Starts of k-means that are tried in the first round, in 15 steps each; the one with the least
+    squared error goes on. Where it is null: 10 for ``fed-emp``, else 1."""
 
 
 class MixtureConfig(Section):

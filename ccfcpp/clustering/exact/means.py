@@ -131,17 +131,21 @@ class ExactMeans(StartedBySums[CentroidState]):
     Args:
         problem: The setting.
         weighing: Makes the weights of points.
+        starts: How many are tried, where the configuration does not say.
     """
 
     state_type = CentroidState
-    tries_starts = True
     least: ClassVar[float] = 1.0
 
-    def __init__(self, problem: Problem, weighing: Callable[[Problem], Weighing]) -> None:
+    def __init__(
+        self, problem: Problem, weighing: Callable[[Problem], Weighing], starts: int = 1
+    ) -> None:
         super().__init__(problem)
         self.by_angle = False
         self.config = problem.config.section(MeansConfig)
         self.weights = weighing(problem)
+        # With noise, each exchange would take a part of the budget.
+        self.starts = 1 if problem.noisy else self.config.starts or starts
         self.rounds = self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
@@ -155,7 +159,7 @@ class ExactMeans(StartedBySums[CentroidState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.exact_points
-        trials = [SumTrials(crew, points)] if self.tries_starts and crew.bounding is None else []
+        trials = [SumTrials(crew, points)] if self.starts > 1 else []
         return ClientSide.of(
             SumCells(crew, points), *trials, SumWeighted(crew, points, self.weights)
         )
@@ -178,7 +182,6 @@ class ExactMeans(StartedBySums[CentroidState]):
 class ExactFuzzyMeans(ExactMeans):
     """Fuzzy c-means, which also tells how much a sample belongs to each cluster."""
 
-    tries_starts = False
     least = torch.finfo(torch.float64).tiny
 
     def probabilities(self, known: CentroidState, holder: Client) -> Tensor:

@@ -29,7 +29,7 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.trials import STARTS, trial_works
+from ccfcpp.clustering.kmeans.trials import trial_works
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
@@ -187,23 +187,22 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         return changed(known, trials=book.starts(clusters, seed, self.starts))
 
 
-def start_works(problem: Problem, dimensions: int, tries: bool) -> list[AnyServerWork]:
+def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:
     """The server's work until there are centroids: a mean, two exchanges for each doubling, trials.
 
     Args:
         problem: The setting.
         dimensions: d.
-        tries: Whether several starts are tried.
+        starts: How many starts to find; more than one are tried.
     """
     clusters, samples = problem.clusters, problem.samples
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
-    starts = STARTS if tries else 1
     growth: list[AnyServerWork] = [
         GrowCodebook(
             clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts
         )
         for number in range(last + 1)
     ]
-    return growth + trial_works() if tries else growth
+    return growth + trial_works() if starts > 1 else growth

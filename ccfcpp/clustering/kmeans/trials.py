@@ -28,7 +28,6 @@ from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 
-STARTS = 10
 STEPS = 15
 _ALIKE = 1e-6
 

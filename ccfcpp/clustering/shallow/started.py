@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 from ccfcpp.clustering.algorithm import found_number
 from ccfcpp.clustering.kmeans.start import start_works
@@ -14,13 +13,10 @@ class StartedBySums(PixelClustering[Known]):
     """Base class of systems whose first round finds centroids; the steps come in later rounds.
 
     A round without centroids begins the start again: in the one before, too few clients answered.
-
-    Attributes:
-        tries_starts: Whether the system's steps are those of k-means, so that several starts can be
-            compared by their squared error.
     """
 
-    tries_starts: ClassVar[bool] = False
+    starts = 1
+    """How many are tried; the one with the least squared error of k-means goes on."""
 
     @abstractmethod
     def steps(self) -> Sequence[AnyServerWork]:
@@ -37,9 +33,7 @@ class StartedBySums(PixelClustering[Known]):
 
     def start(self) -> Sequence[AnyServerWork]:
         """The server's work until there are centroids."""
-        # Each trial takes a part of what noise may be spent on.
-        tries = self.tries_starts and not self.problem.noisy
-        return start_works(self.problem, self.rule.dimensions, tries)
+        return start_works(self.problem, self.rule.dimensions, self.starts)
 
     def found(self, state: Known) -> dict[str, object]:
         """The number of clusters, and what speaks for each, where it was to be found."""

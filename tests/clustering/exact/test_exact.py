@@ -27,6 +27,7 @@ K = 3
 STEPS = 4
 CLIENTS = 4
 ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
+TRIED: Tree = {"means": {"starts": 4}}
 SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
 seeds = st.integers(0, 10**6)
 some = settings(max_examples=12, deadline=None)
@@ -146,13 +147,16 @@ def test_densities_are_those_of_scipy(seed: int, diagonal: bool) -> None:
         np.testing.assert_allclose(found[:, j], wanted, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["fed-km", "fed-fcm", "fed-em"])
+@pytest.mark.parametrize(
+    ("method", "tree"),
+    [("fed-km", {}), ("fed-km", TRIED), ("fed-fcm", {}), ("fed-fcm", TRIED), ("fed-em", {})],
+)
 @given(seed=seeds)
 @settings(max_examples=4, deadline=None)
-def test_whole_runs_do_not_depend_on_the_partition(method: str, seed: int) -> None:
+def test_whole_runs_do_not_depend_on_the_partition(method: str, tree: Tree, seed: int) -> None:
     points = blobs(150, 3, K, seed)
     first, second = (
-        experiment(method, points, owners, K)
+        experiment(method, points, owners, K, tree)
         for owners in (owners_of(150, seed), np.zeros(150, np.int64))
     )
     ends = [run.trained()[0] for run in (first, second)]
@@ -214,7 +218,7 @@ class Silent:
             yield replace(reply, update=AbsentClientError("it did not answer"))
 
 
-@pytest.mark.parametrize("tree", [{}, SECURE])
+@pytest.mark.parametrize("tree", [{}, SECURE, TRIED])
 def test_fed_km_comes_close_to_the_best_of_ten_starts(tree: Tree) -> None:
     points = blobs(600, 4, 6, 3)
     run = experiment("fed-km", points, owners_of(600, 3), 6, tree)

@@ -1,6 +1,7 @@
 """Several starts of k-means side by side, against k-means of all points from each start."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.trials import STEPS, MoveTrials, Trials, between
 from ccfcpp.clustering.shallow.pixels import CentroidState
@@ -20,6 +22,7 @@ from ccfcpp.engine.exchange import AnyServerWork, RefusedUpdateError
 from tests.support.vectors import SECURE, Points, blobs, experiment
 
 K, STARTS, CLIENTS = 4, 5, 3
+TRIED: Tree = {"means": {"starts": STARTS}}
 seeds = st.integers(0, 10**6)
 
 
@@ -36,7 +39,7 @@ def drawn(points: Points, seed: int) -> torch.Tensor:
 def test_the_start_of_the_least_squared_error_goes_on(tree: Tree, seed: int) -> None:
     points = blobs(90, 3, K, seed)
     owners = np.random.default_rng(seed).permutation(np.arange(90) % CLIENTS)
-    run = experiment("fed-km", points, owners, K, tree)
+    run = experiment("fed-km", points, owners, K, tree, TRIED)
     starts, models = drawn(points, seed), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -102,7 +105,9 @@ def test_each_start_counts_no_more_samples_than_there_are() -> None:
 def test_with_noise_there_is_one_start(level: str) -> None:
     points, owners = blobs(90, 3, K, 0), np.arange(90) % CLIENTS
     noise: Tree = {"privacy": {"level": level, "epsilon": 5.0}}
-    for tree, tried in (({}, STEPS), (SECURE, STEPS), (noise, 0)):
+    for tree, tried in (({}, 0), (TRIED, STEPS), (TRIED | SECURE, STEPS), (noise, 0)):
         run = experiment("fed-km", points, owners, K, tree)
         first = run.algorithm.plan(run.algorithm.initial_state(run.randomness))[0]
         assert sum(work.exchange.name == "trials" for work in first) == tried
+    assert ExactMeans(run.problem, hard, 10).starts == 1
+    assert ExactMeans(replace(run.problem, noisy=False), hard, 10).starts == 10
