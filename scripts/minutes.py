@@ -22,7 +22,7 @@ def read(folders: list[Path]) -> list[Run]:
     for folder in folders:
         summary = json.loads((folder / "summary.json").read_text())
         scores = {name: summary[name] for name in _SCORES}
-        found.append({"minutes": summary["seconds"] / 60, "p": summary["p"], **scores})
+        found.append({"minutes": summary["seconds"] / 60, **scores})
     return sorted(found, key=lambda run: run["minutes"])
 
 
@@ -40,9 +40,8 @@ def figure(runs: list[Run], published: dict[str, float]) -> Drawn:
         axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.set(xlabel="minutes", ylabel="score")
         axes.legend(frameon=False)
-    return Drawn(
-        "minutes", "Scores against minutes", "Dots are runs.", drawn, list(map(dict, runs))
-    )
+    note, rows = "Dots are runs; dashed: published.", [dict(run) for run in runs]
+    return Drawn("minutes", "Scores against minutes", note, drawn, rows)
 
 
 def main(
@@ -54,9 +53,9 @@ def main(
     """Print the runs as a table, and write the figure."""
     runs = read(folders)
     published = {name: at for name, at in {"nmi": nmi, "kappa": kappa}.items() if at is not None}
-    print("| minutes | p | NMI | Kappa |\n|---|---|---|---|")
+    print("| minutes | NMI | Kappa |\n|---|---|---|")
     for run in runs:
-        print("| {minutes:.0f} | {p:g} | {nmi:.3f} | {kappa:.3f} |".format(**run))
+        print("| {minutes:.0f} | {nmi:.3f} | {kappa:.3f} |".format(**run))
     svg.write_text(as_svg(figure(runs, published)))
 
 

@@ -21,7 +21,7 @@ def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), values in [0, 1].
-        draws: Result of ``draw_intensity``, of shape (12, batch).
+        draws: Result of ``draw_intensity``, of shape (12, batch), or (12, 1) for all images.
         ranges: The largest changes; 0 is none.
     """
     draws = draws.to(images)[:, :, None, None, None]

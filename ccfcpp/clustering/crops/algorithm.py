@@ -62,8 +62,8 @@ class Encoder:
 class CropLatents(Latents[CropEncoder]):
     """Latents of whole images, by their crops.
 
-    Crops are changed in colour as in a step, since latents still tell colours: each crop of an
-    image by changes of its own, which are the same for all images, clients and runs.
+    Latents of single crops still tell colours. So crops are changed in colour as in a step: each
+    place of the grid has a change of its own, which is the same for all images, clients and runs.
 
     Args:
         encoder: Makes the encoder.
@@ -80,7 +80,7 @@ class CropLatents(Latents[CropEncoder]):
         intensity: IntensityViewsConfig,
     ) -> None:
         super().__init__(encoder, device)
-        self.draws = draw_intensity(crops, torch.Generator().manual_seed(0))
+        self.draws = draw_intensity(crops, torch.Generator().manual_seed(0)).to(device)
         self.intensity = intensity
 
     def described(self, network: CropEncoder, images: Tensor) -> Tensor:
@@ -88,8 +88,7 @@ class CropLatents(Latents[CropEncoder]):
         return network.described(images, self._changed)
 
     def _changed(self, place: int, crops: Tensor) -> Tensor:
-        draws = self.draws[:, place : place + 1].expand(-1, len(crops))
-        return render_intensity(crops, draws, self.intensity)
+        return render_intensity(crops, self.draws[:, place : place + 1], self.intensity)
 
 
 class FedEmp(Prepared):

@@ -20,8 +20,8 @@ class CropsConfig(Section):
     each: Annotated[int, Field(ge=2, le=1000)] = 8
     """Crops of an image in a step, half as wide as the image."""
     grid: Annotated[int, Field(ge=2, le=32)] = 5
-    """Crops a side of which the latent of an image is the mean, once the encoder has learnt. More
-    describe an image better, and take longer."""
+    """Crops a side of which the latent of an image is the mean, once the encoder has learnt. They
+    are changed in colour (``intensity``). More describe an image better, and take longer."""
     steps_per_round: Positive = 20
     widths: tuple[_Channels, ...] = (32, 64, 128, 256)
     """Output channels of convolutions of 3 by 3 pixels. The resolution is halved before each but

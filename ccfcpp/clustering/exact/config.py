@@ -2,9 +2,12 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Positive, Section, Weight
 
+_Starts = Annotated[int, Field(ge=1, le=100)]
 _ALL_THERE = (When("availability.dropout_rate", 0), When("availability.sample_fraction", 1))
 
 
@@ -15,9 +18,10 @@ class MeansConfig(Section):
     """At most. The first one finds centroids to start from."""
     tolerance: Annotated[Weight, *_ALL_THERE] = 1e-6
     """The run ends where no coordinate of a centroid moves further than this."""
-    starts: Annotated[Positive | None, When("privacy.level", "none")] = None
-    """Starts of k-means that are tried in the first round, in 15 steps each; the one with the least
-    squared error goes on. Where it is null: 10 for ``fed-emp``, else 1."""
+    starts: Annotated[_Starts | None, When("privacy.level", "none")] = None
+    """Starts that k-means tries in 15 steps each before its first round; the one with the least
+    squared error goes on, for fuzzy c-means, too. Where it is null: 10 for ``fed-emp`` without
+    noise, else 1."""
 
 
 class MixtureConfig(Section):

@@ -31,12 +31,12 @@ class Codebook:
         return codebook_kmeans(self.cells, self.counts, clusters, seed)
 
     def starts(self, clusters: int, seed: int, count: int) -> Tensor:
-        """Centroids of several k-means, float64 of shape (count, ``clusters``, d); more cells."""
-        found = [
+        """``kmeans`` and single ones, float64 of shape (count, at most ``clusters``, d)."""
+        others = [
             codebook_kmeans(self.cells, self.counts, clusters, seed + number, restarts=1)
-            for number in range(count)
+            for number in range(1, count)
         ]
-        return torch.stack(found)
+        return torch.stack([self.kmeans(clusters, seed), *others])
 
     def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
         """How well so many clusters are apart: the mean simplified silhouette of all points.

@@ -6,7 +6,7 @@ Transactions on Communications 1980) do: the cells with the largest scatter are 
 clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
 means over all clients' points, of five of them and more on average. k-means++ (Arthur and
 Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points, and the
-k-means of the codebook is a start. Several of them are tried (``trials``).
+several k-means of the codebook is where k-means begins; or several are tried (``trials``).
 """
 
 import math
@@ -129,7 +129,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         most: Cells of the whole codebook.
         splits: Whether cells are split then.
         ends: Whether the codebook is whole then, so that centroids are found.
-        starts: How many starts to find; 1 is where k-means begins.
+        starts: How many starts to find; a single one is not tried.
     """
 
     clusters: int
@@ -182,7 +182,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
             evidence = book.evidence(self.fewest, self.clusters, seed)
             clusters = most_to_least(evidence, self.fewest)[0]
         known = changed(state, cells=None, evidence=evidence)
-        if self.starts == 1 or len(book.cells) <= clusters:
+        if self.starts == 1:
             return changed(known, centroids=book.kmeans(clusters, seed))
         return changed(known, trials=book.starts(clusters, seed, self.starts))
 
@@ -193,7 +193,7 @@ def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServe
     Args:
         problem: The setting.
         dimensions: d.
-        starts: How many starts to find; more than one are tried.
+        starts: How many starts to find; they are tried if there are several.
     """
     clusters, samples = problem.clusters, problem.samples
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)

@@ -29,7 +29,7 @@ from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 
 STEPS = 15
-_ALIKE = 1e-6
+_ALIKE = 1e-9
 
 
 class Trying(Protocol):
@@ -74,11 +74,12 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
     def block(self, message: Trials, images: Tensor) -> ClusterSums:
         """Assign points to the nearest centroid of each start, and add them up."""
         points = self.points(images)
+        exact, trials = points.double(), message.trials.to(points.device)
         each = [
-            cluster_sums(points, assigned(points, trial), len(trial), TRIALS, None, least=0)
-            for trial in message.trials.to(points.device)
+            cluster_sums(exact, assigned(points, trial), len(trial), TRIALS, None, least=0)
+            for trial in trials
         ]
-        return ClusterSums(*map(torch.cat, zip(*((x.sums, x.counts) for x in each), strict=True)))
+        return ClusterSums(torch.cat([x.sums for x in each]), torch.cat([x.counts for x in each]))
 
     def told(self, total: ClusterSums, samples: int) -> ClusterSums:
         """Clusters of enough points."""
@@ -97,7 +98,7 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
     exchange = TRIALS
 
     def is_due(self, state: S) -> bool:
-        """Whether there are starts: not where the points have too few cells."""
+        """Whether there are starts."""
         return state.trials is not None
 
     def broadcast(self, state: S) -> Trials:
@@ -119,21 +120,22 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
     def aggregate(
         self, state: S, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[S, Figures]:
-        """The starts as they move; in the end the best of them."""
+        """The starts as they move, and the best so far; in the end the best alone."""
         before, total = self.broadcast(state).trials, added_up(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
-        if not self.ends:
-            return changed(state, trials=moved), {}
         scatter = between(total, len(before))
         # Starts that came to the same clusters differ by rounding: the first of them is taken.
         best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
-        return changed(state, centroids=moved[best], trials=None), {}
+        kept = None if self.ends else moved
+        return changed(state, centroids=moved[int(best)], trials=kept), {}
 
 
 def between(total: ClusterSums, starts: int) -> Tensor:
-    """Σ n ‖c − m‖² over the clusters of each start, of n points with mean c; m is the mean of all.
+    """Σ n ‖c − m‖² / Σ n over the clusters of each start, of n points with mean c; m: that of all.
 
-    Together with the squared error, Σ ‖x − c‖² over all points, it is the same for every start.
+    With the mean squared error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. Where
+    clients keep small clusters to themselves, starts are over somewhat different points, and this
+    is near to it.
 
     Args:
         total: Of all clusters of the starts, one start after another.
@@ -144,9 +146,9 @@ def between(total: ClusterSums, starts: int) -> Tensor:
     """
     counts = total.counts.view(starts, -1, 1)
     sums = total.sums.view(starts, counts.shape[1], -1)
-    mean = sums.sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    about = sums - counts * mean
-    found: Tensor = (about.square() / counts.clamp(min=1)).sum(dim=(1, 2))
+    samples = counts.sum(dim=1, keepdim=True).clamp(min=1)
+    about = sums - counts * (sums.sum(dim=1, keepdim=True) / samples)
+    found: Tensor = (about.square() / counts.clamp(min=1)).sum(dim=(1, 2)) / samples.flatten()
     return found
 
 

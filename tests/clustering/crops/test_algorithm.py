@@ -167,8 +167,8 @@ def described(encoder: CropEncoder, images: Tensor) -> Tensor:
     draws, parts = draw_intensity(9, torch.Generator().manual_seed(0)), []
     for draw, (top, left) in zip(draws.T, itertools.product((0, 2, 4), repeat=2), strict=True):
         crops = images[:, :, top : top + 4, left : left + 4] / 255
-        same = draw.unsqueeze(1).expand(-1, len(images))
-        parts.append(encoder(render_intensity(crops, same, CHANGES)))
+        changed = [render_intensity(crop[None], draw[:, None], CHANGES) for crop in crops]
+        parts.append(encoder(torch.cat(changed)))
     return F.normalize(torch.stack(parts).mean(dim=0), dim=1)
 
 

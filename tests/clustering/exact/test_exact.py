@@ -165,10 +165,13 @@ def test_whole_runs_do_not_depend_on_the_partition(method: str, tree: Tree, seed
     np.testing.assert_allclose(ends[0].centroids, ends[1].centroids, atol=atol)
 
 
-@pytest.mark.parametrize("method", ["fed-km", "fed-fcm", "fed-em", "ffcm-avg"])
+@pytest.mark.parametrize(
+    ("method", "tried"),
+    [("fed-km", {}), ("fed-km", TRIED), ("fed-fcm", {}), ("fed-em", {}), ("ffcm-avg", {})],
+)
 @pytest.mark.parametrize("scale", ["none", "standard"])
-def test_a_start_that_nobody_answers_begins_again(method: str, scale: str) -> None:
-    tree: Tree = {"vectors": {"scale": scale}}
+def test_a_start_that_nobody_answers_begins_again(method: str, tried: Tree, scale: str) -> None:
+    tree: Tree = {"vectors": {"scale": scale}, **tried}
     run = experiment(method, blobs(150, 3, K, 0), owners_of(150, 0), K, tree)
     first = run.algorithm.initial_state(run.randomness)
     silent = run.federation()

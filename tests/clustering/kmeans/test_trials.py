@@ -1,7 +1,8 @@
 """Several starts of k-means side by side, against k-means of all points from each start."""
 
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
-from ccfcpp.clustering.kmeans.trials import STEPS, MoveTrials, Trials, between
+from ccfcpp.clustering.kmeans.trials import STEPS, MoveTrials, Trials, between, trial_works
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AnyServerWork, RefusedUpdateError
+from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError
+from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.transport import Reply
 from tests.support.vectors import SECURE, Points, blobs, experiment
 
 K, STARTS, CLIENTS = 4, 5, 3
@@ -47,8 +50,7 @@ def test_the_start_of_the_least_squared_error_goes_on(tree: Tree, seed: int) -> 
             model = KMeans(K, init=start, n_init=1, max_iter=STEPS, tol=0, algorithm="lloyd")
             models.append(model.fit(points))
     federation = run.federation()
-    works: list[AnyServerWork] = [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]
-    run.algorithm.exchanges = lambda number, state: works  # type: ignore[method-assign]
+    run.algorithm.exchanges = lambda number, state: trial_works()  # type: ignore[method-assign]
     state, report = federation.run_round(CentroidState(trials=starts), 1)
     assert report.refused == {}
     assert state.trials is None
@@ -72,11 +74,12 @@ def test_scatter_between_and_squared_error_add_up(seed: int) -> None:
         errors.append(error)
     total = ClusterSums(torch.from_numpy(np.stack(sums)), torch.tensor(counts).double())
     whole = float(((points - points.mean(axis=0)) ** 2).sum())
-    np.testing.assert_allclose(between(total, STARTS).numpy() + errors, whole, rtol=1e-9)
+    found = len(points) * between(total, STARTS).numpy()
+    np.testing.assert_allclose(found + errors, whole, rtol=1e-9)
 
 
 def test_the_first_of_equal_starts_is_taken() -> None:
-    sums = torch.tensor([[0.0], [10.0], [10.0], [0.0]], dtype=torch.float64)
+    sums = torch.tensor([[0.0], [10.0], [10 + 1e-11], [0.0]], dtype=torch.float64)
     total = ClusterSums(sums, torch.full((4,), 5.0, dtype=torch.float64))
     first = torch.tensor([[[0.5], [1.5]], [[1.5], [0.5]]], dtype=torch.float64)
     state, _ = MoveTrials[CentroidState](True).aggregate(
@@ -84,6 +87,41 @@ def test_the_first_of_equal_starts_is_taken() -> None:
     )
     assert state.centroids is not None
     assert state.centroids.flatten().tolist() == [0.0, 2.0]
+
+
+def test_a_start_does_not_win_by_points_that_others_keep_back() -> None:
+    """Five points of the second cluster of the first start are kept back, and it is better."""
+    sums = torch.tensor([[0.0], [50.0], [10.0], [90.0]], dtype=torch.float64)
+    counts = torch.tensor([10.0, 5.0, 10.0, 10.0], dtype=torch.float64)
+    better, other = between(ClusterSums(sums, counts), 2)
+    assert better > other
+
+
+@pytest.mark.parametrize("lost", [1, 2, STEPS])
+def test_a_lost_step_of_the_trials_is_lost_alone(lost: int) -> None:
+    points = blobs(90, 3, K, 0)
+    run = experiment("fed-km", points, np.arange(90) % CLIENTS, K, TRIED)
+    federation = run.federation()
+    federation.stages = [SilentOnce(lost)]
+    state, _ = federation.run_round(run.algorithm.initial_state(run.randomness), 0)
+    assert run.algorithm.knows_clusters(state)
+    best = KMeans(K, n_init=10, random_state=0).fit(points).inertia_
+    found = ((points[:, None] - state.centroids.numpy()[None]) ** 2).sum(axis=2).min(axis=1).sum()
+    assert found <= 1.05 * best
+
+
+@dataclass
+class SilentOnce:
+    """A stage at which all answers of one step of the trials are lost."""
+
+    step: int
+    steps: int = 0
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        self.steps += request.exchange.name == "trials"
+        for reply in inner(request):
+            silent = request.exchange.name == "trials" and self.steps == self.step
+            yield replace(reply, update=AbsentClientError("lost")) if silent else reply
 
 
 def test_each_start_counts_no_more_samples_than_there_are() -> None:
