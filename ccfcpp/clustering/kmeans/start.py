@@ -5,8 +5,9 @@ codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quant
 Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
 clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
 means over all clients' points, of five of them and more on average. k-means++ (Arthur and
-Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points, and the
-several k-means of the codebook is where k-means begins; or several are tried (``trials``).
+Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points. The best
+of several k-means of the codebook is where k-means begins; or several of them are tried
+(``trials``).
 """
 
 import math
@@ -128,7 +129,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         dimensions: d.
         most: Cells of the whole codebook.
         splits: Whether cells are split then.
-        ends: Whether the codebook is whole then, so that centroids are found.
+        ends: Whether the codebook is whole then, so that centroids, or starts, are found.
         starts: How many starts to find; a single one is not tried.
     """
 
@@ -176,7 +177,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         return changed(state, cells=means), {}
 
     def _ended(self, state: S, book: Codebook, seed: int) -> S:
-        """The centroids; and what speaks for each number of them, where it is to be found."""
+        """The centroids, or the starts; and what speaks for each k, where it is to be found."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)

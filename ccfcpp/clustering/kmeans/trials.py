@@ -29,6 +29,7 @@ from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 
 STEPS = 15
+"""In which starts are tried."""
 _ALIKE = 1e-9
 
 
