@@ -37,6 +37,7 @@ from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 
 _STARTS = 10
+"""Of k-means, where the configuration does not say how many are tried."""
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
@@ -68,7 +69,6 @@ class CropLatents(Latents[CropEncoder]):
     Args:
         encoder: Makes the encoder.
         device: Where it computes.
-        crops: Crops of an image.
         intensity: The largest changes.
     """
 
@@ -76,11 +76,11 @@ class CropLatents(Latents[CropEncoder]):
         self,
         encoder: Callable[[], CropEncoder],
         device: torch.device,
-        crops: int,
         intensity: IntensityViewsConfig,
     ) -> None:
         super().__init__(encoder, device)
-        self.draws = draw_intensity(crops, torch.Generator().manual_seed(0)).to(device)
+        crops, generator = self.network.grid**2, torch.Generator().manual_seed(0)
+        self.draws = draw_intensity(crops, generator).to(device)
         self.intensity = intensity
 
     def described(self, network: CropEncoder, images: Tensor) -> Tensor:
@@ -107,9 +107,7 @@ class FedEmp(Prepared):
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
         self.intensity = problem.config.section(IntensityViewsConfig)
-        self.space = CropLatents(
-            self.make_encoder, problem.device, self.config.grid**2, self.intensity
-        )
+        self.space = CropLatents(self.make_encoder, problem.device, self.intensity)
         mean = MeanLatent(Encoder, self.config.latent, self.space.latents)
         super().__init__(Stage(Encoder, [mean], self._described), ExactMeans(inner, hard, _STARTS))
         self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)

@@ -31,6 +31,7 @@ from ccfcpp.engine.payload import added_up, changed, pack
 STEPS = 15
 """In which starts are tried."""
 _ALIKE = 1e-9
+"""By which share starts differ at most that came to the same clusters."""
 
 
 class Trying(Protocol):
@@ -125,7 +126,7 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
         before, total = self.broadcast(state).trials, added_up(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
         scatter = between(total, len(before))
-        # Starts that came to the same clusters differ by rounding: the first of them is taken.
+        # The first of those that came to the same clusters, which differ by rounding.
         best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
         kept = None if self.ends else moved
         return changed(state, centroids=moved[int(best)], trials=kept), {}

@@ -17,6 +17,7 @@ from ccfcpp.clustering.crops.algorithm import FedEmp
 from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.crops.steps import Crops
+from ccfcpp.clustering.kmeans.trials import STEPS
 from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.errors import UsageError
@@ -193,6 +194,14 @@ def test_clusters_are_those_of_k_means_of_described_images() -> None:
     delivery = unpack(algorithm.delivery_type, pack(algorithm.delivery(state)))
     again = algorithm.assign_delivered(delivery, Client(9, "new", images))
     assert torch.equal(again, nearest)
+
+
+@pytest.mark.parametrize(("noisy", "starts", "tried"), [(False, 10, STEPS), (True, 1, 0)])
+def test_ten_starts_are_tried_but_with_noise_one(noisy: bool, starts: int, tried: int) -> None:
+    algorithm = FedEmp(Problem(config_of(), (1, 8, 8), 4, CPU, 60, noisy=noisy))
+    plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
+    names = [work.exchange.name for works in plan for work in works]
+    assert (algorithm.inner.starts, names.count("trials")) == (starts, tried)
 
 
 @pytest.mark.parametrize("other", [(), ("clusters=2-4",)])

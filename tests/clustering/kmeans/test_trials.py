@@ -91,10 +91,11 @@ def test_the_first_of_equal_starts_is_taken() -> None:
 
 def test_a_start_does_not_win_by_points_that_others_keep_back() -> None:
     """Five points of the second cluster of the first start are kept back, and it is better."""
-    sums = torch.tensor([[0.0], [50.0], [10.0], [90.0]], dtype=torch.float64)
+    means = torch.tensor([[0.0], [10.0], [0.6], [9.4]], dtype=torch.float64)
     counts = torch.tensor([10.0, 5.0, 10.0, 10.0], dtype=torch.float64)
-    better, other = between(ClusterSums(sums, counts), 2)
+    better, other = between(ClusterSums(means * counts[:, None], counts), 2)
     assert better > other
+    assert 15 * better < 20 * other
 
 
 @pytest.mark.parametrize("lost", [1, 2, STEPS])
