@@ -64,7 +64,7 @@ def _of_classes(experiment: ClusteringExperiment) -> Callable[[Pairs, object, Cl
             of_kind = torch.nonzero(own == kind).flatten()
             drawn = torch.randint(len(of_kind), (len(of_kind), count), generator=generator)
             found[of_kind] = of_kind[drawn].int()
-        client.memory = {"neighbours": found}
+        client.memory = {"neighbours": found.to(client.images.device)}
 
     return find
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from ccfcpp.cli.serve import fitted
 from ccfcpp.clustering.config import ClusterConfig
@@ -79,29 +81,28 @@ def test_three_clients_are_the_same_as_one_process(
     # One process embeds everything again, in other batches.
     monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "another cache"))
     encoder = encoder_of(tmp_path / "weights-0.safetensors")
-    alone = {"dataset": str(photos), "partition": {"kind": "folders"}, "data": {"encoder": encoder}}
+    own = {"dataset": str(photos), "partition": {"kind": "folders"}, "data": {"encoder": encoder}}
     here = ClusteringExperiment(
-        validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), alone))
+        validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), own))
     )
     assert here.config.data.encoder_hash == begun.config.data.encoder_hash is not None
     here.run(RunFolder.create(tmp_path / "alone", here.config))
-    files = [tmp_path / name / "model.safetensors" for name in ("deployed", "alone")]
-    assert tensors_of(files[0]) == tensors_of(files[1])
+    deployed, alone = (load_file(tmp_path / n / "model.safetensors") for n in ("deployed", "alone"))
+    assert deployed.keys() == alone.keys()
+    # Clients embed on a GPU where they have one, and the one process on the processor, as asked.
+    share = 1e-4 if torch.cuda.is_available() else 0.0
+    for name, tensor in deployed.items():
+        slack = share * float(tensor.abs().max())
+        torch.testing.assert_close(alone[name], tensor, rtol=0, atol=slack)
 
     # A client has the model, the names of its photos, and pictures of them, to look at.
-    own = tmp_path / "clients" / "east"
-    assert (own / "model.safetensors").is_file()
+    east = tmp_path / "clients" / "east"
+    assert (east / "model.safetensors").is_file()
     # No name from the server is kept, by which something could be loaded later.
-    assert read_yaml(own / "config.yaml")["data"]["encoder"] is None
-    assert (own / "clusters.csv").read_text().startswith("file,cluster")
-    assert "blue/0.png" in (own / "clusters.csv").read_text()
-    assert (own / "pictures.npz").is_file()
-
-
-def tensors_of(path: Path) -> dict[str, list[Any]]:
-    from safetensors.torch import load_file
-
-    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+    assert read_yaml(east / "config.yaml")["data"]["encoder"] is None
+    assert (east / "clusters.csv").read_text().startswith("file,cluster")
+    assert "blue/0.png" in (east / "clusters.csv").read_text()
+    assert (east / "pictures.npz").is_file()
 
 
 def enrolled(config: MethodConfig, grid: Grid) -> list[str]:

@@ -141,7 +141,9 @@ def _run(module: nn.Module, transform: Transform, device: torch.device) -> Batch
     module.to(device).eval()
 
     def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
-        with torch.inference_mode():
+        # Clients with a GPU and without one are to have the same vectors: TF32 keeps three digits.
+        exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+        with torch.inference_mode(), exact:
             vectors = module(_stacked(pictures, transform, _BATCH).to(device))
         return np.asarray(vectors[: len(pictures)].float().cpu().numpy())
 
