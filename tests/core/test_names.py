@@ -1,0 +1,45 @@
+"""The rule by which names are compared."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccfcpp.core.names import canonical, spellings
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1", "1.0"), ("07", "7"), ("-0", "0.00"), ("1e2", "100"), ("low", "low "), ("é", "e\u0301")],
+)
+def test_one_name_in_two_spellings_is_one_name(one: str, other: str) -> None:
+    assert canonical(one) == canonical(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("low", "Low"), ("1", "1a"), ("nan", "0"), ("1.0.0", "1.0"), ("1", "\u0661"), ("1", "-1")]
+    + [("12345678901234567890123456789012345", "12345678901234567890123456789012346")],
+)
+def test_different_names_stay_different(one: str, other: str) -> None:
+    assert canonical(one) != canonical(other)
+
+
+@given(st.text(max_size=12) | st.floats(allow_nan=False).map(str) | st.integers().map(str))
+def test_a_canonical_name_is_its_own_and_numbers_keep_their_value(name: str) -> None:
+    known = canonical(name)
+    assert canonical(known) == known
+    assert unicodedata.is_normalized("NFC", known)
+    try:
+        assert float(known) == float(name) or float(name) != float(name)
+    except ValueError:
+        assert known == unicodedata.normalize("NFC", name).strip()
+
+
+def test_pairs_are_named() -> None:
+    (line,) = spellings(["1", "1.0", "2"], "classes")
+    assert line == "classes '1' and '1.0' are taken for one, '1'"
+    (line,) = spellings(["Low", "low", "high"], "classes")
+    assert "'Low' and 'low' differ only in case or spaces" in line
+    assert spellings(["a", "b"], "classes") == []
