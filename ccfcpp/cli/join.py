@@ -107,6 +107,36 @@ class Terms:
         float | None,
         typer.Option(help="Largest δ accepted with --only-private or --budget; 1e-5 otherwise."),
     ] = None
+    most_exchanges: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Refuse further exchanges of a run; 1,000 otherwise."
+        ),
+    ] = None
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Let a server that was started again repeat what was lost so many times in a run; "
+            "10 otherwise.",
+        ),
+    ] = None
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Also accept this setting of a run, which no installed preset has; all: any.",
+        ),
+    ] = None
+    reproducible: Annotated[
+        bool,
+        typer.Option(
+            "--reproducible",
+            help="For tests: draw from the run's seed. The server then knows which images are in "
+            "a sum.",
+        ),
+    ] = False
     skip: Annotated[
         str | None,
         typer.Option(

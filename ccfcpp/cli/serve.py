@@ -169,6 +169,7 @@ def _gathered(
     saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit, linger=place.linger)
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
+        enrolment = replace(enrolment, sessions=enrolment.sessions + 1)
         members = [member.name for member in enrolment.members]
         there = least and min(least, len(members))
         console.print(f"{opening.path}: {attendance.awaits(members, there)}")

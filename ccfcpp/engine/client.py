@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ccfcpp.core.randomness import Randomness
+
 Memory = dict[str, Tensor]
 
 
@@ -24,6 +26,8 @@ class Client:
             accepted the update that came with it; idle clients' are in ``ccfcpp.engine.memories``.
         scratch: What it could compute again, such as the frozen model's representations. It is
             never saved.
+        grouping: Source of the groups in which its images enter the sums of steps; None: they are
+            drawn from the run's.
     """
 
     id: int
@@ -32,6 +36,7 @@ class Client:
     labels: Tensor | None = None
     memory: Memory = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)
+    grouping: Randomness | None = None
 
     def __len__(self) -> int:
         return len(self.images)

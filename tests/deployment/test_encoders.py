@@ -16,7 +16,6 @@ from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data.vectors import VectorData
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.news import LEFT_OUT
@@ -25,7 +24,7 @@ from ccfcpp.deployment.server.enrolment import enrol, first_spec
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening
-from tests.support.deployment import AT_ONCE, Grid
+from tests.support.deployment import AT_ONCE, Grid, trusting
 from tests.support.encoders import NETWORK, encoder_of, weights_file, write_photos
 
 ASKED = {"method": "fed-km", "clusters": 3, "seed": 2, "vectors.scale": "none", "device": "cpu"}
@@ -55,7 +54,7 @@ def grid_of(photos: Path, others: dict[str, str | None] | None = None) -> Grid:
         return lambda spec: load_for(spec, str(photos / client), None, encoder)
 
     place = photos.parent / "clients"
-    rules = Rules(allow=KINDS, smallest_count=0)
+    rules = trusting(allow=KINDS, smallest_count=0)
     say = print
     return Grid(
         {name: Worker(load(name, own), place / name, rules, say=say) for name, own in names.items()}

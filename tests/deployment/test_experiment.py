@@ -20,7 +20,6 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData, load
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Request
@@ -39,7 +38,7 @@ from tests.support import traps
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import AT_ONCE, RUN, Grid, introduced, worker_of
+from tests.support.deployment import AT_ONCE, RUN, Grid, introduced, trusting, worker_of
 from tests.support.reports import report
 
 CLASSES = [str(number) for number in range(10)]
@@ -163,7 +162,7 @@ def test_who_is_not_there_at_the_start_is_not_waited_for(tmp_path: Path) -> None
 def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=("pixels",), smallest_count=0)
+        worker.rules = trusting(allow=("pixels",), smallest_count=0)
     config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
     summary = run(experiment_on(grid, config), tmp_path / "run")
     assert summary["nmi"] is None
@@ -266,7 +265,7 @@ def test_charters_say_nothing_of_the_servers_files() -> None:
 def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(10, 8), tmp_path)
     for worker in grid.workers.values():
-        worker.rules = Rules(smallest_count=0)
+        worker.rules = trusting(smallest_count=0)
     with pytest.raises(UsageError, match="2 of 2 clients cannot take part"):
         experiment_on(grid, tiny("km"))
 
@@ -301,8 +300,8 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
     clients = labelled_clients(40, 30, 20, 25)
     grid = grid_of(clients, tmp_path)
     one, two, silent, four = grid.workers.values()
-    one.rules = Rules(smallest_count=50)
-    silent.rules = Rules(smallest_count=0)
+    one.rules = trusting(smallest_count=50)
+    silent.rules = trusting(smallest_count=0)
     config = tiny("fed-scan", {"clusters": 3, "device": "cpu"})
     experiment = experiment_on(grid, config, least=3)
     summary = run(experiment, tmp_path / "run")
@@ -396,7 +395,7 @@ def test_photos_of_any_size_and_colour_meet_as_in_one_process(tmp_path: Path) ->
     told: list[str] = []
 
     def worker(place: Path) -> Worker:
-        rules = Rules(allow=KINDS, smallest_count=0)
+        rules = trusting(allow=KINDS, smallest_count=0)
         folder = place.with_suffix(".state")
         return Worker(lambda spec: load_for(spec, str(place)), folder, rules, say=told.append)
 

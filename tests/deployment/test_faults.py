@@ -12,7 +12,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
@@ -21,7 +20,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import Grid, deployed, one_by_one, spec_of
+from tests.support.deployment import Grid, deployed, one_by_one, spec_of, trusting
 from tests.support.federation import assert_same_bits
 
 CLASSES = [str(number) for number in range(10)]
@@ -360,7 +359,7 @@ def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
         spec_of(config, clients, clusters=3), made(config), clients, tmp_path
     )
     for worker in grid.workers.values():
-        worker.rules = Rules(smallest_count=0)
+        worker.rules = trusting(smallest_count=0)
     report = federation.run_round(begin(federation), 0)[1]
     assert list(report.refused) == [0, 1]
     assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.client.rules import ForbiddenError, Rules
+from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.deployment.client.sums import KeyIdentity, Rosters
 from ccfcpp.deployment.keys.certificates import (
     new_key,
@@ -248,8 +248,8 @@ def test_a_round_that_is_run_again_has_the_same_bits(tmp_path: Path) -> None:
 
 def test_an_owners_floor_is_checked_before_a_sum(tmp_path: Path) -> None:
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
-    grid.workers["client 1"].rules = Rules(smallest_count=0, honest=4)
-    grid.workers["client 2"].rules = Rules(smallest_count=0, colluders=1)
+    grid.workers["client 1"].rules = trusting(smallest_count=0, honest=4)
+    grid.workers["client 2"].rules = trusting(smallest_count=0, colluders=1)
     _, report = deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
     assert "its owner wants 4 honest clients in each sum" in report.refused[1][0]
     assert 2 not in report.refused or "wants" not in report.refused[2][0]

@@ -17,7 +17,6 @@ from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import make_client_run
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.transport import Deployed
@@ -52,6 +51,7 @@ from tests.support.deployment import (
     introduced,
     one_by_one,
     spec_of,
+    trusting,
     worker_of,
 )
 from tests.support.federation import CPU
@@ -349,7 +349,7 @@ def test_an_owner_can_allow_secure_sums_alone(tmp_path: Path) -> None:
     for sums in (True, False):
         grid = grid_of(labelled_clients(30, 25, 20), tmp_path / str(sums))
         for worker in grid.workers.values():
-            worker.rules = Rules(smallest_count=0, only_secure_sums=True)
+            worker.rules = trusting(smallest_count=0, only_secure_sums=True)
             worker.say = said.append
         tree: Tree = {"clusters": 3, "device": "cpu", "privacy": {"secure_sums": sums}}
         if sums:

@@ -15,7 +15,6 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.experiment import DeployedExperiment
@@ -31,7 +30,7 @@ from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import Grid, one_by_one
+from tests.support.deployment import Grid, one_by_one, trusting
 
 pytest.importorskip("dp_accounting")
 
@@ -325,7 +324,7 @@ def test_an_owner_can_insist_on_noise(privacy: Tree, reason: str, tmp_path: Path
     grid = grid_of(labelled_clients(*SIZES), tmp_path)
     said: list[str] = []
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+        worker.rules = trusting(allow=KINDS, smallest_count=0, only_private=8.0)
         worker.say = said.append
     assert len(experiment_on(grid, config_of("fed-scan", **ENOUGH)).members) == len(SIZES)
     assert not said
@@ -342,7 +341,7 @@ def test_an_owner_who_trusts_no_server_wants_noise_of_the_clients(
     grid = grid_of(labelled_clients(*SIZES), tmp_path)
     said: list[str] = []
     for worker in grid.workers.values():
-        worker.rules = Rules(smallest_count=0, only_secure_sums=True, only_private=8.0)
+        worker.rules = trusting(smallest_count=0, only_secure_sums=True, only_private=8.0)
         worker.say = said.append
     config = config_of("fed-scan", **ENOUGH, secure_sums=True, noise_at=noise_at)
     if noise_at == "server":
@@ -362,7 +361,7 @@ def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_p
     """A server that greets with noise, and then works without."""
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+        worker.rules = trusting(allow=KINDS, smallest_count=0, only_private=8.0)
     plain = experiment.spec.model_copy(
         update={"config": {**experiment.spec.config, "privacy": {"level": "none"}}}
     )
@@ -389,7 +388,7 @@ def test_a_client_counts_what_its_images_cost(tmp_path: Path) -> None:
 def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
     experiment, grid = started(tmp_path, noise=None, epsilon=8.0, reproducible_noise=False)
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=KINDS, smallest_count=0, budget=9.0)
+        worker.rules = trusting(allow=KINDS, smallest_count=0, budget=9.0)
     first = run(experiment, tmp_path / "first")
     assert first["refused_updates"] == 0
     second = experiment_on(grid, experiment.config)
@@ -415,7 +414,7 @@ def test_a_label_that_promises_more_than_the_noise_gives_is_no_promise(
 ) -> None:
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+        worker.rules = trusting(allow=KINDS, smallest_count=0, only_private=8.0)
     report = round_that_says(noise, experiment)
     assert report.refused.keys() == {0, 1, 2}
     assert ("does not say how much noise" if noise is None else "would cost its images") in (
@@ -426,7 +425,7 @@ def test_a_label_that_promises_more_than_the_noise_gives_is_no_promise(
 def test_a_server_that_asks_again_and_again_spends_the_budget(tmp_path: Path) -> None:
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
-        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+        worker.rules = trusting(allow=KINDS, smallest_count=0, only_private=8.0)
     state, refused = first_state(experiment), []
     for _ in range(4 * experiment.algorithm.rounds):
         refused = list(experiment.federation().run_round(state, 0)[1].refused)

@@ -15,14 +15,13 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.sending import KINDS
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.server.enrolment import enrol
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from tests.support.command import succeeded
-from tests.support.deployment import AT_ONCE, Grid
+from tests.support.deployment import AT_ONCE, Grid, trusting
 
 FARMS = ("east", "north", "west")
 
@@ -51,7 +50,7 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
 
     def worker(farm: str) -> Worker:
         table = str(tmp_path / "wines" / f"{farm}.csv")
-        rules = Rules(allow=KINDS, smallest_count=0)
+        rules = trusting(allow=KINDS, smallest_count=0)
         return Worker(lambda spec: load_for(spec, table), tmp_path / f"{farm}.state", rules)
 
     asked = {"dataset": "the clients' own images", "method": method, "clusters": clusters}

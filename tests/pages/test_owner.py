@@ -18,7 +18,6 @@ from ccfcpp.data.reading import FileFacts, Reading
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.audit import AuditLog
 from ccfcpp.deployment.client.found import EACH, Found, save_found, typical, unsure
-from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.papers.reporting import report
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.browser import BROWSER, laid_out
@@ -41,7 +40,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = (WICKED, *AWKWARD, *(f"ward/{number:02}.png" for number in range(55)))
     named = replace(data, names=names)
     worker.load = lambda spec: named
-    worker.rules = Rules(smallest_count=0)
+    worker.rules = trusting(smallest_count=0)
     run(experiment_on(grid, tiny("fed-scan", {"clusters": 3, "device": "cpu"})), folder / "run")
     return worker.folder
 

@@ -6,9 +6,10 @@ from typing import Annotated
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from ccfcpp.core.config import Count, PositiveNumber, Section
+from ccfcpp.core.config import Count, Positive, PositiveNumber, Section
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS, Kind
+from ccfcpp.deployment.client.bounds import out_of_bounds
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.privacy.sums.identity import Floor
 
@@ -49,6 +50,16 @@ class Rules(Section):
     """The largest ε that all runs together may cost the images, by the client's own reckoning."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The largest δ that goes with either."""
+    most_exchanges: Positive = 1000
+    """Refuse further exchanges of a run; each tells a sum or a model."""
+    restarts: Count = 10
+    """How often a server may be started again in a run, and repeat what was lost."""
+    accept: tuple[str, ...] = ()
+    """Settings beyond those of the installed presets that a run may have, as KEY=VALUE; ``all``
+    sets no bounds."""
+    reproducible: bool = False
+    """Draw batches and views from the run's seed, as a run in one process does, and answer what was
+    answered before. The server then knows which images are in a sum."""
 
     @model_validator(mode="after")
     def _delta_belongs_to_epsilon(self) -> "Rules":
@@ -79,6 +90,10 @@ class Rules(Section):
         """
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
+        if asked := out_of_bounds(spec.command, spec.config, self.accept):
+            raise ForbiddenError(
+                f"the run sets {asked}, which no installed preset has (--accept {asked})"
+            )
         privacy = spec.privacy
         if self.only_secure_sums and not privacy.secure_sums:
             raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
@@ -130,7 +145,7 @@ def read_rules(path: Path, given: dict[str, object]) -> Rules:
 
     Args:
         path: YAML with the fields of ``Rules``.
-        given: Fields from the command line. Kinds are added to those of the file.
+        given: Fields from the command line. Kinds and settings are added to those of the file.
 
     Raises:
         UsageError: The file cannot be read, or a value is refused.
@@ -144,9 +159,12 @@ def read_rules(path: Path, given: dict[str, object]) -> Rules:
         raise UsageError(f"{path} cannot be read as YAML: mend it, or move it away") from error
     if not isinstance(written, dict):
         raise UsageError(f"{path} holds no settings: write lines such as smallest_count: 5")
-    kinds = [*(written.get("allow") or ()), *(given.pop("allow", None) or ())]  # type: ignore[misc]
+    lists = {
+        name: [*(written.get(name) or ()), *(given.pop(name, None) or ())]  # type: ignore[misc]
+        for name in ("allow", "accept")
+    }
     try:
-        return Rules.model_validate({**written, **given, "allow": kinds})
+        return Rules.model_validate({**written, **given, **lists})
     except ValidationError as error:
         raise UsageError(_first(error, path)) from error
 

@@ -17,9 +17,11 @@ from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.reading import in_words
+from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.found import save_found
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
+from ccfcpp.deployment.client.own_draws import OwnDraws
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.client.spending import Part, Spending
@@ -80,6 +82,8 @@ class Worker:
         self.rosters = rosters
         self.log = AuditLog(folder)
         self.spending = Spending(folder)
+        self.draws = OwnDraws(folder)
+        self.answered = Answered(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
@@ -184,7 +188,9 @@ class Worker:
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
-        began = time.monotonic()
+        began, once = time.monotonic(), self._is_answered_once(request)
+        if once:
+            self.answered.check(request, self.rules)
         active = self._activate(request)
         work = active.works.get(request.exchange)
         if work is None:
@@ -193,6 +199,8 @@ class Worker:
         self._spend(request, work)
         update, remembers = self._update(active, work, request, message)
         sent = serialize(update)
+        if once:
+            self.answered.note(request)
         if request.exchange == COUNTS:
             found = active.client.scratch.pop(FOUND)
             rows = active.run.table(message, active.client, found)
@@ -210,6 +218,14 @@ class Worker:
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _is_answered_once(self, request: Request) -> bool:
+        """Return whether a request is refused when it comes again.
+
+        The model may come again where the client tells nothing of its images.
+        """
+        tells = request.exchange != COUNTS or "counts" in self.rules.allowed
+        return tells and not self.rules.reproducible
 
     def _done(self, spec: RunSpec) -> str:
         """Return what the owner has at the end of a run."""
@@ -267,7 +283,8 @@ class Worker:
             run = make_client_run(request.spec, self._load(request.spec), self.device)
             self.rules.check_samples(len(run.images))
             guard = self._guard(request)
-            active = self._active = _ActiveRun(request, run, self.rules, guard)
+            draws = None if self.rules.reproducible else self.draws
+            active = self._active = _ActiveRun(request, run, self.rules, guard, draws)
         active.reached = now
         return active
 
@@ -310,22 +327,29 @@ class _ActiveRun:
     """
 
     def __init__(
-        self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
+        self,
+        request: Request,
+        run: ClientRun[object],
+        rules: Rules,
+        guard: Guard,
+        draws: OwnDraws | None,
     ) -> None:
         _check_shape(run)
         run.prepare()
         self.reached = -1, -1
-        self._of = request.run, request.spec, request.client
+        self._of = request.run, request.session, request.spec, request.client
         self.run = run
         self.client: Client = run.client(request.client)
         self.works: dict[str, ClientWork[object, object]] = dict(
             run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
+        if draws is not None:
+            self.randomness, self.client.grouping = draws.of_run(request.run), draws.grouping
 
     def is_of(self, request: Request) -> bool:
         """Whether a request is of this run."""
-        return self._of == (request.run, request.spec, request.client)
+        return self._of == (request.run, request.session, request.spec, request.client)
 
 
 def _check_shape(run: ClientRun[object]) -> None:

@@ -75,6 +75,7 @@ class Request(_Header):
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
         samples: Samples of all clients that are asked, as ``Task`` has them.
+        session: How often the server was started again in this run.
         remembered: Version of the client's memory to go on with; empty for none.
         kept: Version that the server's checkpoint names; it may be needed again.
     """
@@ -90,6 +91,7 @@ class Request(_Header):
     index: Number = 0
     last: bool = False
     samples: Size = 0
+    session: Number = 0
     remembered: Version = ""
     kept: Version = ""
 

@@ -60,6 +60,7 @@ class Enrolment:
         seconds: Time of the quickest response in the handshake.
         skipped: Number of files that the clients leave out.
         known: Of a run that goes on from a finished one: how many clients that one had; else 0.
+        sessions: How often the run was resumed.
     """
 
     run: str
@@ -68,6 +69,7 @@ class Enrolment:
     seconds: float
     skipped: int = 0
     known: int = 0
+    sessions: int = 0
 
     @property
     def waits_for_newcomers(self) -> bool:
@@ -105,7 +107,7 @@ class Enrolment:
             self.spec,
             self.members,
             lambda told, exchanges, device: Deployed(
-                link, told, self.run, exchanges, device, timeouts, watch=watch
+                link, told, self.run, exchanges, device, timeouts, watch, self.sessions
             ),
             self.skipped,
             lingers,
@@ -121,6 +123,7 @@ class Enrolment:
             "seconds": self.seconds,
             "skipped": self.skipped,
             "known": self.known,
+            "sessions": self.sessions,
         }
         write_whole(path, json.dumps(content, indent=2).encode())
 
@@ -131,7 +134,7 @@ class Enrolment:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
             spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
-            counts = (int(content.get(name, 0)) for name in ("skipped", "known"))
+            counts = (int(content.get(name, 0)) for name in ("skipped", "known", "sessions"))
             seconds = float(content["seconds"])
             return Enrolment(str(content["run"]), spec, members, seconds, *counts)
         except (OSError, ValueError, KeyError, TypeError) as error:

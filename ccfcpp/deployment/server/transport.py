@@ -75,6 +75,7 @@ class Deployed:
 
     Attributes:
         run: Token of the run; a resumed run keeps it.
+        session: How often the run was resumed.
         watch: Called when a client's standing changes.
         patience: Time to wait while none of those that are asked can be: for ever, until the last
             round is over.
@@ -88,6 +89,7 @@ class Deployed:
     device: torch.device
     timeouts: Timeouts = Timeouts()
     watch: Watcher = lambda member, before, now: None
+    session: int = 0
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
@@ -151,6 +153,7 @@ class Deployed:
             index=task.index,
             last=task.last,
             samples=task.samples,
+            session=self.session,
             remembered=self._accepted.get(member.id, ""),
             kept=self._kept.get(member.id, ""),
         )

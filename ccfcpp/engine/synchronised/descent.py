@@ -228,7 +228,8 @@ class OpenSteps:
         source = randomness.of_client(client.id)
         if self.bounding is None:
             more = share * (min(max(filling, 1.0), _MOST) - 1)
-            chosen = turn(len(client), share, step, source, self.least, more)
+            held, grouping = len(client), client.grouping
+            chosen = turn(held, share, step, source, self.least, more, grouping)
         else:
             # What is spent of a budget follows from the share of all images.
             chosen = self.bounding.turn(len(client), share, step, source)
@@ -257,8 +258,9 @@ def turn(
     randomness: Randomness,
     least: int = 0,
     more: float = 0.0,
+    grouping: Randomness | None = None,
 ) -> Tensor:
-    """The images of a client whose turn it is.
+    """Choose the images of a client whose turn it is.
 
     A client's images come in one random order after the other. In step s it is the turn of those
     from place ⌊s q + u⌋ to ⌊(s + 1) q + u⌋, where q is the client's share of the batch, B times its
@@ -268,19 +270,31 @@ def turn(
 
     Where other clients are away, it also shows the ``more`` images that come next.
 
-    A client that would show fewer than ``least`` images shows them in fewer steps: all of so many
-    steps in one of them, at another place for each client. One that holds fewer shows none.
+    With a floor it is the turn of groups of ``least`` images or more: those of a group are in the
+    same steps, so that no difference between sums of steps is over fewer. A client whose share is
+    smaller than a group shows one in some of the steps; one that holds fewer images shows none.
+
+    Args:
+        samples: Number of the client's images.
+        share: Images in a step, q.
+        step: Number of the step, s.
+        randomness: The client's source.
+        least: The fewest images in a group.
+        more: Images beyond the share.
+        grouping: Source of the groups; None: they are drawn as the order is.
 
     Returns:
         int64 indices; none where no image's turn falls into this step.
     """
     source = randomness.at_round(SETUP)
-    if 0 < share < least:
-        together = math.ceil(least / share)
-        step, place = divmod(step + source.integer("place") % together, together)
-        if place > 0 or samples < least:
+    if least > 1:
+        groups = samples // least
+        if groups == 0:
             return torch.zeros(0, dtype=torch.int64)
-        share, more = share * together, more * together
+        drawn = (grouping or source).at_round(SETUP).generator("groups")
+        order, part = torch.randperm(samples, generator=drawn), groups / samples
+        chosen = turn(groups, share * part, step, randomness, more=more * part).tolist()
+        return torch.cat([order[:0], *(order[group::groups] for group in chosen)])
     offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
     first = math.floor(step * share + offset)
     last = math.floor((step + 1) * share + more + offset)

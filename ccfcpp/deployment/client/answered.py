@@ -1,0 +1,100 @@
+"""The requests of a run that a client has answered, so that it answers each of them once."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.deployment.client.rules import ForbiddenError, Rules
+from ccfcpp.deployment.link.messages import MessageError, Request
+
+_FOLDER = "answered"
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far a client has followed a run.
+
+    Attributes:
+        session: How often the server had been started again.
+        restarts: How often the client saw that.
+        place: Round, and place in it, of the last answer.
+        exchanges: Names of the exchanges that were answered there.
+        places: Number of places with an answer, those that came again counted again.
+    """
+
+    session: int = 0
+    restarts: int = 0
+    place: tuple[int, int] = (-1, -1)
+    exchanges: tuple[str, ...] = ()
+    places: int = 0
+
+
+class Answered:
+    """Keeps a file for each run.
+
+    Args:
+        folder: Folder of the client's state.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / _FOLDER
+
+    def check(self, request: Request, rules: Rules) -> None:
+        """Check that a request goes on with its run.
+
+        Raises:
+            MessageError: It was answered before, or a later one was.
+            ForbiddenError: The owner does not allow so many exchanges or restarts.
+        """
+        before = self._read(request.run)
+        after = _with(before, request)
+        if after is None:
+            raise MessageError("it has answered this, or a later exchange of the run, before")
+        if after.restarts > rules.restarts:
+            raise ForbiddenError(
+                f"the server was started again {after.restarts} times in this run, and its owner "
+                f"allows {rules.restarts} (--restarts)"
+            )
+        if after.places > rules.most_exchanges:
+            raise ForbiddenError(
+                f"its owner allows {rules.most_exchanges} exchanges in a run (--most-exchanges)"
+            )
+
+    def note(self, request: Request) -> None:
+        """Write down that a request is answered, before the answer is sent."""
+        after = _with(self._read(request.run), request)
+        assert after is not None  # as was checked
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self._path(request.run), json.dumps(asdict(after)).encode())
+
+    def _path(self, run: str) -> Path:
+        return self._folder / f"{run}.json"
+
+    def _read(self, run: str) -> _Progress:
+        path = self._path(run)
+        try:
+            found = json.loads(path.read_bytes()) if path.exists() else {}
+            lists = {name: tuple(found[name]) for name in ("place", "exchanges") if name in found}
+            return _Progress(**{**found, **lists})
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{path} is damaged, so that what was answered is not known: begin a new run"
+            ) from error
+
+
+def _with(before: _Progress, request: Request) -> _Progress | None:
+    """Return the progress with an answer to a request; None where it would go back."""
+    place = request.round, request.index
+    if request.session > before.session:
+        known = before.restarts + (before.places > 0)
+        before = replace(
+            before, session=request.session, restarts=known, place=(-1, -1), exchanges=()
+        )
+    is_known = place == before.place and request.exchange in before.exchanges
+    if request.session < before.session or place < before.place or is_known:
+        return None
+    if place == before.place:
+        return replace(before, exchanges=(*before.exchanges, request.exchange))
+    return replace(before, place=place, exchanges=(request.exchange,), places=before.places + 1)
