@@ -38,6 +38,7 @@ from ccfcpp.privacy.sums.messages import Begun, numbers_of
 from ccfcpp.privacy.sums.protocol import PUBLIC_BYTES
 from tests.deployment.test_masked_sums import SIZES, at_stage, over_network
 from tests.support.clustering import clients_of_sizes
+from tests.support.deployment import trusting
 
 NAMES = "clinic-1", "clinic-2", "clinic-3"
 RUN = "a" * 32

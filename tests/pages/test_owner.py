@@ -24,6 +24,7 @@ from tests.support.browser import BROWSER, laid_out
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
+from tests.support.deployment import trusting
 
 WICKED = "<script>alert(1)</script>.png"
 AWKWARD = ("a\x1b[2J.png", "=1+1.png", "caf\udce9.png", '"><img src=x onerror=alert(1)>.png')

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.own_images import settings_over_a_network
-from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.presets import preset_file, preset_names
 from supervised.config import ClassifyConfig
@@ -37,7 +36,6 @@ _RATES = (
 model, and by how much views differ from their image."""
 
 _PARTS = {"cluster": ("cluster", "private"), "classify": ("classify",)}
-_KINDS: dict[str, type[MethodConfig]] = {"cluster": ClusterConfig, "classify": ClassifyConfig}
 _SIDES, _COUNTS, _LENGTHS = (8, 16, 32, 64, 128, 256, 512), (100, 10_000, 100_000), (4, 100)
 
 
@@ -79,7 +77,8 @@ def _known(command: Command) -> dict[str, set[str]]:
 
 
 def _trees(command: Command) -> Iterator[Mapping[str, Any]]:
-    yield _KINDS[command]().model_dump(mode="json")
+    defaults = ClusterConfig() if command == "cluster" else ClassifyConfig()
+    yield defaults.model_dump(mode="json")
     for name in preset_names():
         if name.partition("/")[0] in _PARTS[command]:
             yield read_yaml(preset_file(name))

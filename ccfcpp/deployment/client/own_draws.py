@@ -36,12 +36,10 @@ class OwnDraws:
     def _secret(self) -> bytes:
         if not self._path.exists():
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._path.open("xb", opener=_private) as file:
+            number = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+            with os.fdopen(number, "wb") as file:
                 file.write(secrets.token_bytes(_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
         return self._path.read_bytes()
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, mode=0o600)

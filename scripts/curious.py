@@ -1,0 +1,239 @@
+"""How many images a curious server reads from sums: ``python -m scripts.curious --help``.
+
+The server asks clients for the steps of Fed-SCAN with a model that does not move and a hidden
+layer over the pixels, so that an image is its part of the layer's gradient by its part of the
+bias's. It solves for each image's part by the batches that the run's seed would give, and also
+takes each sum, and each difference of two sums, for the part of one image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.prepared import made
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import ImageData, load
+from ccfcpp.deployment.client.rules import Rules
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.algorithms import clustering_problem
+from ccfcpp.deployment.link.messages import (
+    Request,
+    Response,
+    deserialize,
+    new_token,
+    serialize,
+)
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.synchronised.contract import Contribution, Known
+from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.images import ImageBounding
+from ccfcpp.privacy.sums.messages import Bounded, within_bounds
+
+CLUSTERS, HIDDEN, BATCH = 3, 16, 10
+NOISE = 3.54
+"""Of a sum, by an image's bound: ε = 8 in 60 steps of docs/trust.md."""
+OPEN = Rules(accept=("all",), reproducible=True, smallest_count=0, most_exchanges=10**6)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What an owner's rules are, and whether sums have noise."""
+
+    called: str
+    rules: Rules
+    noise: bool = False
+
+    @property
+    def floor(self) -> int:
+        """The fewest images in a sum."""
+        return self.rules.smallest_count
+
+
+def owners() -> list[Owner]:
+    """Return those that are compared: one protection after the other."""
+
+    def but(**rules: Any) -> Rules:
+        return OPEN.model_copy(update=rules)
+
+    return [
+        Owner("batches by the run's seed", OPEN),
+        Owner("the same, noise of ε = 8", OPEN, noise=True),
+        Owner("the same, in groups of 5", but(smallest_count=5)),
+        Owner("batches of the client's own", but(reproducible=False)),
+        Owner("the same, in groups of 5", but(reproducible=False, smallest_count=5)),
+        Owner("default rules", Rules(most_exchanges=10**6)),
+    ]
+
+
+def description(images: Tensor, steps: int, noise: bool, clients: int) -> RunSpec:
+    """Return the run that the server describes: steps that do not move the model."""
+    scan: Tree = {"stem": 0, "widths": [], "hidden": HIDDEN, "latent": 8, "normalisation": "layer"}
+    scan |= {"pairs": "views", "overclustering": 1, "steps": steps, "batch": BATCH}
+    scan |= {"optimizer": "adam", "learning_rate": 1e-30, "precision": "full"}
+    given: Tree = {"method": "fed-scan", "clusters": CLUSTERS, "scan": scan}
+    for views in (AffineViewsConfig, IntensityViewsConfig):  # none
+        given[views.__name__[:-11].lower()] = dict.fromkeys(views.model_fields, 0.0)
+    if noise:
+        privacy = {"level": "image", "noise": NOISE, "reproducible_noise": True}
+        given |= {"privacy": privacy}
+    config = resolve(ClusterConfig, "cluster", given)
+    return RunSpec(
+        command="cluster",
+        config=config.model_dump(mode="json"),
+        image_shape=tuple(images.shape[1:]),
+        clusters=CLUSTERS,
+        samples=len(images),
+        clients=clients,
+    )
+
+
+class CuriousServer:
+    """A server that asks clients for steps, and keeps the sums over all of them."""
+
+    def __init__(self, spec: RunSpec, workers: Sequence[Worker]) -> None:
+        self.spec, self.workers, self.run = spec, workers, new_token()
+        config = resolve(ClusterConfig, "cluster", spec.config)
+        algorithm: Any = made(clustering_problem(config, spec, torch.device("cpu")))
+        self.model = algorithm.initial_state(Randomness(0)).model
+        self.noisy = config.privacy.level != "none"
+        trips = [work.exchange for work in algorithm.descent.works(None, None)]
+        self.trips = [(within_bounds(trip) if self.noisy else trip).name for trip in trips]
+
+    def sums(self, steps: int) -> Tensor | None:
+        """Return the gradients of the layer and its bias, of shape (steps, hidden, d + 1).
+
+        They are None where a client has refused.
+        """
+        clients = range(len(self.workers))
+        try:
+            found = [self._step(step, client) for step in range(steps) for client in clients]
+        except RefusedUpdateError:
+            return None
+        each = torch.stack(found)
+        return each.view(steps, len(clients), *each.shape[1:]).sum(dim=1)
+
+    def _step(self, step: int, client: int) -> Tensor:
+        self._asked(client, step, 0, Known(step, self.model))
+        totals = {"predictions": torch.full((CLUSTERS,), 2.0 * BATCH / CLUSTERS).double()}
+        gradient = self._asked(client, step, 1, Known(step, totals=totals))
+        weight = next(n for n, p in gradient.items() if p.ndim == 2 and len(p) == HIDDEN)
+        bias = gradient[weight.removesuffix("weight") + "bias"]
+        return torch.cat([gradient[weight], bias[:, None]], dim=1).double()
+
+    def _asked(self, client: int, step: int, trip: int, known: Known) -> dict[str, Tensor]:
+        request = Request(
+            kind="work",
+            run=self.run,
+            nonce=new_token(),
+            spec=self.spec,
+            client=client,
+            exchange=self.trips[trip],
+            round=step,
+            index=trip,
+            samples=self.spec.samples,
+        )
+        answer = self.workers[client].answer(Packet(request.written(), serialize(known)))
+        response = Response.to(request, answer.header)
+        if response.status == "failed":
+            raise RuntimeError("a client cannot do its work")
+        if response.status != "done":
+            raise RefusedUpdateError(response.reason)
+        kind: type[Any] = Bounded if self.noisy else Contribution
+        update: Any = deserialize(kind, answer.payload, torch.device("cpu"))
+        if not self.noisy:
+            return dict(update.gradient)
+        parts = {n.partition("/")[2]: p for n, p in update.parts.items() if "gradient/" in n}
+        if client > 0:  # One part of the noise is enough for the sum.
+            return parts
+        drawn = torch.Generator().manual_seed(step)
+        return {n: p + NOISE * torch.randn(p.shape, generator=drawn) for n, p in parts.items()}
+
+
+def read(images: Tensor, steps: int, owner: Owner, folder: Path, clients: int = 1) -> int | None:
+    """Return how many images the server has, each pixel right, after so many steps.
+
+    Returns:
+        None where the owner has refused a step.
+    """
+    parts = torch.chunk(images, clients)
+    spec = description(images, steps, owner.noise, clients)
+
+    def worker(client: int) -> Worker:
+        data = ImageData("some", parts[client], None, ())
+        return Worker(lambda spec: data, folder / str(client), owner.rules)
+
+    sums = CuriousServer(spec, [worker(client) for client in range(clients)]).sums(steps)
+    known = {image.tobytes() for image in images.flatten(1).numpy()}
+    if sums is None:
+        return None
+    guessed = list(_guessed(sums, _batches([*map(len, parts)], steps, owner)))
+    return len(known & {_image(part).numpy().tobytes() for parts in guessed for part in parts})
+
+
+def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
+    """Return how often each image is in each step by the run's seed, float64 (steps, images)."""
+    bounding = ImageBounding(PrivacyConfig(level="image", reproducible_noise=True))
+    found = torch.zeros(steps, sum(sizes), dtype=torch.float64)
+    for step, client in itertools.product(range(steps), range(len(sizes))):
+        size, source = sizes[client], Randomness(0).of_client(client)
+        share = BATCH * size / sum(sizes)
+        if owner.noise:
+            shown = bounding.turn(size, share, step, source)
+        else:
+            shown = turn(size, share, step, source, owner.floor)
+        for image in shown.tolist():
+            found[step, sum(sizes[:client]) + image] += 1
+    return found
+
+
+def _guessed(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
+    """Yield what may be parts of single images, each of shape (parts, hidden, d + 1)."""
+    yield sums
+    solved = torch.linalg.lstsq(batches, sums.flatten(1), driver="gelsd").solution
+    yield solved.view(-1, *sums.shape[1:])
+    for number in range(len(sums)):
+        yield sums[number] - sums[:number]
+
+
+def _image(part: Tensor) -> Tensor:
+    """Return the pixels of the image of which this would be the part, uint8 of shape (d,)."""
+    row = part[part[:, -1].abs().argmax()]
+    return (row[:-1] / row[-1] * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
+
+
+def main(
+    images: Annotated[int, typer.Option(help="Images of all clients.")] = 60,
+    steps: Annotated[str, typer.Option(help="Numbers of steps.")] = "60,120,240",
+    clients: Annotated[int, typer.Option(help="The server sees the sum over so many.")] = 1,
+) -> None:
+    """Print a table: images read, by the owner's rules and the number of steps."""
+    some = load("digits").images[:images]
+    several: Sequence[int] = [int(each) for each in steps.split(",")]
+    print("| owner's rules | " + " | ".join(f"{each} steps" for each in several) + " |")
+    print("|---" * (len(several) + 1) + "|")
+    for owner in owners():
+        found = []
+        for each in several:
+            with tempfile.TemporaryDirectory() as folder:
+                count = read(some, each, owner, Path(folder), clients)
+                found.append("refused" if count is None else f"{count} of {images}")
+        print(f"| {owner.called} | " + " | ".join(found) + " |")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,180 @@
+"""What a curious server cannot do to a client whose owner has written no rules."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.own_images import settings_over_a_network
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.presets import preset_file, preset_names
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import KINDS
+from ccfcpp.data import load
+from ccfcpp.deployment.client.bounds import out_of_bounds
+from ccfcpp.deployment.client.own_draws import OwnDraws
+from ccfcpp.deployment.client.rules import ForbiddenError, Rules
+from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.engine.synchronised.contract import Known
+from scripts.curious import OPEN, Owner, read
+from tests.deployment.test_experiment import experiment_on, grid_of, run
+from tests.support.classification import labelled_clients
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.deployment import RUN, spec_of, trusting, worker_of
+
+CAREFUL = Rules(allow=KINDS, smallest_count=0, accept=("all",))
+"""Draws of the client's own, and each exchange once, of the small networks of tests."""
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None:
+    """It reads all of them where it knows the batches, also from sums over clients."""
+    images, steps = load("digits").images[:17], 40
+
+    def images_read(name: str, rules: Rules) -> int | None:
+        return read(images, steps, Owner(name, rules), tmp_path / name, clients)
+
+    assert images_read("open", OPEN) == len(images)
+    assert images_read("own draws", OPEN.model_copy(update={"reproducible": False})) == 0
+    assert images_read("groups", OPEN.model_copy(update={"smallest_count": 5})) == 0
+    assert images_read("default", Rules()) is None
+
+
+def test_what_a_client_draws_is_its_own(tmp_path: Path) -> None:
+    one, other = OwnDraws(tmp_path / "one"), OwnDraws(tmp_path / "other")
+    again = OwnDraws(tmp_path / "one")
+    assert one.of_run(RUN) == again.of_run(RUN)
+    assert one.grouping == again.grouping
+    seeds = {source.seed for each in (one, other) for source in (each.of_run(RUN), each.grouping)}
+    assert len(seeds | {one.of_run(new_token()).seed}) == 5
+    assert (tmp_path / "one" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_draws_do_not_follow_from_the_seed_unless_the_owner_allows_it(tmp_path: Path) -> None:
+    owners = CAREFUL, CAREFUL, trusting(allow=KINDS, smallest_count=0)
+    sums = [Asked(tmp_path / str(n), rules).step(0)[1] for n, rules in enumerate(owners)]
+    assert len(set(sums)) == 3
+    same = Asked(tmp_path / "same", trusting(smallest_count=0)).step(0)[1]
+    assert same == sums[2]
+
+
+class Asked:
+    """A client that is asked for steps of Fed-SCAN by hand.
+
+    Args:
+        folder: Of its state.
+        rules: Its owner's.
+    """
+
+    def __init__(self, folder: Path, rules: Rules) -> None:
+        (client,) = clients_of_sizes(30)
+        config = tiny("fed-scan")
+        self.spec = spec_of(config, [client], clusters=3)
+        self.worker = worker_of(client, folder)
+        self.worker.rules = rules
+        self.model = made(config, samples=30).initial_state(Randomness(0)).model
+
+    def answers(self, round: int, **place: Any) -> tuple[str, str]:  # noqa: A002 - its name
+        """Status and reason of the answer to the first trip of a round."""
+        answer = self.step(round, **place)
+        return answer[0].status, answer[0].reason
+
+    def step(self, round: int, **place: Any) -> tuple[Response, bytes]:  # noqa: A002
+        request = Request(
+            kind="work",
+            run=place.pop("run", RUN),
+            nonce=new_token(),
+            spec=self.spec,
+            exchange="step, trip 1",
+            round=round,
+            **place,
+        )
+        known = serialize(Known(0, self.model))
+        answer = self.worker.answer(Packet(request.written(), known))
+        return Response.to(request, answer.header), answer.payload
+
+
+def test_each_exchange_is_answered_once_also_after_a_restart(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, CAREFUL)
+    assert asked.answers(1) == ("done", "")
+    again = Asked(tmp_path, CAREFUL)
+    for client in (asked, again):
+        assert client.answers(1)[1].startswith("it has answered this")
+        assert client.answers(0)[1].startswith("it has answered this")
+        assert client.answers(1, samples=99)[0] == "refused"
+    assert again.answers(1, index=4) == ("done", "")
+    assert again.answers(2) == ("done", "")
+    assert again.answers(0, run="b" * 32) == ("done", "")
+
+
+def test_a_server_that_was_started_again_may_repeat_what_was_lost(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, CAREFUL.model_copy(update={"restarts": 1}))
+    first = asked.step(3)
+    repeated = asked.step(3, session=1)
+    assert repeated[0].status == "done"
+    assert repeated[1] == first[1], "it draws the same"
+    assert asked.answers(3, session=1)[0] == "refused"
+    assert asked.answers(4, session=0)[0] == "refused"
+    status, reason = asked.answers(4, session=2)
+    assert status == "forbidden"
+    assert "--restarts" in reason
+
+
+def test_an_owner_sets_how_many_exchanges_a_run_may_have(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, CAREFUL.model_copy(update={"most_exchanges": 2}))
+    assert [asked.answers(number)[0] for number in range(3)] == ["done", "done", "forbidden"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"scan": {"widths": []}}, "scan.widths=[]"),
+        ({"scan": {"hidden": 9}}, "scan.hidden=9"),
+        ({"scan": {"learning_rate": 1e-30}}, "scan.learning_rate=1e-30"),
+        ({"affine": {"rotation": 0.0}}, "affine.rotation=0"),
+        ({"crops": {"widths": [8, 8]}}, "crops.widths=[8,8]"),
+    ],
+)
+def test_settings_that_no_preset_has_are_for_the_owner_to_accept(changes: Tree, asked: str) -> None:
+    config = resolve(ClusterConfig, "cluster", {"method": "fed-scan"}, changes)
+    clients = clients_of_sizes(30)
+    with pytest.raises(ForbiddenError, match="no installed preset has") as error:
+        Rules().check(spec_of(config, clients))
+    assert str(error.value).endswith(f"(--accept {asked})")
+    Rules(accept=(asked,)).check(spec_of(config, clients))
+    Rules(accept=("all",)).check(spec_of(config, clients))
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in preset_names() if n.startswith(("cluster/", "private/"))]
+)
+def test_presets_are_within_the_bounds_of_owners_without_rules(name: str) -> None:
+    config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
+    assert out_of_bounds("cluster", config.model_dump(mode="json"), ()) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 100, 70), (5,), (512,)])
+@pytest.mark.parametrize("count", [30, 3000, 70_000])
+def test_what_serve_chooses_by_the_data_is_within_them(shape: tuple[int, ...], count: int) -> None:
+    config = resolve(ClusterConfig, "cluster", settings_over_a_network(count, shape))
+    assert out_of_bounds("cluster", config.model_dump(mode="json"), ()) is None
+
+
+@pytest.mark.parametrize(
+    "method", ["fed-scan", "ccfc++", "k-fed", "fed-em", "fed-emp", "sda-fc-km"]
+)
+def test_whole_runs_need_no_answer_twice(method: str, tmp_path: Path) -> None:
+    """With draws of their own, too, every client answers all, and gets the model."""
+    config = tiny(method, {"clusters": 3, "device": "cpu"})
+    grid = grid_of(labelled_clients(30, 20, 16), tmp_path)
+    for worker in grid.workers.values():
+        worker.rules = CAREFUL
+    path = tmp_path / "run"
+    summary = run(experiment_on(grid, config), path)
+    rounds = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    assert not any(each.get("refused") for each in rounds)
+    assert summary["without_model"] == {}
