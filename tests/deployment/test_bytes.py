@@ -23,9 +23,10 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
 from ccfcpp.data.sizes import Sizes
+from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
-from ccfcpp.deployment.client.rules import read_rules
+from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
@@ -254,6 +255,19 @@ def _audit(path: Path) -> None:
     (path.parent / "audit.jsonl").rename(path)
 
 
+def _answered(path: Path) -> None:
+    Answered(path.parent).note(REQUEST)
+    (path.parent / "answered" / f"{REQUEST.run}.json").rename(path)
+
+
+def _read_answered(path: Path) -> None:
+    folder = path.parent / "answered"
+    folder.mkdir(exist_ok=True)
+    path.rename(folder / f"{REQUEST.run}.json")
+    with suppress(MessageError, ForbiddenError):
+        Answered(path.parent).check(REQUEST, Rules(restarts=0, most_exchanges=1))
+
+
 def _read_memory(path: Path) -> None:
     path.rename(path.parent / "run-r" / "1.safetensors")
     MemoryStore(path.parent, CPU).load("r", "1")
@@ -275,6 +289,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], type[
         lambda p: list(AuditLog(p.rename(p.parent / "audit.jsonl").parent).read()),
         UsageError,
     ),
+    "answered": (_answered, _read_answered, UsageError),
     "spending": (
         lambda p: (
             p.write_text('{"run": "a", "noise": 1, "sampled": 1, "follows": false}\n') and None

@@ -1,9 +1,10 @@
 """The requests of a run that a client has answered, so that it answers each of them once."""
 
-import json
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from ccfcpp.core.config import Section
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
@@ -12,8 +13,7 @@ from ccfcpp.deployment.link.messages import MessageError, Request
 _FOLDER = "answered"
 
 
-@dataclass(frozen=True)
-class _Progress:
+class _Progress(Section):
     """How far a client has followed a run.
 
     Attributes:
@@ -67,7 +67,7 @@ class Answered:
         after = _with(self._read(request.run), request)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(self._path(request.run), json.dumps(asdict(after)).encode())
+        write_whole(self._path(request.run), after.model_dump_json().encode())
 
     def _path(self, run: str) -> Path:
         return self._folder / f"{run}.json"
@@ -75,10 +75,9 @@ class Answered:
     def _read(self, run: str) -> _Progress:
         path = self._path(run)
         try:
-            found = json.loads(path.read_bytes()) if path.exists() else {}
-            lists = {name: tuple(found[name]) for name in ("place", "exchanges") if name in found}
-            return _Progress(**{**found, **lists})
-        except (ValueError, TypeError) as error:
+            content = path.read_bytes() if path.exists() else b"{}"
+            return _Progress.model_validate_json(content)
+        except ValidationError as error:
             raise UsageError(
                 f"{path} is damaged, so that what was answered is not known: begin a new run"
             ) from error
@@ -86,15 +85,14 @@ class Answered:
 
 def _with(before: _Progress, request: Request) -> _Progress | None:
     """Return the progress with an answer to a request; None where it would go back."""
-    place = request.round, request.index
+    place, now = (request.round, request.index), before
     if request.session > before.session:
-        known = before.restarts + (before.places > 0)
-        before = replace(
-            before, session=request.session, restarts=known, place=(-1, -1), exchanges=()
-        )
-    is_known = place == before.place and request.exchange in before.exchanges
-    if request.session < before.session or place < before.place or is_known:
+        restarts = before.restarts + (before.places > 0)
+        now = _Progress(session=request.session, restarts=restarts, places=before.places)
+    is_known = place == now.place and request.exchange in now.exchanges
+    if request.session < now.session or place < now.place or is_known:
         return None
-    if place == before.place:
-        return replace(before, exchanges=(*before.exchanges, request.exchange))
-    return replace(before, place=place, exchanges=(request.exchange,), places=before.places + 1)
+    if place == now.place:
+        return now.model_copy(update={"exchanges": (*now.exchanges, request.exchange)})
+    more = {"place": place, "exchanges": (request.exchange,), "places": now.places + 1}
+    return now.model_copy(update=more)

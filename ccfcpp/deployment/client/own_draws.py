@@ -42,4 +42,3 @@ class OwnDraws:
                 file.flush()
                 os.fsync(file.fileno())
         return self._path.read_bytes()
-
