@@ -75,7 +75,14 @@ def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
     if other is None:
         return one
     files = tuple(replace(file, name=f"{prefix}/{file.name}") for file in other.files)
-    empty = tuple(f"{prefix}/{name}" for name in other.empty)
+    empty, hidden = (
+        tuple(f"{prefix}/{name}" for name in names) for names in (other.empty, other.hidden)
+    )
     if one is None:
-        return replace(other, files=files, empty=empty)
-    return replace(one, files=(*one.files, *files), empty=(*one.empty, *empty))
+        return replace(other, files=files, empty=empty, hidden=hidden)
+    return replace(
+        one,
+        files=(*one.files, *files),
+        empty=(*one.empty, *empty),
+        hidden=(*one.hidden, *hidden),
+    )
