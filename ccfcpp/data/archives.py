@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import NO_IMAGE, is_hidden
+from ccfcpp.core.kinds import NO_IMAGE
 from ccfcpp.data.tree import NO_FILE, Folder, Tree, leads_nowhere
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -117,25 +117,18 @@ class _Archive(Tree):
         self._has_links = any(member.link for member in self._members.values())
         self.replaced.extend(sorted(self._members.keys() & self._folders.keys()))
 
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        folders, files = list[Path](), list[Path]()
+    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
         within = self._folders.get(self.real(folder))
         if within is None:
             raise FileNotFoundError(f"{folder} is not there")
-        for inner in sorted(within):
-            name, path, real = inner.name, folder / inner.name, self.real(inner)
-            if is_hidden(name):
-                self.hidden.add(path)
-            elif real in self._folders:
-                folders.append(path)
+        for path in within:
+            real = self.real(path)
+            is_folder, member = real in self._folders, self._members.get(real)
+            if is_folder or (member and member.content):
+                yield path.name, is_folder, ""
             else:
-                files.append(path)
-                member = self._members.get(real)
-                if member is None:
-                    self.unread[path] = leads_nowhere(self._members[inner].link)
-                elif member.content is None:
-                    self.unread[path] = member.fault
-        return folders, files
+                fault = member.fault if member else leads_nowhere(self._members[path].link)
+                yield path.name, False, fault
 
     def real(self, path: Path) -> Path:
         if not self._has_links:
@@ -231,7 +224,11 @@ def _tar_members(
                         if info.name.lower().endswith(suffixes) or by_head(head):
                             total += info.size
                             _check_size(archive / info.name, info.size)
-                            _check_total(archive, total)
+                            if total > _LARGEST_TAR:
+                                raise UsageError(
+                                    f"{archive} holds more than the {_LARGEST_TAR} bytes that can "
+                                    "be read from a .tar: unpack it, or pack it as a .zip"
+                                )
                             member = _Member(info.name, partial(bytes, head + file.read()))
                     members.append(member)
                     files[tuple(_parts(info.name))] = member
@@ -253,14 +250,6 @@ def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
             return
         with gzip.open(file) as stream:
             yield stream
-
-
-def _check_total(archive: Path, size: int) -> None:
-    if size > _LARGEST_TAR:
-        raise UsageError(
-            f"{archive} holds more than the {_LARGEST_TAR} bytes that can be read from a .tar: "
-            "unpack it and give the folder, or pack it as a .zip"
-        )
 
 
 def _check_size(file: Path, size: int) -> None:

@@ -57,21 +57,21 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
         return found.transpose(2, 0, 1)
     _take_first_frame(dataset)
     values = apply_modality_lut(pixels, dataset)
-    if dataset.BitsStored > 8 and window is not None:
-        grey = to_8_bits(values, window)
-    elif dataset.get("VOILUTSequence"):
-        grey = _by_table(values, dataset)
-    elif dataset.get("VOILUTFunction") == "SIGMOID" and (own := _own_window(dataset)):
-        low, high = own
-        steep = np.exp(-4 * (values - (low + high) / 2) / (high - low))
-        grey = to_8_bits(1 / (1 + steep), (0, 1))
-    else:
-        own = _own_window(dataset)
-        if own is None and dataset.BitsStored <= 8:
-            ends = apply_modality_lut(_range(dataset), dataset)
-            own = float(ends.min()), float(ends.max())
-        grey = to_8_bits(values, own)
-    return (255 - grey if dataset.PhotometricInterpretation == "MONOCHROME1" else grey)[None]
+    if window is None or dataset.BitsStored <= 8:
+        window = _own_window(dataset)
+        if dataset.get("VOILUTSequence"):
+            values, window = _by_table(values, dataset)
+        elif window and dataset.get("VOILUTFunction") == "SIGMOID":
+            low, high = window
+            steep = np.exp(-4 * (values - (low + high) / 2) / (high - low))
+            values, window = 1 / (1 + steep), (0, 1)
+        elif window is None and dataset.BitsStored <= 8:
+            low = -(2 ** (dataset.BitsStored - 1)) if dataset.PixelRepresentation else 0
+            ends = np.array([low, low + 2**dataset.BitsStored - 1])
+            low, high = sorted(apply_modality_lut(ends, dataset).tolist())
+            window = low, high
+    grey = to_8_bits(values, window)[None]
+    return 255 - grey if dataset.PhotometricInterpretation == "MONOCHROME1" else grey
 
 
 def _take_first_frame(dataset: Any) -> None:
@@ -83,7 +83,7 @@ def _take_first_frame(dataset: Any) -> None:
                     dataset.update(item)
 
 
-def _by_table(values: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
+def _by_table(values: NDArray[Any], dataset: Any) -> tuple[NDArray[Any], Window]:
     from pydicom.pixels.processing import apply_voi
 
     item = dataset.VOILUTSequence[0]
@@ -91,13 +91,7 @@ def _by_table(values: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
     # With fewer bits pydicom would cut the places of entries to these, too.
     item.LUTDescriptor = [entries, first, 16]
     places = np.rint(values).clip(first, first + 0xFFFF).astype(np.int64)
-    return to_8_bits(apply_voi(places, dataset), (0, 2**bits - 1))
-
-
-def _range(dataset: Any) -> NDArray[np.int64]:
-    """Return the least and the largest value that can be stored."""
-    low = -(2 ** (dataset.BitsStored - 1)) if dataset.PixelRepresentation else 0
-    return np.array([low, low + 2**dataset.BitsStored - 1])
+    return apply_voi(places, dataset), (0, 2**bits - 1)
 
 
 def _own_window(dataset: Any) -> Window | None:

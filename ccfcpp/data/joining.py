@@ -75,14 +75,10 @@ def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
     if other is None:
         return one
     files = tuple(replace(file, name=f"{prefix}/{file.name}") for file in other.files)
-    empty, hidden = (
-        tuple(f"{prefix}/{name}" for name in names) for names in (other.empty, other.hidden)
-    )
-    if one is None:
-        return replace(other, files=files, empty=empty, hidden=hidden)
+    base = one or replace(other, files=(), empty=(), hidden=())
     return replace(
-        one,
-        files=(*one.files, *files),
-        empty=(*one.empty, *empty),
-        hidden=(*one.hidden, *hidden),
+        base,
+        files=(*base.files, *files),
+        empty=(*base.empty, *(f"{prefix}/{name}" for name in other.empty)),
+        hidden=(*base.hidden, *(f"{prefix}/{name}" for name in other.hidden)),
     )

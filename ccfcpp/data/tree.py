@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -29,13 +29,28 @@ class Tree(ABC):
         self.unread: dict[Path, str] = {}
         self.replaced: list[Path] = []
 
-    @abstractmethod
     def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
         """Return the folders and all else in `folder`, each sorted by name.
 
         Raises:
             FileNotFoundError: If there is no such folder.
         """
+        folders, files = list[Path](), list[Path]()
+        for name, is_folder, fault in sorted(self._within(folder)):
+            path = folder / name
+            if is_hidden(name):
+                self.hidden.add(path)
+            elif is_folder:
+                folders.append(path)
+            else:
+                files.append(path)
+                if fault:
+                    self.unread[path] = fault
+        return folders, files
+
+    @abstractmethod
+    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
+        """Yield names in a folder, whether they are folders, and why other ones are not read."""
 
     @abstractmethod
     def real(self, path: Path) -> Path:
@@ -80,22 +95,14 @@ class Tree(ABC):
 class Folder(Tree):
     """A folder on disk."""
 
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Return the folders and all else in `folder`, each sorted by name."""
-        folders, files = list[Path](), list[Path]()
+    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
         with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                path = Path(entry.path)
-                if is_hidden(entry.name):
-                    self.hidden.add(path)
-                elif _holds(entry.is_dir):
-                    folders.append(path)
-                else:
-                    files.append(path)
-                    if not _holds(entry.is_file):
-                        is_link = entry.is_symlink()
-                        self.unread[path] = leads_nowhere(path.readlink()) if is_link else NO_FILE
-        return folders, files
+            for entry in entries:
+                is_folder, fault = _holds(entry.is_dir), ""
+                if not is_folder and not _holds(entry.is_file):
+                    link = Path(entry.path).readlink() if entry.is_symlink() else None
+                    fault = leads_nowhere(link) if link else NO_FILE
+                yield entry.name, is_folder, fault
 
     def real(self, path: Path) -> Path:
         """Return a path without links."""
