@@ -56,7 +56,9 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
         found = pixels if pixels.dtype == np.uint8 else to_8_bits(pixels, whole or window)
         return found.transpose(2, 0, 1)
     _take_first_frame(dataset)
-    values = apply_modality_lut(pixels, dataset)
+    for item in (dataset.get("ModalityLUTSequence") or ())[:1]:
+        item.LUTDescriptor = [*item.LUTDescriptor[:2], 16]  # pydicom has no type of 12 bits
+    values = apply_modality_lut(pixels.astype(np.int64), dataset)
     if window is None or dataset.BitsStored <= 8:
         window = _own_window(dataset)
         if dataset.get("VOILUTSequence"):

@@ -179,6 +179,21 @@ def test_a_table_of_values_of_interest_is_used(bits: int) -> None:
     np.testing.assert_array_equal(pixels_of(content, "a.dcm", (0, 2000))[0], expected)
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_a_table_of_modality_comes_before_the_window(bits: int) -> None:
+    pytest.importorskip("pydicom")
+    from pydicom.dataset import Dataset
+
+    curve = np.rint(np.linspace(1, 0, 4096) ** 2 * (2**bits - 1)).astype(int)
+    item = Dataset()
+    item.LUTDescriptor = [4096, 0, bits]
+    item.LUTData = curve.tolist()
+    item["LUTData"].VR = "US"
+    found = pixels_of(traps.dicom(RAMP, ModalityLUTSequence=[item]), "a.dcm", (10, 200))
+    expected = np.rint((curve[RAMP].clip(10, 200) - 10) * 255 / 190)
+    np.testing.assert_array_equal(found[0], expected)
+
+
 def test_other_ways_to_show_a_dicom_file() -> None:
     pytest.importorskip("pydicom")
     curved = traps.dicom(RAMP, VOILUTFunction="SIGMOID", WindowCenter=2000, WindowWidth=1000)
