@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ccfcpp.core.kinds import NO_IMAGE
 from ccfcpp.data import depths, dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
 
@@ -179,9 +180,8 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    return image.mode in (*_GREY_MODES, *depths.HIGH_MODES) or depths.raw_mode(image).startswith(
-        "LA"
-    )
+    grey = (*_GREY_MODES, *depths.HIGH_MODES)
+    return image.mode in grey or depths.raw_mode(image).startswith("LA;")
 
 
 def _bits(image: Image.Image) -> int:
@@ -213,7 +213,7 @@ def _opened(file: Path, source: Source) -> Iterator[Any]:
     except UnreadableError:
         raise
     except UnidentifiedImageError as error:
-        raise UnreadableError("it is no image of a kind that is read") from error
+        raise UnreadableError(NO_IMAGE) from error
     except Exception as error:  # decoders raise almost anything on broken files
         raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
@@ -273,7 +274,7 @@ def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
     if len(files) <= _MOST_NAMED:
         return named
     more = len(files) - _MOST_NAMED
-    return f"{named}; and {more} more: ccfcpp inspect {where} --json lists all"
+    return f"{named}; and {more} more: ccfcpp inspect {shlex.quote(str(where))} --json lists all"
 
 
 def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:

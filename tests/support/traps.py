@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageCms
 
 Pixels = NDArray[np.uint8]
 HEIGHT, WIDTH = 24, 32
@@ -265,6 +265,11 @@ def modes() -> Iterator[Trap]:
         "cmyk.jpg", encoded(colour.convert("CMYK"), "JPEG", quality=100), COLOUR, tolerance=9
     )
     yield Trap("cmyk.tif", encoded(colour.convert("CMYK"), "TIFF"), COLOUR, tolerance=1)
+    srgb, space = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+    to_lab = ImageCms.buildTransform(srgb, space, "RGB", "LAB")
+    lab = ImageCms.applyTransform(grey.convert("RGB"), to_lab)
+    assert lab is not None
+    yield Trap("lab.tif", encoded(lab, "TIFF"), np.repeat(GREY, 3, 0), tolerance=3)
     transparent = colour.copy()
     transparent.putalpha(0)
     yield Trap("rgba.png", encoded(transparent, "PNG"), COLOUR)
