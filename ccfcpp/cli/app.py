@@ -3,6 +3,7 @@
 What a command needs is imported when it runs: help and version are there at once.
 """
 
+import io
 import sys
 from typing import Annotated, Any
 
@@ -61,6 +62,8 @@ _USAGE_ERROR, _FAILURE = 2, 1
 
 def main() -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names have letters that a terminal may lack
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
 
     def fail(reason: object) -> None:

@@ -17,7 +17,7 @@ from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import kind_of
-from ccfcpp.core.units import counted, counts_in_words, shown
+from ccfcpp.core.units import counted, counts_in_words, first_of, shown
 from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def _found(data: ImageData) -> dict[str, Any]:
         "classes": data.class_sizes,
         "clients": data.client_sizes,
         "empty": [] if reading is None else list(reading.empty),
+        "hidden": [] if reading is None else list(reading.hidden),
+        "notes": list(data.notes),
         "skipped": [] if reading is None else reading.rows,
     }
 
@@ -149,9 +151,15 @@ def _print(photos: str, data: ImageData, found: dict[str, Any]) -> None:
         "classes": counts_in_words(found["classes"]) or "none: images lie in no folders of classes",
         "clients": counts_in_words(found["clients"]) or "one, without --partition folders",
         "without an image": ", ".join(map(shown, reading.empty)) if reading else "",
+        "hidden": counted(len(found["hidden"]), "name") if found["hidden"] else "",
         "left out": counted(len(skipped), "file"),
     }
     print_facts(photos, {name: text for name, text in rows.items() if text})
+    for note in data.notes:
+        typer.echo(note)
+    if found["hidden"]:
+        names = first_of([shown(name) for name in found["hidden"]], _MOST_LISTED)
+        typer.echo(f"not looked at, as hidden: {names}")
     for file in skipped[:_MOST_LISTED]:
         typer.echo(f"left out: {shown(file.name)}: {file.reason}")
     if len(skipped) > _MOST_LISTED:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.setup import AnyData, partition
+from ccfcpp.core.kinds import is_hidden
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.joining import joined
@@ -76,7 +77,7 @@ def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
             columns=held.columns,
         )
     folders = path.is_dir() and any(
-        each.is_dir() and not each.name.startswith(".") for each in path.iterdir()
+        each.is_dir() and not is_hidden(each.name) for each in path.iterdir()
     )
     channels, height, width = held.values.shape[1:]
     return load(

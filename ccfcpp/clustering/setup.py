@@ -12,6 +12,7 @@ from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part
 from ccfcpp.data.imbalance import long_tailed
 from ccfcpp.data.partition import (
+    check_clients,
     classes_partition,
     dirichlet_partition,
     iid_partition,
@@ -218,6 +219,7 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
             f"clients is not given and {data.name} has no labels: give --clients, or "
             "--client-column for a table that names them"
         )
+    check_clients(len(data), clients, data.unit)
     # Shares at random need no labels.
     unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
     if choice.kind == "iid" or unlabelled:

@@ -21,16 +21,30 @@ IMAGE_SUFFIXES = (
     *(".gif", ".jp2", ".heic", ".heif", ".dcm", ".dicom"),
 )
 """Suffixes of image files' names, in lower case."""
+NO_IMAGE = "it is no image of a kind that is read"
+_RUBBISH = frozenset(
+    {
+        *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"),
+        *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+        *("system volume information", "lost+found"),
+    }
+)
+"""What systems and network storage lay beside files, thumbnails and deleted files among it."""
 _IMAGES_A_TABLE = 4
 """A folder with more images for each table than these holds images."""
 
-_FOLDERS = "*", "*/*", "*/*/*"
-"""Where images lie: in a folder, in those of classes or clients, and of the clients' classes."""
+_DEPTH = 6
+"""Levels of folders in which images are looked for."""
 _OF_VECTORS, _OF_EITHER = "vectors.npy", ("x.npy", "images.npy")
 """Arrays of an ``.npz`` by the names that they have in it."""
 _NAME = re.compile("[A-Za-z0-9_-]+")
 _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 """Bytes of the length of an array's header, by the version of its format."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of this name is not looked at."""
+    return name.startswith(".") or name.lower() in _RUBBISH
 
 
 def kind_of(source: str) -> DataKind | None:
@@ -63,18 +77,23 @@ def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[
     return sorted(
         file
         for file in folder.iterdir()
-        if file.suffix.lower() in suffixes and not file.name.startswith(".")
+        if file.suffix.lower() in suffixes and not is_hidden(file.name)
     )
 
 
 def _has_many_images(folder: Path, tables: int) -> bool:
     """Return whether there are many images for each table, which then describes them."""
-    files = itertools.chain.from_iterable(map(folder.glob, _FOLDERS))
+    # Not `rglob`, which follows no links.
+    files = itertools.chain.from_iterable(
+        folder.glob("*/" * depth + "*") for depth in range(_DEPTH)
+    )
     # Runs have figures, and may lie beside their data.
     images = (
         file
         for file in files
-        if file.suffix.lower() in IMAGE_SUFFIXES and file.parent.name != "figures"
+        if file.suffix.lower() in IMAGE_SUFFIXES
+        and file.parent.name != "figures"
+        and not any(map(is_hidden, file.relative_to(folder).parts))
     )
     return next(itertools.islice(images, _IMAGES_A_TABLE * tables, None), None) is not None
 

@@ -13,11 +13,13 @@ def canonical(name: str) -> str:
 
     Names are compared in Unicode's form NFC and without space at their ends, and numbers by their
     value: pandas writes an integer beside a gap as ``1.0``, and a spreadsheet drops leading zeros.
+    Bytes of files' names that are no UTF-8 are written out.
 
     Example:
         >>> canonical("1.0"), canonical(" low "), canonical("12e1")
         ('1', 'low', '120')
     """
+    name = name.encode("utf-8", "backslashreplace").decode()
     name = unicodedata.normalize("NFC", name).strip()
     if not _NUMBER.fullmatch(name):
         return name

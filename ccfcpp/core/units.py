@@ -1,8 +1,10 @@
 """Readable forms of counts, sizes and names."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 _MOST_NAMED = 20
+_NO_LETTER = re.compile("[\0-\b\v\f\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def counted(count: int, noun: str) -> str:
@@ -48,6 +50,11 @@ def counts_in_words(counts: Mapping[str, int]) -> str:
 def shown(name: str) -> str:
     """Return a file's name on one line, as a terminal can show it."""
     return name if name.isprintable() else ascii(name)
+
+
+def drawable(text: str) -> str:
+    """Return a text for a page or a figure, with a replacement for what is no letter in UTF-8."""
+    return _NO_LETTER.sub("\ufffd", text)
 
 
 def traffic_titles(deployed: bool) -> tuple[str, str]:

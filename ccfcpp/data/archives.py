@@ -5,17 +5,21 @@ archive is unpacked on disk, so no member's name can lead out of it.
 """
 
 import gzip
-import os
+import lzma
+import stat
 import tarfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import NO_IMAGE
+from ccfcpp.data.tree import NO_FILE, Folder, Tree, leads_nowhere
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 """Suffixes of archives' names, in lower case."""
@@ -26,55 +30,13 @@ _GZIP_MAGIC = b"\x1f\x8b"
 # A few bytes of an archive can stand for a member without end.
 _LARGEST_FILE = 1 << 29
 _LARGEST_TAR = 1 << 33
-_FAULTS = (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
-
-
-class Tree(ABC):
-    """Folders and files below a root; hidden ones, whose names begin with a dot, do not show.
-
-    Attributes:
-        root: The path of the folder or the archive.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @abstractmethod
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Return the folders and the files in `folder`, each sorted by name.
-
-        Raises:
-            FileNotFoundError: If there is no such folder.
-        """
-
-    @abstractmethod
-    def source(self, file: Path) -> Path | BytesIO:
-        """Return the file on disk, or its content.
-
-        Raises:
-            FileNotFoundError: If an archive has no such file.
-            UsageError: If an archive is damaged there.
-        """
-
-    def content(self, file: Path) -> bytes:
-        """Return the content of a file; raises as `source` does."""
-        source = self.source(file)
-        return source.read_bytes() if isinstance(source, Path) else source.getvalue()
-
-    def head(self, file: Path, count: int) -> bytes:
-        """Return the first bytes of a file: empty where an archive is damaged there."""
-        try:
-            source = self.source(file)
-        except UsageError:
-            return b""
-        if isinstance(source, BytesIO):
-            return source.read(count)
-        with source.open("rb") as opened_file:
-            return opened_file.read(count)
-
-    def text(self, file: Path) -> str:
-        """Return the content of a text file; bytes that are no UTF-8 are replaced."""
-        return self.content(file).decode("utf-8", "replace")
+_FAULTS = (
+    *(OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError),
+    *(tarfile.TarError, zipfile.BadZipFile),
+)
+_ZIP_UTF8 = 0x800
+_MOST_LINKS = 40
+"""Links on the way to a file, as on Linux."""
 
 
 def is_archive(path: Path) -> bool:
@@ -103,114 +65,179 @@ def opened(
         UsageError: If the archive is broken, or larger than can be read.
     """
     if path.is_dir():
-        yield _Folder(path)
+        yield Folder(path)
     elif path.name.lower().endswith(".zip"):
         try:
             file = zipfile.ZipFile(path)
         except _FAULTS as error:
             raise _broken(path, error) from error
         with file:
-            names = (info.filename for info in file.infolist() if not info.is_dir())
-            yield _Archive(path, names, lambda name: _zip_content(path, file, name))
+            yield _Archive(path, [_zip_member(path, file, info) for info in file.infolist()])
     else:
-        contents = _tar_contents(path, suffixes, by_head)
-        yield _Archive(path, contents, contents.__getitem__)
+        yield _Archive(path, _tar_members(path, suffixes, by_head))
 
 
-class _Folder(Tree):
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        with os.scandir(folder) as entries:
-            shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-        folders = [Path(entry.path) for entry in shown if entry.is_dir()]
-        return folders, [Path(entry.path) for entry in shown if entry.is_file()]
+class _Member(NamedTuple):
+    """What an archive says of a member.
 
-    def source(self, file: Path) -> Path:
-        return file
+    Attributes:
+        name: With slashes.
+        content: Returns the content of a file; None for all else.
+        link: Where a symbolic link leads; empty for all else.
+        is_folder: Whether it is a folder.
+        fault: Why all else is not read.
+    """
+
+    name: str
+    content: Callable[[], bytes] | None = None
+    link: str = ""
+    is_folder: bool = False
+    fault: str = NO_FILE
 
 
 class _Archive(Tree):
     """Folders as the members' names imply them, and the members' contents by name."""
 
-    def __init__(
-        self, root: Path, names: Iterable[str], content_of: Callable[[str], bytes]
-    ) -> None:
+    def __init__(self, root: Path, members: Iterable[_Member]) -> None:
         super().__init__(root)
-        self._content_of = content_of
-        self._names: dict[Path, str] = {}
+        self._members: dict[Path, _Member] = {}
         self._folders: dict[Path, set[Path]] = {root: set()}
-        for name in names:
-            parts = [part for part in name.split("/") if part not in ("", ".")]
-            # ".." is hidden, too.
-            if parts and not any(part.startswith(".") for part in parts):
-                self._add(root.joinpath(*parts), name)
+        for member in members:
+            parts = _parts(member.name)
+            path = root.joinpath(*parts)
+            if member.is_folder:
+                self._folders.setdefault(path, set())
+            elif parts:
+                if path in self._members:
+                    self.replaced.append(path)
+                self._members[path] = member
+            while path != root:
+                self._folders.setdefault(path.parent, set()).add(path)
+                path = path.parent
+        self._has_links = any(member.link for member in self._members.values())
+        self.replaced.extend(sorted(self._members.keys() & self._folders.keys()))
 
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        if folder not in self._folders:
+    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
+        within = self._folders.get(self.real(folder))
+        if within is None:
             raise FileNotFoundError(f"{folder} is not there")
-        shown = sorted(self._folders[folder], key=lambda path: path.name)
-        folders = [path for path in shown if path in self._folders]
-        return folders, [path for path in shown if path in self._names]
+        for path in within:
+            real = self.real(path)
+            is_folder, member = real in self._folders, self._members.get(real)
+            if is_folder or (member and member.content):
+                yield path.name, is_folder, ""
+            else:
+                fault = member.fault if member else leads_nowhere(self._members[path].link)
+                yield path.name, False, fault
 
-    def source(self, file: Path) -> BytesIO:
-        if file not in self._names:
+    def real(self, path: Path) -> Path:
+        if not self._has_links:
+            return path
+        found, links = self.root, 0
+        parts = list(reversed(path.relative_to(self.root).parts))
+        while parts:
+            part = parts.pop()
+            if part == ".." and links:
+                if found == self.root:  # out of the archive
+                    return found.parent
+                found = found.parent
+                continue
+            found /= part
+            if (member := self._members.get(found)) and member.link:
+                links += 1
+                if links > _MOST_LINKS or member.link.startswith("/"):
+                    return Path(member.link)
+                parts.extend(reversed(_parts(member.link)))
+                found = found.parent
+        return found
+
+    def _source(self, file: Path) -> BytesIO:
+        member = self._members.get(self.real(file))
+        if member is None or member.content is None:
             raise FileNotFoundError(f"{file} is not there")
         try:
-            return BytesIO(self._content_of(self._names[file]))
+            return BytesIO(member.content())
         except _FAULTS as error:
             raise _broken(file, error) from error
 
-    def _add(self, file: Path, name: str) -> None:
-        self._names[file] = name
-        child = file
-        while child != self.root:
-            siblings = self._folders.setdefault(child.parent, set())
-            if child in siblings:
-                return
-            siblings.add(child)
-            child = child.parent
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]
 
 
-def _zip_content(archive: Path, file: zipfile.ZipFile, name: str) -> bytes:
-    info = file.getinfo(name)
-    _check_size(archive / name, info.file_size)
+def _zip_member(archive: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    name = info.filename
+    if not info.flag_bits & _ZIP_UTF8:
+        with suppress(UnicodeError):  # macOS writes UTF-8 and does not say so
+            name = name.encode("cp437").decode()
+    name = name.replace("\\", "/")  # as Windows writes folders
+    if name.endswith("/"):
+        return _Member(name, is_folder=True)
+    mode = info.external_attr >> 16
+    if stat.S_ISLNK(mode) and info.file_size < _HEAD:
+        with suppress(*_FAULTS, UnicodeError):
+            return _Member(name, link=_zip_content(archive / name, file, info).decode())
+    return _Member(name, partial(_zip_content, archive / name, file, info))
+
+
+def _zip_content(path: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    _check_size(path, info.file_size)
     with file.open(info) as member:
         # Without a number zipfile would inflate more than the stated size.
         return member.read(info.file_size)
 
 
-def _tar_contents(
+class _Header(tarfile.TarInfo):
+    """A member's header; a broken one is not taken for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.HeaderError as error:
+            if isinstance(error, tarfile.EOFHeaderError):  # type: ignore[attr-defined]
+                raise
+            raise tarfile.ReadError(str(error)) from error
+
+
+def _tar_members(
     archive: Path, suffixes: tuple[str, ...], by_head: Callable[[bytes], bool]
-) -> dict[str, bytes]:
-    """Return every file in a tar; the content of one that is not to be read is left empty."""
+) -> list[_Member]:
+    """Return what is in a tar, with the contents of the files that are to be read."""
     # All at once: a gzipped tar can be read from front to back only.
-    contents = {}
+    members = list[_Member]()
+    files = dict[tuple[str, ...], _Member]()
     total = 0
     try:
         with _unzipped(archive) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
                 for info in tar:
-                    if not info.isfile():
-                        continue
-                    file = tar.extractfile(info)
-                    assert file is not None  # a file it is
-                    head = file.read(_HEAD)
-                    is_read = info.name.lower().endswith(suffixes) or by_head(head)
-                    if is_read:
-                        total += info.size
-                        _check_size(archive / info.name, info.size)
-                        if total > _LARGEST_TAR:
-                            raise UsageError(
-                                f"{archive} holds more than the {_LARGEST_TAR} bytes that can be "
-                                "read from a .tar: unpack it and give the folder, or pack it as a "
-                                ".zip"
-                            )
-                    contents[info.name] = head + file.read() if is_read else b""
+                    member = _Member(info.name, None, info.linkname, info.isdir())
+                    if info.islnk():
+                        # It has the content that its target has so far.
+                        target = files.get(tuple(_parts(info.linkname)))
+                        fault = leads_nowhere(info.linkname)
+                        member = (target or _Member("", fault=fault))._replace(name=info.name)
+                    elif file := None if info.issym() else tar.extractfile(info):
+                        head = file.read(_HEAD)
+                        member = _Member(info.name, fault=NO_IMAGE)
+                        if info.name.lower().endswith(suffixes) or by_head(head):
+                            total += info.size
+                            _check_size(archive / info.name, info.size)
+                            if total > _LARGEST_TAR:
+                                raise UsageError(
+                                    f"{archive} holds more than the {_LARGEST_TAR} bytes that can "
+                                    "be read from a .tar: unpack it, or pack it as a .zip"
+                                )
+                            member = _Member(info.name, partial(bytes, head + file.read()))
+                    members.append(member)
+                    files[tuple(_parts(info.name))] = member
             # To the end: only there gzip notices that the archive was cut.
             while stream.read(1 << 20):
                 pass
     except _FAULTS as error:
         raise _broken(archive, error) from error
-    return contents
+    return members
 
 
 @contextmanager

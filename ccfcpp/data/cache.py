@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from ccfcpp.data.registry import user_folder
 Arrays = dict[str, NDArray[np.generic]]
 
 # Part of every key: raise it when what is decoded from the same files changes.
-_DECODING = 2
+_DECODING = 3
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +58,10 @@ def cached(
 def _key(files: Iterable[Path], options: str) -> str:
     digest = hashlib.sha256(json.dumps([_DECODING, options]).encode())
     for file in files:
-        status = file.stat()
-        line = [str(file.absolute()), status.st_size, status.st_mtime_ns]
+        line = [str(file.absolute())]
+        with suppress(OSError):  # of a link to nothing there is but the name
+            status = file.stat()
+            line += [str(status.st_size), str(status.st_mtime_ns), str(status.st_mode)]
         digest.update(json.dumps(line).encode())
     return digest.hexdigest()[:32]
 

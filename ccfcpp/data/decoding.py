@@ -2,12 +2,11 @@
 
 Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped. Of a file with
 several frames or pages the first is taken. Values of more than 8 bits are mapped by the image's own
-range, or by a window. HEIC and DICOM each need an extra to be installed.
+range, or by a window, as the file has them. HEIC and DICOM each need an extra to be installed.
 """
 
 import importlib.util
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ccfcpp.data import dicom
+from ccfcpp.core.kinds import NO_IMAGE
+from ccfcpp.data import depths, dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
 
 UNREAD = (
@@ -39,10 +39,8 @@ Source = Callable[[Path], Path | BytesIO]
 # Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
 _GREY_MODES = ("1", "L", "LA", "La")
-_HIGH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
-_ORIENTATION, _BITS, _PHOTOMETRIC = 274, 258, 262
-"""Tags of EXIF and of TIFF."""
-_WHITE_IS_ZERO = 0
+_ORIENTATION = 274
+"""A tag of EXIF."""
 _SIGNATURES = re.compile(
     rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|\0\0\0\x0cjP  "
     rb"|P[1-6]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s|.{4}ftyp(hei[cxms]|hev[cxms]|mif1|msf1)|.{128}DICM",
@@ -118,10 +116,12 @@ def read_pixels(file: Path, source: Source, window: Window | None = None) -> NDA
     with _opened(file, source) as image:
         if not isinstance(image, Image.Image):
             return dicom.decode(image, window)
-        raw = _raw_mode(image)
-        if ";16" in raw and image.mode not in _HIGH_MODES:
+        raw = depths.raw_mode(image)
+        if depths.is_deep_pnm(image):
+            pixels = to_8_bits(depths.of_pnm(image), window)
+        elif ";16" in raw and image.mode not in depths.HIGH_MODES:
             with _opened(file, source) as again:
-                pixels = to_8_bits(_of_16_bits(image, again, raw), window)
+                pixels = to_8_bits(depths.of_16_bits(image, again, raw), window)
         else:
             pixels = _decoded(image, window)
         # Where PIL has turned a TIFF itself, nothing is left to turn.
@@ -129,6 +129,7 @@ def read_pixels(file: Path, source: Source, window: Window | None = None) -> NDA
 
 
 def _of_pil(image: Image.Image) -> Header:
+    depths.refuse_lossy(image)
     # PIL would decode a whole PNG to look for EXIF behind the pixels.
     is_told = image.format != "PNG" or "exif" in image.info
     turned = _orientation(image) if is_told else 1
@@ -179,73 +180,27 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    return image.mode in (*_GREY_MODES, *_HIGH_MODES) or _raw_mode(image).startswith("LA")
+    grey = (*_GREY_MODES, *depths.HIGH_MODES)
+    return image.mode in grey or depths.raw_mode(image).startswith("LA;")
 
 
 def _bits(image: Image.Image) -> int:
     if image.format == "TIFF":
-        return int(max(image.tag_v2.get(_BITS, (1,))))  # type: ignore[attr-defined] # only there
-    if image.mode in _HIGH_MODES:
+        return int(max(image.tag_v2.get(depths.BITS, (1,))))  # type: ignore[attr-defined] # only there
+    if image.mode in depths.HIGH_MODES or depths.is_deep_pnm(image):
         return 16
-    return 1 if image.mode == "1" else 16 if ";16" in _raw_mode(image) else 8
-
-
-def _raw_mode(image: Image.Image) -> str:
-    """Return how pixels lie in the file, such as ``RGB;16B``; empty where there is no such name."""
-    tile = getattr(image, "tile", None)
-    args = tile[0][3] if tile else ""
-    name = args[0] if isinstance(args, tuple) and args else args
-    return name if isinstance(name, str) else ""
+    return 1 if image.mode == "1" else 16 if ";16" in depths.raw_mode(image) else 8
 
 
 def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
     """Decode to `(channels, height, width)`, as the file has it, not turned."""
-    if image.mode in _HIGH_MODES:
-        grey = to_8_bits(np.asarray(image), window)[None]
-        white_is_zero = (
-            image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO  # type: ignore[attr-defined]
-        )
-        return 255 - grey if white_is_zero else grey
+    if image.mode in depths.HIGH_MODES:
+        grey = to_8_bits(depths.values_of(image), window)[None]
+        return 255 - grey if depths.white_is_zero(image) else grey
     if image.mode in _GREY_MODES:
-        return np.array(image.convert("L"))[None]
+        grey = np.array(image.convert("L"))[None]
+        return np.bitwise_xor(grey, 128) if depths.is_signed(image) else grey
     return np.array(image.convert("RGB")).transpose(2, 0, 1)
-
-
-def _of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.uint16]:
-    """Decode several channels of 16 bits, of which PIL has no images, without alpha.
-
-    PIL keeps the higher byte of each value; told that the bytes lie in the other order, the lower.
-
-    Args:
-        image: The image.
-        again: The same file, opened once more.
-        raw: How its pixels lie in the file.
-
-    Returns:
-        `(channels, height, width)`.
-    """
-    if raw.startswith("LA"):  # Grey and alpha are four bytes.
-        _reinterpret(image, "RGBA")
-        high, low = np.asarray(image).transpose(2, 0, 1)[:2]
-        return _joined(high, low)[None]
-    if not raw.startswith("RGB"):
-        raise UnreadableError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
-    big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
-    _reinterpret(again, raw[:-1] + ("L" if big else "B"))
-    high, low = (np.asarray(each).transpose(2, 0, 1)[:3] for each in (image, again))
-    return _joined(high, low)
-
-
-def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    return np.left_shift(high.astype(np.uint16), 8) | low
-
-
-def _reinterpret(image: Image.Image, raw: str) -> None:
-    """Let an image that is not decoded yet take its pixels for others."""
-    image.tile = [  # type: ignore[attr-defined]
-        tile._replace(args=raw if isinstance(tile.args, str) else (raw, *tile.args[1:]))
-        for tile in image.tile  # type: ignore[attr-defined]
-    ]
 
 
 @contextmanager
@@ -258,7 +213,7 @@ def _opened(file: Path, source: Source) -> Iterator[Any]:
     except UnreadableError:
         raise
     except UnidentifiedImageError as error:
-        raise UnreadableError("it is no image of a kind that is read") from error
+        raise UnreadableError(NO_IMAGE) from error
     except Exception as error:  # decoders raise almost anything on broken files
         raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
 

@@ -41,8 +41,8 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
     """Return the first frame, uint8 of shape `(channels, height, width)`.
 
     Grey values are rescaled by the file's slope and intercept, or its table. Then they are mapped
-    by `window`, else by the file's own first window (PS3.3 C.11.2.1.2), else by their own range,
-    where the image has more than 8 bits. In MONOCHROME1 large values are dark.
+    by `window`, else by the file's own first table or window (PS3.3 C.11.2.1), else by their own
+    range, where the image has more than 8 bits. In MONOCHROME1 large values are dark.
     """
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -55,11 +55,45 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
             whole = 0, np.iinfo(pixels.dtype).max
         found = pixels if pixels.dtype == np.uint8 else to_8_bits(pixels, whole or window)
         return found.transpose(2, 0, 1)
-    own = _own_window(dataset)
-    if dataset.BitsStored <= 8:
-        window, own = None, own or (0, 2**dataset.BitsStored - 1)
-    grey = to_8_bits(apply_modality_lut(pixels, dataset), window or own)[None]
+    _take_first_frame(dataset)
+    for item in (dataset.get("ModalityLUTSequence") or ())[:1]:
+        item.LUTDescriptor = [*item.LUTDescriptor[:2], 16]  # pydicom has no type of 12 bits
+    values = apply_modality_lut(pixels.astype(np.int64), dataset)
+    if window is None or dataset.BitsStored <= 8:
+        window = _own_window(dataset)
+        if dataset.get("VOILUTSequence"):
+            values, window = _by_table(values, dataset)
+        elif window and dataset.get("VOILUTFunction") == "SIGMOID":
+            low, high = window
+            steep = np.exp(-4 * (values - (low + high) / 2) / (high - low))
+            values, window = 1 / (1 + steep), (0, 1)
+        elif window is None and dataset.BitsStored <= 8:
+            low = -(2 ** (dataset.BitsStored - 1)) if dataset.PixelRepresentation else 0
+            ends = np.array([low, low + 2**dataset.BitsStored - 1])
+            low, high = sorted(apply_modality_lut(ends, dataset).tolist())
+            window = low, high
+    grey = to_8_bits(values, window)[None]
     return 255 - grey if dataset.PhotometricInterpretation == "MONOCHROME1" else grey
+
+
+def _take_first_frame(dataset: Any) -> None:
+    """Put what functional groups say of the first frame where files of one frame have it."""
+    for groups in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        for group in (dataset.get(groups) or ())[:1]:
+            for macro in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):
+                for item in (group.get(macro) or ())[:1]:
+                    dataset.update(item)
+
+
+def _by_table(values: NDArray[Any], dataset: Any) -> tuple[NDArray[Any], Window]:
+    from pydicom.pixels.processing import apply_voi
+
+    item = dataset.VOILUTSequence[0]
+    entries, first, bits = item.LUTDescriptor
+    # With fewer bits pydicom would cut the places of entries to these, too.
+    item.LUTDescriptor = [entries, first, 16]
+    places = np.rint(values).clip(first, first + 0xFFFF).astype(np.int64)
+    return apply_voi(places, dataset), (0, 2**bits - 1)
 
 
 def _own_window(dataset: Any) -> Window | None:

@@ -13,8 +13,9 @@ of the splits, two lists may lie beside each client's folder, as DomainNet has t
 Images in neither are left out, one in both is a test image, and the labels in them are not used: a
 folder's name tells the class.
 
-In an archive all this may lie inside one more folder. Everything is taken in the plain sorted order
-of names ("10" before "2"), train before test. Hidden files are ignored.
+All this may lie inside more folders, of which each holds nothing but the next. Names are taken as
+`ccfcpp.core.names` knows them, and everything is in the plain sorted order of names ("10" before
+"2"), train before test. Hidden files are ignored.
 """
 
 import json
@@ -29,35 +30,27 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
+from ccfcpp.core.names import canonical, spellings
 from ccfcpp.data import archives
-from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, check_classes
+from ccfcpp.data.lists import LIST_SUFFIX, SPLITS, File, listed, lists_of
 from ccfcpp.data.reading import (
+    FileFacts,
     Options,
     Reading,
     as_text,
     check_share,
     from_text,
-    no_images,
     read_files,
     sizes_of,
 )
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.data.walk import Walk, walk
 
-_SPLITS = ("train", "test")
-_LIST_SUFFIX = ".txt"
-_READ = (*IMAGE_SUFFIXES, *UNREAD, _LIST_SUFFIX)
+_READ = (*IMAGE_SUFFIXES, *UNREAD, LIST_SUFFIX)
 _LAYOUT = ("labels", "classes", "owners", "owner_names", "test")
-
-
-class _File(NamedTuple):
-    path: Path
-    class_name: str | None
-    owner: str | None = None
-    test: bool | None = None
 
 
 class _Layout(NamedTuple):
@@ -65,12 +58,12 @@ class _Layout(NamedTuple):
 
     Attributes:
         files: The images of the chosen classes, in order.
-        others: Files that are no images.
+        others: What is known of files that are no images.
         empty: Folders that should hold images and hold none.
     """
 
-    files: list[_File]
-    others: list[Path]
+    files: list[File]
+    others: list[FileFacts]
     empty: list[Path]
 
 
@@ -136,7 +129,7 @@ def read_folder(
 
     # An archive takes long to look through: the cache holds what its layout tells, too.
     options = json.dumps(["archive", how.key, folders_are_clients, chosen])
-    names = ("images", "files", "others", "empty", *_LAYOUT)
+    names = ("images", "files", "others", "said", *_LAYOUT)
     arrays = decode_all() if how.encoder else cached([path], options, names, decode_all)
     return _image_data(path, archives.without_suffix(path), arrays, how.skip)
 
@@ -155,26 +148,33 @@ def _laid_out(found: Walk, clients: bool, classes: Sequence[str] | None) -> _Lay
         files = _client_files(found, top, classes, empty, lists)
     else:
         files = _files(found, top, empty)
-    if any(file.class_name is None for file in files):
-        files = [file._replace(class_name=None) for file in files]
+    if any(file.folder is None for file in files):
+        files = [file._replace(folder=None) for file in files]
+    while len({canonical(file.class_name or "") for file in files}) == 1 and all(
+        file.folder not in (None, file.path.parent) for file in files
+    ):
+        files = [file.deeper for file in files]  # One folder more: it tells nothing.
     if classes is not None:
-        known = sorted({file.class_name for file in files if file.class_name is not None})
-        kept = check_classes(classes, known, str(found.tree.root))
-        files = [file for file in files if file.class_name in kept]
-    others = [file for each in found.others.values() for file in each if file not in lists]
-    return _Layout(files, others, empty)
+        known = sorted({canonical(name) for file in files if (name := file.class_name)})
+        kept = check_classes([*map(canonical, classes)], known, str(found.tree.root))
+        files = [file for file in files if canonical(file.class_name or "") in kept]
+    return _Layout(files, found.no_images(lists), empty)
 
 
 def _top(found: Walk, clients: bool) -> Path:
-    """Return the folder to begin with: in an archive the one that holds all others, if any."""
-    root = found.tree.root
-    folders = found.folders[root]
-    if root.is_dir() or len(folders) != 1 or found.images[root]:
-        return root
-    (only,) = folders
-    within, images = found.folders[only], found.images[only]
-    is_client = clients and {folder.name for folder in within} <= set(_SPLITS)
-    return root if only.name in _SPLITS or images or not within or is_client else only
+    """Return the folder to begin with: below those that hold nothing but the next."""
+    root = top = found.tree.root
+    while len(found.folders[top]) == 1 and not found.images[top]:
+        (only,) = found.folders[top]
+        within, images = found.folders[only], found.images[only]
+        is_client = clients and {folder.name for folder in within} <= set(SPLITS)
+        if only.name in SPLITS or images or not within or is_client:
+            break
+        # A client's classes hold images. An archive, though, may well hold the folder of clients.
+        if clients and (top != root or root.is_dir()) and any(map(found.images.get, within)):
+            break
+        top = only
+    return top
 
 
 def _client_files(
@@ -183,7 +183,7 @@ def _client_files(
     classes: Sequence[str] | None,
     empty: list[Path],
     lists: set[Path],
-) -> list[_File]:
+) -> list[File]:
     owners, images = found.folders[folder], found.images[folder]
     if images:
         raise UsageError(
@@ -192,101 +192,47 @@ def _client_files(
         )
     if not owners:
         raise UsageError(f"{folder} has no client folders")
-    by_owner = _lists(found, folder, owners)
+    by_owner = lists_of(found, folder, owners)
     lists.update(path for paths in by_owner.values() for path in paths)
-    files: list[_File] = []
+    files: list[File] = []
     for owner in owners:
         own = _files(found, owner, empty) if any(found.below(owner)) else []
         if not own:
             empty.append(owner)
         if by_owner:
-            own = _listed(found.tree, folder, own, by_owner[owner], classes)
+            own = listed(found.tree, folder, own, by_owner[owner], classes)
         files.extend(file._replace(owner=owner.name) for file in own)
     if not files and by_owner:
         raise UsageError(f"the lists in {folder} name no image: get them again")
     return files
 
 
-def _lists(found: Walk, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the lists of each client's training and test images; empty where there are none."""
-    lists = {
-        owner: [folder / f"{owner.name}_{split}{_LIST_SUFFIX}" for split in _SPLITS]
-        for owner in owners
-    }
-    there = set(found.others[folder])
-    wanted = [path for paths in lists.values() for path in paths]
-    missing = [path for path in wanted if path not in there]
-    if len(missing) == len(wanted):
-        return {}
-    if missing:
-        raise UsageError(
-            f"{missing[0]} is missing: where lists of images lie beside the clients' folders, "
-            "every client needs one of its training and one of its test images"
-        )
-    return lists
-
-
-def _listed(
-    tree: Tree,
-    folder: Path,
-    files: Sequence[_File],
-    lists: Sequence[Path],
-    classes: Sequence[str] | None,
-) -> list[_File]:
-    """Keep a client's files that are listed, those for training first.
-
-    Paths in the lists start from `folder`. Only images of the `classes` need to be there.
-    """
-    there = {file.path: file.class_name for file in files}
-    is_test = {}
-    for split, path in zip(_SPLITS, lists, strict=True):
-        for number, line in enumerate(tree.text(path).splitlines(), 1):
-            if not line.strip():
-                continue
-            name, _, label = line.strip().rpartition(" ")
-            if not name or not label.isdecimal():
-                raise UsageError(
-                    f"{path}, line {number}: {line.strip()!r} is not of the form "
-                    "'CLIENT/CLASS/IMAGE LABEL'"
-                )
-            file = folder / name
-            if file in there:
-                is_test[file] = split == "test"
-            elif classes is None or file.parent.name in classes:
-                raise UsageError(
-                    f"{path}, line {number}, names {file}, which is no image of this client: "
-                    "get the images again, or take the line out"
-                )
-    kept = [file._replace(test=is_test[file.path]) for file in files if file.path in is_test]
-    return sorted(kept, key=lambda file: bool(file.test))
-
-
-def _files(found: Walk, folder: Path, empty: list[Path]) -> list[_File]:
+def _files(found: Walk, folder: Path, empty: list[Path]) -> list[File]:
     folders, images = found.folders[folder], found.images[folder]
     names = {sub.name for sub in folders}
-    if not names or not names <= set(_SPLITS) or images:
+    if not names or not names <= set(SPLITS) or images:
         return _class_files(found, folder, empty)
     return [
         # Training images alone are all that there is: nothing was set apart.
         file._replace(test=split == "test" if "test" in names else None)
-        for split in _SPLITS
+        for split in SPLITS
         if split in names
         for file in _class_files(found, folder / split, empty)
     ]
 
 
-def _class_files(found: Walk, folder: Path, empty: list[Path]) -> list[_File]:
+def _class_files(found: Walk, folder: Path, empty: list[Path]) -> list[File]:
     folders = found.folders[folder]
     if found.images[folder] or not folders:
-        return [_File(path, None) for path in found.below(folder)]
+        return [File(path, None) for path in found.below(folder)]
     files = []
     for sub in folders:
-        if sub.name in _SPLITS and found.folders[sub]:
+        if sub.name in SPLITS and found.folders[sub]:
             raise UsageError(
                 f"{folder} holds {sub.name}/ and other folders ({folders[0].name}, …): put train/ "
                 "and test/ with nothing beside them, or rename them"
             )
-        own = [_File(path, sub.name) for path in found.below(sub)]
+        own = [File(path, sub) for path in found.below(sub)]
         if not own:
             empty.append(sub)
         files.extend(own)
@@ -301,13 +247,18 @@ def _facts(found: Walk, layout: _Layout) -> Arrays:
     is_split = any(file.test is not None for file in files)
     test = np.array([bool(file.test) for file in files if is_split], np.bool_)
     arrays = (labels, classes, owners, owner_names, test)
-    others = no_images(map(found.name, layout.others))
-    empty = np.array(json.dumps([found.name(path) for path in layout.empty]))
-    return dict(zip(_LAYOUT, arrays, strict=True)) | {"others": as_text(others), "empty": empty}
+    said = {
+        "empty": [found.name(path) for path in layout.empty],
+        "hidden": found.hidden,
+        "notes": spellings({name for file in files if (name := file.class_name)}, "classes")
+        + spellings({name for file in files if (name := file.owner)}, "clients"),
+    }
+    facts = {"others": as_text(layout.others), "said": np.array(json.dumps(said))}
+    return dict(zip(_LAYOUT, arrays, strict=True)) | facts
 
 
 def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    known = np.array([name for name in names if name is not None], np.str_)
+    known = np.array([canonical(name) for name in names if name is not None], np.str_)
     distinct, indices = np.unique(known, return_inverse=True)
     return distinct, indices.astype(np.int64)
 
@@ -324,11 +275,13 @@ def _image_data(path: Path, name: str, arrays: Arrays, skip: float) -> ImageData
     owners, owner_names = _without_unused(tensor("owners"), arrays["owner_names"])
     values = torch.from_numpy(arrays["images"])
     names = tuple(file.name for file in files if not file.reason)
-    reading = Reading((*files, *others), sizes_of(files), tuple(json.loads(str(arrays["empty"]))))
+    said = {key: tuple(names) for key, names in json.loads(str(arrays["said"])).items()}
+    notes = said.pop("notes")
+    reading = Reading((*files, *others), sizes_of(files), **said)
     facts = (name, values, labels, classes, owners, owner_names)
     if values.ndim == 2:
-        return VectorData(*facts, names=names, reading=reading)
-    return ImageData(*facts, tensor("test"), names, reading)
+        return VectorData(*facts, names=names, reading=reading, notes=notes)
+    return ImageData(*facts, tensor("test"), names, reading, notes)
 
 
 def _without_unused(

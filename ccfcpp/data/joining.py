@@ -75,7 +75,10 @@ def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
     if other is None:
         return one
     files = tuple(replace(file, name=f"{prefix}/{file.name}") for file in other.files)
-    empty = tuple(f"{prefix}/{name}" for name in other.empty)
-    if one is None:
-        return replace(other, files=files, empty=empty)
-    return replace(one, files=(*one.files, *files), empty=(*one.empty, *empty))
+    base = one or replace(other, files=(), empty=(), hidden=())
+    return replace(
+        base,
+        files=(*base.files, *files),
+        empty=(*base.empty, *(f"{prefix}/{name}" for name in other.empty)),
+        hidden=(*base.hidden, *(f"{prefix}/{name}" for name in other.hidden)),
+    )

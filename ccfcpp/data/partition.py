@@ -21,7 +21,7 @@ def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Te
     Raises:
         UsageError: There are more clients than samples.
     """
-    _check_clients(samples, clients)
+    check_clients(samples, clients)
     order = torch.randperm(samples, generator=randomness.generator("partition"))
     return list(order.tensor_split(clients))
 
@@ -46,7 +46,7 @@ def skewed_partition(
     """
     if not 0 <= p <= 1:
         raise UsageError(f"p = {p:g} is not a degree of skew: give a number from 0 to 1")
-    _check_clients(len(labels), clients)
+    check_clients(len(labels), clients)
     labels = labels.cpu()
     share = len(labels) / clients
     wanted = round(share * p) if p < 1 else len(labels)
@@ -121,7 +121,7 @@ def dirichlet_partition(
     """
     if not alpha > 0:
         raise UsageError(f"alpha = {alpha:g} is not a concentration: give a number above 0")
-    _check_clients(len(labels), clients)
+    check_clients(len(labels), clients)
     if alpha == math.inf:
         return iid_partition(len(labels), clients, randomness)
     if clients * min_samples > len(labels):
@@ -197,7 +197,7 @@ def classes_partition(
             f"classes_per_client = {classes_per_client} does not fit {classes} classes: give a "
             f"number from 1 to {classes}"
         )
-    _check_clients(len(labels), clients)
+    check_clients(len(labels), clients)
     generator = randomness.generator("partition")
     holders = _deal_classes(classes, clients, classes_per_client, generator)
     parts: list[list[Tensor]] = [[] for _ in range(clients)]
@@ -233,8 +233,10 @@ def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
     return list(torch.split(owners.cpu().argsort(stable=True), sizes))
 
 
-def _check_clients(samples: int, clients: int) -> None:
+def check_clients(samples: int, clients: int, unit: str = "image") -> None:
+    """Raise ``UsageError`` where there are more clients than samples, each of which is a unit."""
     if clients > samples:
         raise UsageError(
-            f"clients = {clients} is more than the {samples} images: give at most {samples} clients"
+            f"clients = {clients} is more than the {samples} {unit}s: give at most {samples} "
+            "clients"
         )

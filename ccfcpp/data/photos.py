@@ -14,7 +14,7 @@ from ccfcpp.data.archives import ARCHIVE_SUFFIXES
 from ccfcpp.data.decoding import UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
-from ccfcpp.data.reading import Options, Reading, check_share, no_images, read_files, sizes_of
+from ccfcpp.data.reading import Options, Reading, check_share, read_files, sizes_of
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.data.walk import walk
 
@@ -89,8 +89,7 @@ def _of_files(path: Path, how: Options) -> ImageData | VectorData:
         images, files = read_files(paths, [found.name(p) for p in paths], tree.source, how)
     check_share(files, how.skip, path)
     names = tuple(file.name for file in files if not file.reason)
-    others = no_images(found.name(path) for paths in found.others.values() for path in paths)
-    reading = Reading((*files, *others), sizes_of(files))
+    reading = Reading((*files, *found.no_images()), sizes_of(files), hidden=tuple(found.hidden))
     values = torch.from_numpy(images)
     if how.encoder is not None:
         return VectorData(path.name, values, names=names, reading=reading)

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import math
-import tempfile
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
-from ccfcpp.core.tables import csv_bytes
-from ccfcpp.core.units import counted, shown
+from ccfcpp.core.units import counted, first_of, shown
 from ccfcpp.data.bit_depth import Window
 from ccfcpp.data.decoding import (
     MOST_PIXELS,
@@ -101,11 +100,13 @@ class Reading:
         files: All files that were looked at, in order.
         sizes: The sizes of the images, as they were.
         empty: Names of folders without an image.
+        hidden: Names of files and folders that are not looked at, as they are hidden.
     """
 
     files: tuple[FileFacts, ...]
     sizes: Sizes
     empty: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> list[FileFacts]:
@@ -227,11 +228,6 @@ def sizes_of(files: Sequence[FileFacts]) -> Sizes:
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
-def no_images(names: Iterable[str]) -> list[FileFacts]:
-    """Return what is known of files that are no images."""
-    return [FileFacts(name, reason="it is no image of a kind that is read") for name in names]
-
-
 def as_rows(files: Sequence[FileFacts]) -> list[dict[str, object]]:
     """Return files and why they are left out, as rows of a table."""
     return [{"file": file.name, "reason": file.reason} for file in files]
@@ -269,22 +265,20 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
         rule = "none is left"
     raise UsageError(
         f"{len(failed)} of the {len(images)} images in {where} cannot be read, and {rule}: mend "
-        f"them, or allow a larger share, such as --skip 5%. They are {_listed(failed)}"
+        f"them, or allow a larger share, such as --skip 5%. They are {_listed(failed, where)}"
     )
 
 
-def _listed(files: Sequence[FileFacts]) -> str:
+def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
     named = "; ".join(f"{shown(file.name)} ({file.reason})" for file in files[:_MOST_NAMED])
     if len(files) <= _MOST_NAMED:
         return named
-    # No folder of a run is there yet, and the user's own are not written to.
-    with tempfile.NamedTemporaryFile(prefix="ccfcpp-skipped-", suffix=".csv", delete=False) as file:
-        file.write(csv_bytes(as_rows(files)))
-    return f"{named}; and {len(files) - _MOST_NAMED} more, all of which {file.name} lists"
+    more = len(files) - _MOST_NAMED
+    return f"{named}; and {more} more: ccfcpp inspect {shlex.quote(str(where))} --json lists all"
 
 
 def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
-    """Say what became of a user's files, a line each: the size, and what was left out.
+    """Say what became of a user's files, a line each: notes, the size, and what was left out.
 
     Args:
         data: The images, or vectors of images.
@@ -292,7 +286,7 @@ def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     """
     from ccfcpp.data.images import ImageData
 
-    lines, reading = list[str](), data.reading
+    lines, reading = [*data.notes], data.reading
     if isinstance(data, ImageData):
         height, width = data.images.shape[2:]
         found = [(w, h) for h, w, _ in data.sizes.common]
@@ -305,12 +299,13 @@ def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
                 "size"
             )
     if reading is not None and reading.skipped:
-        named = ", ".join(shown(file.name) for file in reading.skipped[:_MOST_SAID])
-        more = len(reading.skipped) - _MOST_SAID
+        named = first_of([shown(file.name) for file in reading.skipped], _MOST_SAID)
         lines.append(
             f"{counted(len(reading.skipped), 'file')} left out, with reasons in {listed}: {named}"
-            + (f" and {more} more" if more > 0 else "")
         )
+    if reading is not None and reading.hidden:
+        named = first_of([shown(name) for name in reading.hidden], _MOST_SAID)
+        lines.append(f"not looked at, as hidden: {named}")
     if reading is not None and reading.empty:
         lines.append(f"no image is in {', '.join(map(shown, reading.empty))}")
     return lines

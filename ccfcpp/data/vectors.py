@@ -56,6 +56,7 @@ class VectorData(Samples):
     encoder: str = ""
     named_by: str = "row"
     pictures: Pictures | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.vectors.dtype not in (torch.float32, torch.float64) or self.vectors.ndim != 2:

@@ -1,12 +1,13 @@
 """The image files of a folder or an archive, at any depth."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ccfcpp.core.kinds import IMAGE_SUFFIXES
-from ccfcpp.data.archives import Tree
+from ccfcpp.core.kinds import IMAGE_SUFFIXES, NO_IMAGE
 from ccfcpp.data.decoding import HEAD, UNREAD, looks_like_image
+from ccfcpp.data.reading import FileFacts
+from ccfcpp.data.tree import Tree
 
 
 @dataclass
@@ -36,6 +37,18 @@ class Walk:
         """Return a path below the root, with slashes."""
         return file.relative_to(self.tree.root).as_posix()
 
+    def no_images(self, but: Collection[Path] = ()) -> list[FileFacts]:
+        """Return what is known of all that is no image, without some files."""
+        others = [file for files in self.others.values() for file in files if file not in but]
+        reasons = [(file, self.tree.unread.get(file, NO_IMAGE)) for file in others]
+        reasons += [(file, "another one of this name follows") for file in self.tree.replaced]
+        return [FileFacts(self.name(file), reason=reason) for file, reason in reasons]
+
+    @property
+    def hidden(self) -> list[str]:
+        """The names of what is hidden."""
+        return sorted(map(self.name, self.tree.hidden))
+
 
 def walk(tree: Tree) -> Walk:
     """Look through a folder or an archive.
@@ -43,7 +56,7 @@ def walk(tree: Tree) -> Walk:
     Links to folders are followed, but for those that lead back up.
     """
     found = Walk(tree)
-    _look(found, tree.root, [tree.root.resolve()])
+    _look(found, tree.root, [tree.real(tree.root)])
     return found
 
 
@@ -55,8 +68,11 @@ def _look(found: Walk, folder: Path, above: list[Path]) -> None:
         kind = found.images if _is_image(found.tree, file) else found.others
         kind[folder].append(file)
     for inner in folders:
-        real = inner.resolve() if inner.is_symlink() else above[-1] / inner.name
-        if not any(each.is_relative_to(real) for each in above):
+        real = found.tree.real(inner)
+        if any(each.is_relative_to(real) for each in above):
+            found.tree.unread[inner] = "it is a link to a folder above it"
+            found.others[folder].append(inner)
+        else:
             found.folders[folder].append(inner)
             _look(found, inner, [*above, real])
 

@@ -12,6 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
+from ccfcpp.core.units import drawable
 from ccfcpp.pages.palette import GRID, INK, MUTED, PAPER, Look
 
 WIDTH, HEIGHT = 4.8, 3.3
@@ -147,7 +148,7 @@ def power(value: float, place: float = 0) -> str:
 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
     """Shorten a name to its start and its end, in which long names differ."""
-    tail = longest // 3
+    name, tail = drawable(name), longest // 3
     return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 

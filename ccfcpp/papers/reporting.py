@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import drawable
 from ccfcpp.runs.paths import RunPaths, refuse_full, writable
 
 if TYPE_CHECKING:
@@ -103,13 +104,13 @@ def _write_state(state: Path, folder: Path) -> Contents:
 
     page = owner_page(state)
     with writable(folder):
-        write_whole(folder / "report.html", page.encode())
+        write_whole(folder / "report.html", drawable(page).encode())
     return Contents()
 
 
 def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:
     from ccfcpp.core.files import write_whole
-    from ccfcpp.core.tables import as_csv
+    from ccfcpp.core.tables import csv_bytes
     from ccfcpp.pages.page import study_page
     from ccfcpp.papers.study_figures import study_figures
     from ccfcpp.papers.study_page import examine_studies
@@ -117,7 +118,7 @@ def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:
     examined = examine_studies(studies)
     drawn = study_figures(examined.cells)
     _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
-    write_whole(folder / "table.csv", as_csv(examined.rows).encode())
+    write_whole(folder / "table.csv", csv_bytes(examined.rows))
     return drawn
 
 
@@ -151,4 +152,4 @@ def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], st
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
         write_figure(figures, figure, svgs[figure.name])
-    write_whole(folder / "report.html", page(svgs).encode())
+    write_whole(folder / "report.html", drawable(page(svgs)).encode())

@@ -13,6 +13,7 @@ from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, vali
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import TEMPORARY, write_table, write_whole
 from ccfcpp.core.tables import Rows
+from ccfcpp.core.units import shown
 
 C = TypeVar("C", bound=RunConfig)
 Json = dict[str, Any]
@@ -74,7 +75,12 @@ class RunPaths:
         return folder
 
     def refuse_if_taken(self) -> None:
-        """Raise ``UsageError`` where a new run would write among other files."""
+        """Raise ``UsageError`` where a new run would write among other files, or be unreadable."""
+        if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
+            raise UsageError(
+                f"output folder {shown(str(self.path))} has bytes in its name that are no letters "
+                "of UTF-8, and its model could not be read again: give another --out"
+            )
         for file, runs, it in (
             (self.config, "another run", "it"),
             (self.study, "several runs", "them"),

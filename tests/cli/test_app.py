@@ -1,7 +1,11 @@
 """What the program says of itself."""
 
+import io
+import sys
+
 import pytest
 
+from ccfcpp.cli.app import main
 from tests.support.command import ccfcpp
 
 
@@ -26,3 +30,14 @@ def test_flags_without_a_value_show_no_type(command: str) -> None:
     shown = ccfcpp(command, "--help")
     assert shown.code == 0
     assert "bool" not in shown.stdout.lower()
+
+
+def test_letters_that_a_terminal_lacks_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "argv", ["ccfcpp", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    print("caf\u00e9 \udcf4")
+    terminal.flush()
+    assert terminal.buffer.getvalue().endswith(b"caf? ?\n")

@@ -48,6 +48,8 @@ def test_inspect_says_what_a_run_would_find(photos: Path) -> None:
         "classes": {},
         "clients": {"lisbon": 8, "oslo, old town": 8},
         "empty": ["prague"],
+        "hidden": [],
+        "notes": [],
         "refused": None,
     }
     assert {each["file"] for each in skipped} == {

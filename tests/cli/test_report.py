@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from ccfcpp import report as ccfcpp_report
@@ -15,7 +17,10 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.pages import examination
+from ccfcpp.pages.classes import table
+from ccfcpp.pages.drawing import Drawn
 from ccfcpp.pages.examination import examine
+from ccfcpp.pages.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp, succeeded
@@ -64,6 +69,16 @@ def test_a_report_does_not_change_the_run(digits_run: Path, reported: Path, tmp_
     shutil.copytree(reported, tmp_path / "run")
     resumed = ccfcpp("cluster", "--out", tmp_path / "run", "--resume", "--json")
     assert resumed.code == 0, resumed.stderr
+
+
+def test_names_that_are_no_utf8_have_a_page(tmp_path: Path) -> None:
+    name = os.fsdecode(b"r\xe9sultat")
+    page = ccfcpp_report(begun(tmp_path / name), begun(tmp_path / "other"), out=tmp_path / "page")
+    assert "r\ufffdsultat" in page.read_text()
+    figure = table(torch.ones(1, 1), torch.ones(1, 1), [name], ["a\x07"], ("", ""), "")
+    drawn = as_svg(Drawn("names", "", "", figure, [{"name": name}]))
+    assert "r\ufffdsultat" in drawn
+    assert "a\ufffd" in drawn
 
 
 def test_files_that_another_process_writes_are_left(digits_run: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.images import Samples
 from ccfcpp.data.imbalance import long_tailed_sizes
 from ccfcpp.data.partition import dirichlet_partition
+from ccfcpp.data.vectors import VectorData
 from tests.support.clustering import digits, tiny
 
 
@@ -144,6 +145,14 @@ def test_numbers_of_clusters_that_cannot_be(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         number_of_clusters(tiny("km", settings), data)
+
+
+@pytest.mark.parametrize("kind", ["iid", "skew"])
+def test_more_clients_than_rows_are_counted_in_rows(kind: str) -> None:
+    rows = VectorData("mine", torch.eye(3), torch.arange(3), ("a", "b", "c"))
+    config = tiny("fed-km", {"partition": {"kind": kind, "clients": 4}})
+    with pytest.raises(UsageError, match="clients = 4 is more than the 3 vectors: give at most 3"):
+        partition(config, rows, Randomness(0))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The rule by which names are compared."""
 
+import os
 import unicodedata
 
 import pytest
@@ -31,6 +32,12 @@ def test_one_name_in_two_spellings_is_one_name(one: str, other: str) -> None:
 )
 def test_different_names_stay_different(one: str, other: str) -> None:
     assert canonical(one) != canonical(other)
+
+
+def test_bytes_that_are_no_utf8_are_written_out() -> None:
+    one, other = canonical(os.fsdecode(b"h\xf4pital")), canonical(os.fsdecode(b"h\xf5pital"))
+    assert one != other
+    assert one.encode().isascii()
 
 
 @given(st.text(max_size=12) | st.floats(allow_nan=False).map(str) | st.integers().map(str))

@@ -1,4 +1,7 @@
 import gzip
+import os
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -160,8 +163,157 @@ def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
             link.type = kind
             link.linkname = str(tmp_path / "secret.png")
             tar.addfile(link)
-    with pytest.raises(UsageError, match="holds no image"):
+    with pytest.raises(UsageError, match=r"2 of the 2 .*, and none is left.*leads to no file here"):
         load(str(tmp_path / "some.tar"))
+
+
+def _odd_folder(folder: Path) -> None:
+    """Write what a folder can hold beside images."""
+    write_tree(
+        folder,
+        {
+            **{f"ant/{i}.png": flat(i) for i in range(4)},
+            ".git/objects/1": flat(9),
+            "bee/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg": flat(7),
+            "bee/Thumbs.db": b"thumbs",
+            "bee/empty.png": b"",
+            "bee/more.zip": b"PK",
+            "__MACOSX/bee/._0.png": b"",
+            "$RECYCLE.BIN/ant/0.png": flat(8),
+        },
+    )
+    (folder / "cow").mkdir()
+    for name, link in {
+        "bee/5.png": "../ant/0.png",
+        "bee/6.png": "../.git/objects/1",  # as git-annex has them
+        "bee/7.png": "5.png",
+        "bee/gone.png": "../.git/objects/2",
+        "bee/gone": "nowhere",
+        "bee/round.png": "round.png",
+        "bee/up": "..",
+        "dog": "ant",
+    }.items():
+        (folder / name).symlink_to(link)
+    os.mkfifo(folder / "bee" / "pipe.png")
+
+
+def _packed(folder: Path, archive: Path) -> None:
+    """Pack as tar and zip do, links as links."""
+    if archive.suffix == ".tar":
+        with tarfile.open(archive, "w") as tar:
+            tar.add(folder, folder.name)
+        return
+    with zipfile.ZipFile(archive, "w") as pack:
+        for path in sorted(folder.rglob("*")):
+            info = zipfile.ZipInfo(path.relative_to(folder.parent).as_posix() + "/" * path.is_dir())
+            info.external_attr = path.lstat().st_mode << 16
+            if path.is_symlink():
+                info.filename = info.filename.removesuffix("/")
+                pack.writestr(info, str(path.readlink()))
+            elif path.is_dir():
+                pack.writestr(info, b"")
+            elif path.is_file():
+                pack.writestr(info, path.read_bytes())
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".zip"])
+def test_whatever_is_not_read_is_listed_as_of_the_folder(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "photos"
+    _odd_folder(folder)
+    if suffix == ".zip":  # which holds no pipes
+        (folder / "bee" / "pipe.png").unlink()
+    _packed(folder, tmp_path / f"packed{suffix}")
+    data, packed = (load(str(place), skip=0.5) for place in (folder, tmp_path / f"packed{suffix}"))
+    _assert_same(packed, data)
+    assert _values(data) == [0, 1, 2, 3, 0, 9, 0, 0, 1, 2, 3]
+    assert data.classes == ("ant", "bee", "dog")
+    assert data.reading is not None
+    assert packed.reading is not None
+
+    def below(name: str) -> str:
+        return name.removeprefix("photos/")
+
+    assert [below(name) for name in packed.names] == list(data.names)
+    rows = {file.name: file.reason for file in data.reading.skipped}
+    assert {below(file.name): file.reason for file in packed.reading.skipped} == rows
+    assert rows == {
+        "bee/empty.png": "it is empty",
+        "bee/gone.png": "it is a link to '../.git/objects/2', which leads to no file here",
+        "bee/round.png": "it is a link to 'round.png', which leads to no file here",
+        "bee/gone": "it is a link to 'nowhere', which leads to no file here",
+        "bee/more.zip": "it is no image of a kind that is read",
+        "bee/up": "it is a link to a folder above it",
+    } | ({"bee/pipe.png": "it is neither a file nor a folder"} if suffix == ".tar" else {})
+    assert set(data.reading.hidden) == {
+        *("$RECYCLE.BIN", ".git", "__MACOSX", "bee/@eaDir", "bee/Thumbs.db")
+    }
+    assert [below(name) for name in packed.reading.hidden] == list(data.reading.hidden)
+    assert [below(name) for name in packed.reading.empty] == list(data.reading.empty) == ["cow"]
+    with pytest.raises(UsageError, match=r"gone\.png \(it is a link"):
+        load(str(folder), skip=0)
+
+
+def test_hard_links_have_the_content_of_their_targets(tmp_path: Path) -> None:
+    write_tree(tmp_path / "photos", {"a/1.png": flat(1), ".kept/2": flat(2)})
+    for name, target in {"b/3.png": "a/1.png", "b/4.png": ".kept/2"}.items():
+        (tmp_path / "photos" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "photos" / name).hardlink_to(tmp_path / "photos" / target)
+    _packed(tmp_path / "photos", tmp_path / "packed.tar")
+    for place in ("photos", "packed.tar"):
+        assert _values(load(str(tmp_path / place))) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_of_members_with_one_name_the_last_counts(tmp_path: Path, suffix: str) -> None:
+    archive = tmp_path / f"some{suffix}"
+    write_archive(archive, {"a/0.png": flat(1), "a/1.png": flat(2), "./a/0.png": flat(3)})
+    data = load(str(archive))
+    assert _values(data) == [3, 2]
+    assert data.reading is not None
+    assert data.reading.rows == [{"file": "a/0.png", "reason": "another one of this name follows"}]
+
+
+def test_a_zip_of_windows_or_of_a_mac(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as pack:
+        for name in ("C:\\anna\\x\\1.png", "C:\\bob\\x\\2.png", "C:\\..\\..\\out.png"):
+            pack.writestr(name, flat(5))
+        pack.writestr("C:\\bob\\caf\u00e9\\3.png", flat(6))
+        pack.writestr("C:\\eve\\", b"")
+    content = (tmp_path / "some.zip").read_bytes()
+    utf8 = b"\x00\x08"
+    assert content.count(b"caf\xc3\xa9") == content.count(utf8) == 2
+    (tmp_path / "some.zip").write_bytes(content.replace(utf8, b"\x00\x00"))  # macOS says nothing
+    data = load(str(tmp_path / "some.zip"), folders_are_clients=True)
+    assert (data.owner_names, data.classes) == (("anna", "bob"), ("caf\u00e9", "x"))
+    assert data.reading is not None
+    assert (data.reading.empty, data.reading.hidden) == (("C:/eve",), ("C:/..",))
+    assert not list(tmp_path.rglob("out*"))
+
+
+@pytest.mark.parametrize("damage", ["broken", "cut"])
+def test_a_tar_does_not_end_at_a_broken_header(tmp_path: Path, damage: str) -> None:
+    archive = tmp_path / "some.tar"
+    write_archive(archive, {f"a/{i}.png": flat(i) for i in range(4)})
+    content = bytearray(archive.read_bytes())
+    assert content[2048:2055] == b"a/2.png"
+    content[2048] ^= 1
+    archive.write_bytes(content if damage == "broken" else content[:2048])
+    with pytest.raises(UsageError, match=r"some\.tar cannot be read \((bad checksum|empty header)"):
+        load(str(archive))
+
+
+def test_a_sparse_member_is_read(tmp_path: Path) -> None:
+    if shutil.which("tar") is None:
+        pytest.skip("needs GNU tar")
+    (tmp_path / "a").mkdir()
+    with (tmp_path / "a" / "0.pgm").open("wb") as file:
+        file.write(b"P5 512 512 255\n")
+        file.truncate(15 + 512 * 512)
+    for form in ("gnu", "posix"):
+        make = ["tar", "--sparse", f"--format={form}", "-cf", "some.tar", "a"]
+        subprocess.run(make, cwd=tmp_path, check=True)
+        assert (tmp_path / "some.tar").stat().st_size < 100_000
+        assert load(str(tmp_path / "some.tar"), image_size=512).images.eq(0).all()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

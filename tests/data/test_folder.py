@@ -12,6 +12,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import load, reading
 from ccfcpp.data.folder import read_images
 from ccfcpp.data.images import ImageData
+from ccfcpp.data.reading import in_words
 from tests.support.originals import random_images
 
 
@@ -268,6 +269,65 @@ def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "a" / "notes.txt").write_text("about")
     assert _values(read_images(tmp_path)) == [1]
+
+
+def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
+    def classes(names: str, clients: bool = False) -> tuple[str, ...]:
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        for number, name in enumerate(names.split()):
+            _save(root / name / "0.png", number)
+        data = read_images(root, folders_are_clients=clients)
+        return (*data.owner_names, *data.classes)
+
+    two = ("cat", "dog")
+    assert classes("photos/cat photos/dog") == two
+    assert classes("my/own/photos/cat my/own/photos/dog/old") == two
+    assert classes("photos/train/cat photos/test/dog") == two
+    assert classes("train/photos/cat test/photos/dog") == two
+    assert classes("photos/cat/old photos/cat/new") == ("new", "old")
+    assert classes("photos/@eaDir photos/cat photos/dog @eaDir") == two
+    # With clients, what holds classes of images is a client, and one more holds clients.
+    assert classes("anna/cat anna/dog", clients=True) == ("anna", *two)
+    assert classes("all/anna/cat all/bob/dog", clients=True) == ("anna", "bob", *two)
+    assert classes("all/our/anna/cat all/our/bob/dog", clients=True) == ("anna", "bob", *two)
+    assert classes("anna/photos/cat bob/photos/dog", clients=True) == ("anna", "bob", *two)
+    assert classes("anna/cat/1 bob/dog", clients=True) == ("anna", "bob", *two)
+    assert classes("anna/train/cat anna/test/dog", clients=True) == ("anna", *two)
+
+
+def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
+    nfc, nfd = "caf\u00e9", "cafe\u0301"
+    for number, name in enumerate((f"{nfc}/1", f"{nfd}/1.0", f"{nfd} /Low", "bar/low")):
+        _save(tmp_path / name / "0.png", number)
+    for split, listed in (("train", f"{nfc}/1/0.png 0\n"), ("test", "")):
+        for client in (nfc, "bar"):
+            (tmp_path / "lists" / f"{client}_{split}.txt").parent.mkdir(exist_ok=True)
+            (tmp_path / "lists" / f"{client}_{split}.txt").write_text(
+                listed if client == nfc else "bar/low/0.png 1\n" * (split == "test")
+            )
+    for name in (f"{nfd}/1", "bar/low"):
+        shutil.copytree(
+            tmp_path / ("bar/low" if name == "bar/low" else f"{nfc}/1"), tmp_path / "lists" / name
+        )
+    listed_data = read_images(tmp_path / "lists", folders_are_clients=True, classes=["1.00", "low"])
+    assert (_owners(listed_data), _labels(listed_data)) == (["bar", nfc], ["low", "1"])
+    shutil.rmtree(tmp_path / "lists")
+    data = read_images(tmp_path, folders_are_clients=True)
+    assert (data.classes, data.owner_names) == (("1", "Low", "low"), ("bar", nfc))
+    assert dict(
+        zip(_values(data), zip(_owners(data), _labels(data), strict=True), strict=True)
+    ) == {
+        0: (nfc, "1"),
+        1: (nfc, "1"),
+        2: (nfc, "Low"),
+        3: ("bar", "low"),
+    }
+    assert data.notes == (
+        "classes '1' and '1.0' are taken for one, '1'",
+        "classes 'Low' and 'low' differ only in case or spaces: rename one if they are the same",
+        "clients 'cafe\\u0301' and 'cafe\\u0301 ' and 'caf\\xe9' are taken for one, 'caf\u00e9'",
+    )
+    assert set(data.notes) <= set(in_words(data))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """From settings to a run: what is checked before anything is made or written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def test_every_system_takes_a_number_of_rounds(method: str) -> None:
     # Fed-EMP's are those of its encoder: k-means begins in one more, and ends in up to ten.
     after = 11 if method == "fed-emp" else 0
     assert algorithm.rounds - before - after == 7  # type: ignore[operator]
+
+
+def test_a_folder_that_could_not_be_read_again_is_refused_before(tmp_path: Path) -> None:
+    out = tmp_path / os.fsdecode(b"r\xe9sultat")
+    with pytest.raises(
+        UsageError, match=r"r\\udce9sultat' has bytes .* give another --out"
+    ) as caught:
+        CLUSTERING.open(given("fed-scan", "4"), out)
+    assert str(caught.value).encode()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("method", FIXED)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageCms
 
 Pixels = NDArray[np.uint8]
 HEIGHT, WIDTH = 24, 32
@@ -129,6 +129,59 @@ def tiff_of_16_bits(values: NDArray[np.uint16], photometric: int, deflated: bool
     return head + bits + data + struct.pack("<H", len(tags)) + entries + b"\0\0\0\0"
 
 
+def tiff(values: NDArray[Any], order: str = "<", deflated: bool = False, **tags: int) -> bytes:
+    """Encode (height, width) or (height, width, channels) of any type, in an order of bytes.
+
+    Args:
+        values: The values.
+        order: `<` or `>`, little or big end first.
+        deflated: Whether they are compressed.
+        tags: `photometric`, `extra` (what a fourth channel is) and `planes`, 2 if channels lie
+            apart.
+    """
+    height, width = values.shape[:2]
+    channels = values.shape[2] if values.ndim == 3 else 1
+    apart = tags.get("planes") == 2
+    parts = np.moveaxis(values, -1, 0) if apart else values[None]
+    strips = [part.astype(part.dtype.newbyteorder(order)).tobytes() for part in parts]
+    strips = [zlib.compress(strip) if deflated else strip for strip in strips]
+    sizes = [len(strip) for strip in strips]
+    fields: dict[int, list[int]] = {
+        256: [width],
+        257: [height],
+        258: [8 * values.dtype.itemsize] * channels,
+        259: [8 if deflated else 1],
+        262: [tags.get("photometric", 2 if channels > 2 else 1)],
+        273: [8 + sum(sizes[:part]) for part in range(len(sizes))],
+        277: [channels],
+        278: [height],
+        279: sizes,
+        284: [2 if apart else 1],
+        **({338: [tags["extra"]]} if "extra" in tags else {}),
+        339: [{"u": 1, "i": 2, "f": 3}[values.dtype.kind]] * channels,
+    }
+    start, entries, longer = 8 + sum(sizes), b"", b""
+    for tag, numbers in fields.items():
+        packed = struct.pack(f"{order}{len(numbers)}I", *numbers)
+        if len(numbers) > 1:
+            packed, longer = struct.pack(f"{order}I", start + len(longer)), longer + packed
+        entries += struct.pack(f"{order}HHI", tag, 4, len(numbers)) + packed
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", start + len(longer))
+    count = struct.pack(f"{order}H", len(fields))
+    return head + b"".join(strips) + longer + count + entries + bytes(4)
+
+
+def pnm(values: NDArray[np.uint16], most: int, plain: bool = False) -> bytes:
+    """Encode (height, width) or (height, width, 3) as PGM or PPM, up to a largest value."""
+    height, width = values.shape[:2]
+    kind = (2 if plain else 5) + values.ndim - 2
+    head = f"P{kind}\n# {width} by {height}\n{width} {height}\n{most}\n".encode()
+    if plain:
+        rows = (" ".join(map(str, row)) for row in values.reshape(height, -1).tolist())
+        return head + b"# values\n" + "\n".join(rows).encode()
+    return head + values.astype(">u2" if most > 255 else "u1").tobytes()
+
+
 def dicom(pixels: NDArray[Any], preamble: bool = True, **elements: Any) -> bytes:
     """Encode (height, width), (frames, height, width) or RGB as DICOM."""
     from pydicom.dataset import Dataset, FileMetaDataset
@@ -212,6 +265,11 @@ def modes() -> Iterator[Trap]:
         "cmyk.jpg", encoded(colour.convert("CMYK"), "JPEG", quality=100), COLOUR, tolerance=9
     )
     yield Trap("cmyk.tif", encoded(colour.convert("CMYK"), "TIFF"), COLOUR, tolerance=1)
+    srgb, space = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+    to_lab = ImageCms.buildTransform(srgb, space, "RGB", "LAB")
+    lab = ImageCms.applyTransform(grey.convert("RGB"), to_lab)
+    assert lab is not None
+    yield Trap("lab.tif", encoded(lab, "TIFF"), np.repeat(GREY, 3, 0), tolerance=3)
     transparent = colour.copy()
     transparent.putalpha(0)
     yield Trap("rgba.png", encoded(transparent, "PNG"), COLOUR)

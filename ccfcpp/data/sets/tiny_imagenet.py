@@ -19,10 +19,10 @@ import numpy as np
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data import archives
-from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.reading import read_whole
 from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
+from ccfcpp.data.tree import Tree
 
 _BASE = "tiny-imagenet-200"
 _READ = (*IMAGE_SUFFIXES, ".txt")

@@ -1,0 +1,138 @@
+"""Values of more than 8 bits as files have them, which PIL cuts, scales or takes for others."""
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+HIGH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+"""Modes of PIL's images of more than 8 bits."""
+BITS = 258
+"""The tag of TIFF for the bits of each channel."""
+_PHOTOMETRIC, _PLANES, _SAMPLES = 262, 284, 339
+_WHITE_IS_ZERO, _APART, _UNSIGNED, _SIGNED = 0, 2, 1, 2
+_CODESTREAM = b"\xff\x4f\xff\x51"
+"""The beginning of an image in JPEG 2000; the bits of its first channel lie 42 bytes on."""
+
+
+def raw_mode(image: Image.Image) -> str:
+    """Return how pixels lie in the file, such as ``RGB;16B``; empty where there is no such name."""
+    tile = getattr(image, "tile", None)
+    args = tile[0][3] if tile else ""
+    name = args[0] if isinstance(args, tuple) and args else args
+    return name if isinstance(name, str) else ""
+
+
+def refuse_lossy(image: Image.Image) -> None:
+    """Refuse channels of more than 8 bits of which PIL keeps too little.
+
+    Raises:
+        ValueError: The message says why, and does not name the image.
+    """
+    bits = _tag(image, BITS, (1,))
+    if len(bits) > 1 and max(bits) > 8 and _tag(image, _PLANES) == _APART:
+        raise ValueError(
+            f"its channels of {max(bits)} bits lie apart: write it with PlanarConfiguration 1"
+        )
+    is_jpeg2000 = image.format == "JPEG2000" and image.mode not in HIGH_MODES
+    if is_jpeg2000 and (depth := _bits_of_jpeg2000(image)) > 8:
+        raise ValueError(f"it has {depth} bits of {image.mode}: make it PNG or TIFF")
+
+
+def values_of(image: Image.Image) -> NDArray[Any]:
+    """Decode grey values, `(height, width)`."""
+    if image.format == "JPEG2000":  # which PIL fills up to 16 bits
+        shift = 16 - _bits_of_jpeg2000(image)
+        return np.asarray(np.asarray(image) >> shift)
+    raw = raw_mode(image)
+    if image.format == "TIFF" and image.tile[0][0] == "libtiff":  # type: ignore[attr-defined]
+        # The library has put the bytes in order already.
+        _reinterpret(image, re.sub(r";(16|32)B", r";\1N", raw))
+    values = np.asarray(image)
+    return values.view(np.uint32) if raw == "I;32N" else values
+
+
+def white_is_zero(image: Image.Image) -> bool:
+    """Return whether PIL would leave large values of a TIFF bright that are dark."""
+    return bool(_tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO)
+
+
+def is_signed(image: Image.Image) -> bool:
+    """Return whether PIL would take the signed bytes of a TIFF for others."""
+    return set(_tag(image, _SAMPLES, (_UNSIGNED,))) == {_SIGNED}
+
+
+def _tag(image: Image.Image, tag: int, default: Any = None) -> Any:
+    return image.tag_v2.get(tag, default) if image.format == "TIFF" else default  # type: ignore[attr-defined]
+
+
+def _bits_of_jpeg2000(image: Image.Image) -> int:
+    content = _content(image, 0)
+    return (content[content.index(_CODESTREAM) + 42] & 127) + 1
+
+
+def is_deep_pnm(image: Image.Image) -> bool:
+    """Return whether PIL would scale values of more than 8 bits by the largest that may be."""
+    args = image.tile[0][3] if image.format == "PPM" and image.tile else ""  # type: ignore[attr-defined]
+    return isinstance(args, tuple) and args[-1] > 255
+
+
+def of_pnm(image: Image.Image) -> NDArray[np.uint16]:
+    """Return the values of a PGM or PPM of 16 bits, `(channels, height, width)`."""
+    codec, _, start, _ = image.tile[0]  # type: ignore[attr-defined]
+    content, channels = _content(image, start), len(image.getbands())
+    count = image.width * image.height * channels
+    if codec == "ppm_plain":
+        numbers = re.sub(rb"#[^\r\n]*", b" ", content).split()[:count]
+        values = np.array(list(map(int, numbers)), np.uint16)
+    else:
+        values = np.frombuffer(content, ">u2", count)
+    return values.reshape(image.height, image.width, channels).transpose(2, 0, 1)
+
+
+def _content(image: Image.Image, start: int) -> bytes:
+    """Return what lies in the file of an image that is not decoded yet."""
+    file = image.fp  # type: ignore[attr-defined]
+    file.seek(start)
+    content: bytes = file.read()
+    return content
+
+
+def of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.uint16]:
+    """Decode several channels of 16 bits, of which PIL has no images, without alpha.
+
+    PIL keeps the higher byte of each value; told that the bytes lie in the other order, the lower.
+
+    Args:
+        image: The image.
+        again: The same file, opened once more.
+        raw: How its pixels lie in the file.
+
+    Returns:
+        `(channels, height, width)`.
+    """
+    if raw.startswith("LA"):  # Grey and alpha are four bytes.
+        _reinterpret(image, "RGBA")
+        high, low = np.asarray(image).transpose(2, 0, 1)[:2]
+        return _joined(high, low)[None]
+    if not raw.startswith("RGB") or raw.startswith("RGBa"):  # of which PIL would divide each byte
+        raise ValueError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
+    big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
+    _reinterpret(again, raw[:-1] + ("L" if big else "B"))
+    high, low = (np.asarray(each).transpose(2, 0, 1)[:3] for each in (image, again))
+    return _joined(high, low)
+
+
+def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    return np.left_shift(high.astype(np.uint16), 8) | low
+
+
+def _reinterpret(image: Image.Image, raw: str) -> None:
+    """Let an image that is not decoded yet take its pixels for others."""
+    image.tile = [  # type: ignore[attr-defined]
+        tile._replace(args=raw if isinstance(tile.args, str) else (raw, *tile.args[1:]))
+        for tile in image.tile  # type: ignore[attr-defined]
+    ]
