@@ -67,6 +67,7 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
         "components": config.vectors.components or suited.get("components"),
         "classes": data.class_sizes,
         "clients": data.client_sizes,
+        "notes": list(data.notes),
     }
 
 
@@ -116,6 +117,8 @@ def tell(path: str, found: dict[str, Any]) -> None:
         or "none: give --client-column, or --clients for parts at random",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
+    for note in found["notes"]:
+        typer.echo(note)
     shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]
     print_rows("Columns", shown_rows[:_MOST_LISTED])
     if len(columns) > _MOST_LISTED:

@@ -32,6 +32,7 @@ class Samples(ABC):
             where nobody did.
         names: Name of each sample; empty where there are none.
         reading: How files became these samples; None where they were no images.
+        notes: What the user should hear of them, a line each.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Samples(ABC):
     test: Tensor | None
     names: tuple[str, ...]
     reading: Reading | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -178,6 +180,7 @@ class ImageData(Samples):
     test: Tensor | None = None
     names: tuple[str, ...] = ()
     reading: Reading | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:

@@ -284,7 +284,7 @@ def _listed(files: Sequence[FileFacts]) -> str:
 
 
 def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
-    """Say what became of a user's files, a line each: the size, and what was left out.
+    """Say what became of a user's files, a line each: notes, the size, and what was left out.
 
     Args:
         data: The images, or vectors of images.
@@ -292,7 +292,7 @@ def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     """
     from ccfcpp.data.images import ImageData
 
-    lines, reading = list[str](), data.reading
+    lines, reading = [*data.notes], data.reading
     if isinstance(data, ImageData):
         height, width = data.images.shape[2:]
         found = [(w, h) for h, w, _ in data.sizes.common]
