@@ -19,6 +19,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
+from ccfcpp.clustering.vectors.preparation import check_near
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
     calibration,
@@ -107,6 +108,8 @@ class ClusteringExperiment(Experiment[Any]):
             config.privacy.level != "none",
         )
         self.algorithm = made(self.problem)
+        if self.problem.has_vectors:
+            check_near(config.vectors, self.data.values)
         self.check()
 
     def as_of(self, number: int) -> "ClusteringExperiment | None":

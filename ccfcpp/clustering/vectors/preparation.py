@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
+from ccfcpp.clustering.kmeans.centroids import FARTHEST
 from ccfcpp.clustering.lessons import Lesson, Stage, learnt
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
@@ -27,6 +28,7 @@ from ccfcpp.engine.payload import check_counts
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
+_LEAST = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,21 @@ def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
-    return F.normalize(values, dim=1) if config.scale == "unit" else values
+    return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
+
+
+def check_near(config: VectorsConfig, values: Tensor) -> None:
+    """Check that vectors do not lie farther away than centroids may.
+
+    Raises:
+        UsageError: They do, and are not scaled.
+    """
+    far = max(float(block.nan_to_num().abs().max()) for block in blocks(values))
+    if far > FARTHEST and config.scale == "none" and not config.whiten:
+        raise UsageError(
+            f"vectors lie as far as {far:g}, and without scaling {FARTHEST:g} is the farthest: "
+            "give --scale standard, or a larger unit"
+        )
 
 
 def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
@@ -211,7 +227,7 @@ def _scale(known: Preparation, total: Sums) -> Preparation:
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
     """1 / σ; 0 for a constant column, whose variance is rounding alone."""
-    rounding = (_ROUNDING * mean).square() + torch.finfo(torch.float32).tiny
+    rounding = (_ROUNDING * mean).square()
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 
