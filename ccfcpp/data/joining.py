@@ -43,7 +43,7 @@ def joined(first: S, second: S, prefix: str) -> S:
     values = "images" if first.unit == "image" else "vectors"
     whole: S = replace(
         this,
-        **{values: torch.cat([first.values, second.values.to(first.values)])},
+        **{values: torch.cat([first.values, second.values.to(first.values.device)])},
         labels=labels,
         classes=classes,
         owners=None,

@@ -149,7 +149,7 @@ def index_names(
             f"one for each {unit}"
         )
     if names.dtype.kind == "S":
-        names = np.char.decode(names.view(np.ndarray), "utf-8", "replace")
+        names = as_text(names)
     distinct, indices = np.unique(names, return_inverse=True)
     written = [str(name) for name in distinct]
     known = sorted({canonical(name) for name in written})
@@ -161,3 +161,10 @@ def index_names(
     if gaps := [name for name in known if name.lower() in NOTHING]:
         notes.append(f"{what} {gaps[0]!r} are taken for a name, and not for missing ones")
     return places[torch.from_numpy(indices)], tuple(known), notes
+
+
+def as_text(names: _Array) -> _Array:
+    """Return bytes and integers as strings, so that names of several arrays can be joined."""
+    if names.dtype.kind == "S":
+        return np.char.decode(names.view(np.ndarray), "utf-8", "replace")
+    return names.astype(np.str_) if names.dtype.kind in "iu" else names

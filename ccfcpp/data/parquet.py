@@ -10,9 +10,6 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
 from ccfcpp.data.columns import ENCODE, Array, Roles, Table, cells, known_names, places
 
-_Column = Any
-"""A column of pyarrow, which has no types."""
-
 
 def read_parquet(path: Path, roles: Roles) -> Table:
     """Read a file, without the index that pandas has written beside the columns.
@@ -33,7 +30,7 @@ def read_parquet(path: Path, roles: Roles) -> Table:
     except (ArrowException, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     asked = {*roles.named, *roles.chosen}
-    held: list[tuple[str, _Column]] = []
+    held: list[tuple[str, Any]] = []
     notes: list[str] = []
     for name, column in zip(map(str, found.column_names), found.columns, strict=True):
         if name in index and canonical(name) not in asked:
@@ -57,7 +54,7 @@ def read_parquet(path: Path, roles: Roles) -> Table:
     )
 
 
-def _flat(name: str, column: _Column) -> Iterator[tuple[str, _Column]]:
+def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
     """Yield a column, or of lists of one length a column for each place in them."""
     from pyarrow import compute, types
 
@@ -71,7 +68,7 @@ def _flat(name: str, column: _Column) -> Iterator[tuple[str, _Column]]:
         yield from _flat(f"{name}[{place}]", compute.list_element(column, place))
 
 
-def _decoded(column: _Column) -> _Column:
+def _decoded(column: Any) -> Any:
     """Return a column of what it holds: in an array a dictionary's gaps would be values."""
     from pyarrow import types
 
@@ -80,7 +77,7 @@ def _decoded(column: _Column) -> _Column:
     return column.cast("string") if types.is_binary(column.type) else column
 
 
-def _cells(path: Path, name: str, column: _Column) -> Array:
+def _cells(path: Path, name: str, column: Any) -> Array:
     from pyarrow import types
 
     if types.is_nested(column.type):
@@ -91,7 +88,7 @@ def _cells(path: Path, name: str, column: _Column) -> Array:
     return cells(path, name, found)
 
 
-def _numbers(path: Path, name: str, column: _Column) -> Array:
+def _numbers(path: Path, name: str, column: Any) -> Array:
     """Return a column's numbers, NaN where there is none."""
     from pyarrow import float64, types
 

@@ -36,7 +36,7 @@ from ccfcpp.data.columns import (
     row_numbers,
     with_columns,
 )
-from ccfcpp.data.npz import NOTHING
+from ccfcpp.data.npz import NOTHING, as_text
 from ccfcpp.data.parquet import read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -334,7 +334,7 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
     known_names(folder, stems, "files")
     found = [_read(file, roles) for file in files]
     tables = aligned(list(zip(files, found, strict=True)), roles.missing)
-    labels = [table.labels for table in tables if table.labels is not None]
+    labels = [as_text(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
         raise UsageError(f"{without} has no labels, and other files have: give all, or none")

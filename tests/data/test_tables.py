@@ -250,6 +250,15 @@ def test_a_class_that_may_be_none_is_named(tmp_path: Path) -> None:
     assert "labels 'NA' are taken for a name" in read_vectors(path, label_column="kind").notes[0]
 
 
+def test_labels_of_arrays_of_several_types(tmp_path: Path) -> None:
+    for name, labels in (("a", [1, 2]), ("b", ["1", "é"]), ("c", ["é".encode(), b"2 "])):
+        np.savez(tmp_path / f"{name}.npz", x=ROWS[:2], labels=np.array(labels))
+    np.savez(tmp_path / "d.npz", x=ROWS[:2], labels=np.array([2, 1], np.uint64))
+    data = read_vectors(tmp_path)
+    assert data.labels is not None
+    assert (data.classes, data.labels.tolist()) == (("1", "2", "é"), [0, 1, 0, 2, 2, 1, 1, 0])
+
+
 def test_few_lines_of_notes(tmp_path: Path) -> None:
     for name in "abcdefgh":
         written(tmp_path / f"{name}.csv", f"{ord(name)},5\n3,4\n")
