@@ -34,6 +34,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     Raises:
         UsageError: They cannot be read.
     """
+    from ccfcpp.clustering.vectors.preparation import check_near
     from ccfcpp.data.tables import read_vectors
 
     read = partial(
@@ -43,7 +44,9 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         client_column=config.client_column,
     )
     try:
-        return read(missing=config.missing), ""
+        data = read(missing=config.missing)
+        check_near(config, data.vectors)
+        return data, ""
     except UsageError as error:
         return read(missing="mean"), str(error)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical, spellings
 from ccfcpp.core.units import first_of
+from ccfcpp.data.npz import NOTHING
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
@@ -185,6 +186,22 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
+
+
+def number_in(cell: str) -> float:
+    """Return the number in a cell, NaN where there is no value; raise ``ValueError`` for others."""
+    if "_" in cell:  # Python reads 1_2 as 12.
+        raise ValueError(cell)
+    return np.nan if cell.strip().lower() in NOTHING else float(cell)
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell has a number, or no value."""
+    try:
+        number_in(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def cells(path: Path, name: str, column: Array) -> Array:
