@@ -239,13 +239,13 @@ def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tabl
                 f"{wanted.numbers.shape[1]}: give all files the same, or names to their columns"
             )
         lacking = [name for name in everything if name not in table.columns]
+        if lacking and table.columns:
+            check_lacking(path, table.columns, shared, lacking[0], together)
         if lacking and (missing == "refuse" or not table.columns):
             raise UsageError(
                 f"{path} has no column {lacking[0]!r}, which other files have: add it, take it out "
                 "of the others, or give --missing mean for its pooled mean"
             )
-        if lacking:
-            check_lacking(path, table.columns, shared, lacking[0], together)
     return [with_columns(table, everything) for _, table in tables]
 
 

@@ -51,6 +51,7 @@ def joined(first: S, second: S, prefix: str) -> S:
         test=None,
         names=_named(first, second, prefix),
         reading=_read(first, second, prefix),
+        notes=(*first.notes, *second.notes),
     )
     return whole
 

@@ -234,8 +234,9 @@ def test_columns_are_filled_in_only_where_a_client_lacks_them(
     if not message:
         assert read_vectors(tmp_path, missing="mean").vectors.isnan().any()
         return
-    with pytest.raises(UsageError, match=message):
-        read_vectors(tmp_path, missing="mean")
+    for missing in ("mean", "refuse"):
+        with pytest.raises(UsageError, match=message):
+            read_vectors(tmp_path, missing=missing)
 
 
 def test_a_column_that_counts_the_rows_is_named(tmp_path: Path) -> None:
