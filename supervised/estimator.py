@@ -62,7 +62,8 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
         state, self.n_iter_ = experiment.trained(self.verbose)
-        self.classes_ = np.unique(labels)
+        # Each as it is written first: two spellings may be one name.
+        self.classes_ = labels[np.unique(np.asarray(data.labels), return_index=True)[1]]
         self._config, self._model = experiment.config, state.model
         self._shape = tuple(data.images.shape[1:])
         return self

@@ -34,6 +34,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     Raises:
         UsageError: They cannot be read.
     """
+    from ccfcpp.clustering.vectors.preparation import check_near
     from ccfcpp.data.tables import read_vectors
 
     read = partial(
@@ -43,7 +44,9 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         client_column=config.client_column,
     )
     try:
-        return read(missing=config.missing), ""
+        data = read(missing=config.missing)
+        check_near(config, data.vectors)
+        return data, ""
     except UsageError as error:
         return read(missing="mean"), str(error)
 
@@ -67,6 +70,7 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
         "components": config.vectors.components or suited.get("components"),
         "classes": data.class_sizes,
         "clients": data.client_sizes,
+        "notes": list(data.notes),
     }
 
 
@@ -116,6 +120,8 @@ def tell(path: str, found: dict[str, Any]) -> None:
         or "none: give --client-column, or --clients for parts at random",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
+    for note in found["notes"]:
+        typer.echo(note)
     shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]
     print_rows("Columns", shown_rows[:_MOST_LISTED])
     if len(columns) > _MOST_LISTED:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +32,7 @@ from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
+from ccfcpp.data.columns import Roles, known_names, places, row_numbers
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import VectorData, vectors_from
 from ccfcpp.engine.payload import pack, unpack
@@ -333,7 +335,13 @@ class FederatedClustering(
             ensure_all_finite="allow-nan" if fills else True,
         )
         dense = array.toarray() if sparse.issparse(array) else array
-        return vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
+        data = vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
+        names = [*map(str, getattr(X, "columns", ()))] if reset else []
+        if not names:
+            return data
+        known = known_names("X", names)
+        places("X", Roles(), known, names)
+        return replace(data, notes=tuple(row_numbers("X", known, dense)))
 
     def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
         """Make vectors of images or texts, for a fitted model by the encoder of its vectors."""

@@ -19,6 +19,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
+from ccfcpp.clustering.vectors.preparation import check_near, check_summed
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
     calibration,
@@ -107,6 +108,13 @@ class ClusteringExperiment(Experiment[Any]):
             config.privacy.level != "none",
         )
         self.algorithm = made(self.problem)
+        if self.problem.has_vectors:
+            check_near(config.vectors, self.data.values)
+            privacy, scaled = config.privacy, config.vectors.scale == "standard"
+            if scaled and privacy.secure_sums and privacy.level == "none":
+                step = privacy.rounding
+                most = step * 2.0 ** (privacy.bits - 1)
+                check_summed(self.data.values, len(self.clients) * step, most)
         self.check()
 
     def as_of(self, number: int) -> "ClusteringExperiment | None":

@@ -25,6 +25,7 @@ from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import SERVER
+from ccfcpp.data.columns import known_names
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
@@ -167,10 +168,11 @@ class Model:
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
-        called = {str(name): name for name in names}
-        if lacking := [name for name in self.columns if name not in called]:
+        called = dict(zip(known_names("the data frame", map(str, names)), names, strict=True))
+        wanted = known_names("the model", self.columns)
+        if lacking := [name for name in wanted if name not in called]:
             raise UsageError(f"the data frame has no column {lacking[0]!r}, which the model needs")
-        return np.asarray(images[[called[name] for name in self.columns]])
+        return np.asarray(images[[called[name] for name in wanted]])
 
     def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
         holder = self.holder(images)

@@ -43,7 +43,7 @@ def joined(first: S, second: S, prefix: str) -> S:
     values = "images" if first.unit == "image" else "vectors"
     whole: S = replace(
         this,
-        **{values: torch.cat([first.values, second.values.to(first.values)])},
+        **{values: torch.cat([first.values, second.values.to(first.values.device)])},
         labels=labels,
         classes=classes,
         owners=None,
@@ -51,6 +51,7 @@ def joined(first: S, second: S, prefix: str) -> S:
         test=None,
         names=_named(first, second, prefix),
         reading=_read(first, second, prefix),
+        notes=(*first.notes, *second.notes),
     )
     return whole
 

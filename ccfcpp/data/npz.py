@@ -7,6 +7,8 @@ wins, others are ignored.
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import canonical, spellings
 from ccfcpp.data.images import ImageData
 
 _Array = NDArray[np.generic]
 
 _KEYS = (("images", "x"), ("labels", "y"), ("test",), ("clients",))
 _CHANNELS = (1, 3)
+NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+"""What stands in a cell without a value, in small letters."""
 
 
 def read_npz(path: Path) -> ImageData:
@@ -65,11 +70,18 @@ def from_arrays(
         UsageError: If they do not fit; the message names `where` they come from.
     """
     pixels = _channels_first(_checked_dtype(images, where), where)
-    indices, classes = index_names(labels, len(pixels), where, "labels")
+    indices, classes, notes = index_names(labels, len(pixels), where, "labels")
     mask = None if test is None else _test_mask(test, len(pixels), where)
-    owners, owner_names = index_names(clients, len(pixels), where, "clients")
+    owners, owner_names, more = index_names(clients, len(pixels), where, "clients")
     return ImageData(
-        name, torch.from_numpy(pixels), indices, classes, owners, owner_names, test=mask
+        name,
+        torch.from_numpy(pixels),
+        indices,
+        classes,
+        owners,
+        owner_names,
+        test=mask,
+        notes=(*notes, *more),
     )
 
 
@@ -112,17 +124,20 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 
 def index_names(
     names: _Array | None, samples: int, where: str, what: str, unit: str = "image"
-) -> tuple[torch.Tensor | None, tuple[str, ...]]:
-    """Number the sorted distinct names of samples, integers or strings of shape `(samples,)`.
+) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
+    """Number the distinct names of samples, integers or strings of shape `(samples,)`.
+
+    Names that are one by `canonical` are one. They are sorted, and by value if all are numbers.
 
     Returns:
-        int64 indices of shape `(samples,)` and the distinct names; None and () without names.
+        int64 indices of shape `(samples,)` and the distinct names; None and () without names. Then
+        what `spellings` says of them.
 
     Raises:
         UsageError: If the names do not fit; the message names `what` they are, and `where`.
     """
     if names is None:
-        return None, ()
+        return None, (), []
     if names.dtype.kind not in "iuUS":
         raise UsageError(
             f"{where}: {what} are {names.dtype}, but must be integers or strings: "
@@ -134,6 +149,22 @@ def index_names(
             f"one for each {unit}"
         )
     if names.dtype.kind == "S":
-        names = np.char.decode(names.view(np.ndarray), "utf-8", "replace")
+        names = as_text(names)
     distinct, indices = np.unique(names, return_inverse=True)
-    return torch.from_numpy(indices.astype(np.int64)), tuple(str(name) for name in distinct)
+    written = [str(name) for name in distinct]
+    known = sorted({canonical(name) for name in written})
+    with suppress(InvalidOperation):
+        known = sorted(known, key=Decimal)
+    place = {name: number for number, name in enumerate(known)}
+    places = torch.tensor([place[canonical(name)] for name in written], dtype=torch.int64)
+    notes = spellings(written, what)
+    if gaps := [name for name in known if name.lower() in NOTHING]:
+        notes.append(f"{what} {gaps[0]!r} are taken for a name, and not for missing ones")
+    return places[torch.from_numpy(indices)], tuple(known), notes
+
+
+def as_text(names: _Array) -> _Array:
+    """Return bytes and integers as strings, so that names of several arrays can be joined."""
+    if names.dtype.kind == "S":
+        return np.char.decode(names.view(np.ndarray), "utf-8", "replace")
+    return names.astype(np.str_) if names.dtype.kind in "iu" else names

@@ -8,74 +8,47 @@ in the plain order of their names; a client is called as its file without the su
 with names may stand in another order in each.
 """
 
-import csv
-import itertools
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import VECTOR_SUFFIXES, files_of
+from ccfcpp.core.names import canonical, spellings
+from ccfcpp.core.units import first_of
+from ccfcpp.data.columns import (
+    ENCODE,
+    Array,
+    Roles,
+    Table,
+    aligned,
+    cells,
+    is_number,
+    known_names,
+    lines_of,
+    number_in,
+    places,
+    row_numbers,
+    with_columns,
+)
+from ccfcpp.data.npz import as_text
+from ccfcpp.data.parquet import read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
-_Array = NDArray[np.generic]
-_NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
-"""What stands in a cell without a value, in small letters."""
 _FEWEST_COUNTED = 3
 """A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
-_ELSEWHERE = (".tsv", ".tab", ".csv.gz", ".xls", ".xlsx", ".ods", ".feather")
+_ELSEWHERE = (
+    *(f".csv.{packed}" for packed in ("gz", "bz2", "xz", "zip", "zst")),
+    *(".tsv", ".tab", ".xls", ".xlsx", ".ods", ".feather", ".arrow", ".orc", ".pq"),
+)
 """Tables that are not read."""
-_ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
-
-
-@dataclass(frozen=True)
-class Table:
-    """What a file holds.
-
-    Attributes:
-        numbers: Of shape `(n, d)`.
-        columns: Names of the d columns; empty if they have none.
-        labels: Of shape `(n,)`; None without labels.
-        clients: Likewise.
-        names: Names of the rows, of shape `(n,)`; None without names.
-        encoder: Content hash of what made the vectors; empty where it is not known.
-    """
-
-    numbers: _Array
-    columns: tuple[str, ...] = ()
-    labels: _Array | None = None
-    clients: _Array | None = None
-    names: _Array | None = None
-    encoder: str = ""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What columns are, by their names.
-
-    Attributes:
-        label: The one with classes, no part of the vectors; None where there is none.
-        client: Likewise, the one with clients.
-        chosen: Those that make up the vectors; all others where it is empty.
-        missing: Whether a file that lacks some of these is refused, or has NaN in their place.
-    """
-
-    label: str | None = None
-    client: str | None = None
-    chosen: tuple[str, ...] = ()
-    missing: Missing = "refuse"
-
-    @property
-    def named(self) -> list[str]:
-        """The names that are given."""
-        return [name for name in (self.label, self.client) if name is not None]
+_MOST_NOTES = 5
 
 
 def read_vectors(
@@ -100,9 +73,12 @@ def read_vectors(
     Raises:
         UsageError: If it cannot be read as vectors; the message is one line.
     """
-    if label_column is not None and label_column == client_column:
+    label, client = (name and canonical(name) for name in (label_column, client_column))
+    if label is not None and label == client:
         raise UsageError(f"column {label_column!r} cannot hold both labels and clients")
-    roles = Roles(label_column, client_column, tuple(columns), missing)
+    roles = Roles(label, client, tuple(map(canonical, columns)), missing)
+    if path.is_dir() and path.suffix.lower() in VECTOR_SUFFIXES:
+        raise UsageError(f"{path} is a folder of parts of one table: write it as one file")
     try:
         table = (_read_folder if path.is_dir() else _read)(path, roles)
     except OSError as error:
@@ -116,12 +92,16 @@ def read_vectors(
         clients=table.clients,
         missing=missing,
     )
+    notes = list(dict.fromkeys((*table.notes, *spellings(table.written, "columns"), *data.notes)))
+    if len(notes) > _MOST_NOTES:
+        notes[_MOST_NOTES:] = [f"and {len(notes) - _MOST_NOTES} notes more on {path}"]
+    data = replace(data, encoder=table.encoder, notes=tuple(notes))
     if table.names is None:
-        return replace(data, encoder=table.encoder)
+        return data
     if table.names.shape != (len(data),):
         raise UsageError(f"{path}: {table.names.size} names for {len(data)} vectors: name each")
     names = tuple(map(str, table.names))
-    return replace(data, encoder=table.encoder, names=names, named_by="name")
+    return replace(data, names=names, named_by="name")
 
 
 def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
@@ -151,7 +131,12 @@ def _read(path: Path, roles: Roles) -> Table:
     if reader is None:
         raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
     table = reader(path, roles)
-    return _with_columns(table, roles.chosen) if roles.chosen and table.columns else table
+    if not table.columns or table.numbers.size == 0:
+        return table
+    if roles.chosen:
+        return with_columns(table, roles.chosen)
+    counting = row_numbers(path, table.columns, table.numbers)
+    return replace(table, notes=(*table.notes, *counting))
 
 
 def _read_npy(path: Path, roles: Roles) -> Table:
@@ -174,16 +159,17 @@ def _read_npz(path: Path, roles: Roles) -> Table:
         raise UsageError(
             f"{path} has no array 'vectors' (or 'x'): it holds {', '.join(sorted(held)) or '-'}"
         )
-    columns = tuple(str(name) for name in held.get("columns", np.array([], str)))
-    if columns and (numbers.ndim != 2 or len(columns) != numbers.shape[1]):
-        raise UsageError(f"{path}: {len(columns)} columns are named for {numbers.shape}: name each")
+    written = tuple(str(name) for name in held.get("columns", np.array([], str)))
+    if written and (numbers.ndim != 2 or len(written) != numbers.shape[1]):
+        raise UsageError(f"{path}: {len(written)} columns are named for {numbers.shape}: name each")
     table = Table(
         numbers,
-        columns,
+        tuple(known_names(path, written)),
         held.get("labels", held.get("y")),
         held.get("clients"),
         held.get("names"),
         str(held.get("encoder", "")),
+        written,
     )
     return _split(path, table, roles)
 
@@ -193,98 +179,59 @@ def _split(path: Path, table: Table, roles: Roles) -> Table:
     if table.numbers.ndim != 2:
         return table
     names = table.columns or tuple(map(str, range(table.numbers.shape[1])))
-    kept = _places(path, roles, names, bool(table.columns))
+    kept = places(path, roles, names, table.written)
     if kept == list(range(len(names))):
         return table
-    taken = {name: table.numbers[:, names.index(name)] for name in roles.named}
+    held = {name: cells(path, name, table.numbers[:, names.index(name)]) for name in roles.named}
     return replace(
         table,
         numbers=table.numbers[:, kept],
         columns=tuple(names[place] for place in kept),
-        labels=table.labels if roles.label is None else _names(taken[roles.label]),
-        clients=table.clients if roles.client is None else _names(taken[roles.client]),
+        labels=held.get(roles.label or "", table.labels),
+        clients=held.get(roles.client or "", table.clients),
+        written=tuple(table.written[place] for place in kept if table.written),
     )
-
-
-def _names(column: _Array) -> _Array:
-    """Return whole numbers as integers, so that they can be names, and 10 comes after 2."""
-    if column.dtype.kind not in "fU":
-        return column
-    try:
-        whole = column.astype(np.int64)
-    except (ValueError, OverflowError):
-        return column
-    # Numbers that begin with zeros, such as 007, are names as they are.
-    return whole if (whole.astype(column.dtype) == column).all() else column
-
-
-def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> list[int]:
-    """Return the places of the columns that make up the vectors."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
-    chosen = roles.chosen if are_names else ()
-    if roles.missing == "mean":
-        there = tuple(name for name in chosen if name in names)
-        # Columns that are written otherwise, or mostly absent, are no column that a file lacks.
-        written = {name.strip().casefold() for name in set(names) - set(chosen)}
-        if 2 * len(there) >= len(chosen) and not any(
-            name.strip().casefold() in written for name in set(chosen) - set(there)
-        ):
-            chosen = there
-    for name in (*roles.named, *chosen):
-        if name not in names:
-            shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
-            raise UsageError(f"{path} has no column {name!r}: it has {shown}")
-    kept = chosen or [name for name in names if name not in roles.named]
-    if not kept:
-        raise UsageError(f"{path} has no column beside {', '.join(roles.named)}: nothing is left")
-    return [names.index(name) for name in kept]
 
 
 def _read_csv(path: Path, roles: Roles) -> Table:
-    _, names = next(_lines(path, has_names=False), (0, []))
-    if not names:
+    line, written = next(lines_of(path), (0, []))
+    if not written:
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
-    numbered = list(map(str, range(len(names))))
-    after_index = not names[0].strip() and names[1:] == numbered[:-1]
-    counts = len(names) >= _FEWEST_COUNTED and (names == numbered or after_index)
-    has_names = counts or not all(map(_is_number, names))
-    if (
-        has_names
-        and not roles.chosen
-        and (unnamed := [n for n, name in enumerate(names, 1) if not name.strip()])
-    ):
-        raise UsageError(
-            f"{path}: column {unnamed[0]} has no name, as an index that pandas has written: take "
-            "it out (index=False), or give it a name"
-        )
-    if not has_names:
-        names = numbered
-    places = _places(path, roles, names, has_names)
+    names = numbered = list(map(str, range(len(written))))
+    after_index = not written[0].strip() and written[1:] == numbered[:-1]
+    counts = len(written) >= _FEWEST_COUNTED and (written == numbered or after_index)
+    has_names = counts or not all(map(is_number, written))
+    notes: list[str] = []
+    if has_names:
+        names = known_names(path, written)
+    else:
+        shown = first_of([cell.strip() or "nothing" for cell in written], _MOST_NOTES)
+        notes = [f"the first row, {shown}, is taken for values, and not for names of columns"]
+        line, written = 0, []
+    kept = places(path, roles, names, written)
     try:
-        numbers, named = _fast(path, names, places, roles, has_names)
+        numbers, named = _fast(path, names, kept, roles, line)
     except (ValueError, UnicodeDecodeError):
-        numbers, named = _slow(path, names, places, roles, has_names)
-    for name, column in named.items():
-        if len(empty := np.flatnonzero(column == "")):
-            raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
+        numbers, named = _slow(path, names, kept, roles, line)
+    held = {name: cells(path, name, column) for name, column in named.items()}
     return Table(
         numbers,
-        tuple(names[place] for place in places) if has_names or roles.named else (),
-        None if roles.label is None else _names(named[roles.label]),
-        None if roles.client is None else _names(named[roles.client]),
+        tuple(names[place] for place in kept) if has_names or roles.named else (),
+        held.get(roles.label or ""),
+        held.get(roles.client or ""),
+        written=tuple(written[place] for place in kept if written),
+        notes=tuple(notes),
     )
 
 
-_Columns = tuple[_Array, dict[str, _Array]]
+_Columns = tuple[Array, dict[str, Array]]
 """The vectors of a file, and its columns of labels and clients by their names."""
 
 
 def _fast(
-    path: Path, names: Sequence[str], places: list[int], roles: Roles, has_names: bool
+    path: Path, names: Sequence[str], places: list[int], roles: Roles, first: int
 ) -> _Columns:
-    """Read a file in which no value is missing, ten times as fast as `_slow`.
+    """Read the lines after the first ones, if no value is missing; ten times as fast as `_slow`.
 
     Raises:
         ValueError: It is no such file.
@@ -304,18 +251,18 @@ def _fast(
             delimiter=",",
             quotechar='"',
             comments=None,
-            skiprows=int(has_names),
+            skiprows=first,
             converters=converters,
             ndmin=2,
             encoding=None,
         )
     if found.shape[1] != len(names):
         raise ValueError("lines and the names of columns differ in length")
-    named: dict[str, _Array] = {
+    named: dict[str, Array] = {
         name: np.array([*cells], np.str_)[found[:, names.index(name)].astype(np.int64)]
         for name, cells in known.items()
     }
-    numbers: _Array = found if places == list(range(len(names))) else found[:, places]
+    numbers: Array = found if places == list(range(len(names))) else found[:, places]
     return numbers, named
 
 
@@ -325,23 +272,19 @@ def _numbered(known: dict[str, int], cell: str) -> float:
 
 
 def _slow(
-    path: Path, names: Sequence[str], places: Sequence[int], roles: Roles, has_names: bool
+    path: Path, names: Sequence[str], places: Sequence[int], roles: Roles, first: int
 ) -> _Columns:
     """Read cell by cell, in which values may be missing; say which cell is no number."""
     rows: list[list[float]] = []
     named: dict[str, list[str]] = {name: [] for name in roles.named}
-    for line, row in _lines(path, has_names):
-        if len(row) != len(names):
-            raise UsageError(
-                f"{path}, line {line}: {len(row)} cells, but there are {len(names)} columns"
-            )
+    for line, row in (each for each in lines_of(path) if each[0] > first):
         try:
-            rows.append([_number(row[place]) for place in places])
+            rows.append([number_in(row[place]) for place in places])
         except ValueError:
-            place = next(place for place in places if not _is_number(row[place]))
+            place = next(place for place in places if not is_number(row[place]))
             raise UsageError(
                 f"{path}, line {line}: column {names[place]!r} holds {row[place][:40]!r}, which is "
-                f"no number: {_ENCODE}"
+                f"no number: {ENCODE}"
             ) from None
         for name, column in named.items():
             column.append(row[names.index(name)].strip())
@@ -350,74 +293,11 @@ def _slow(
     }
 
 
-def _lines(path: Path, has_names: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each line that is not empty, without the names."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            reader = csv.reader(file)
-            rows = ((reader.line_num, row) for row in reader if row)
-            yield from itertools.islice(rows, int(has_names), None)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is no CSV file in UTF-8 ({error})") from error
-
-
-def _number(cell: str) -> float:
-    """Return the number in a cell, NaN where there is no value; raise ``ValueError`` for others."""
-    return np.nan if cell.strip().lower() in _NOTHING else float(cell)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        _number(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_parquet(path: Path, roles: Roles) -> Table:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise UsageError(
-            f"{path} needs pyarrow, which is not installed: pip install 'ccfcpp[parquet]'"
-        ) from error
-    try:
-        found = ParquetFile(path).read()
-    except ArrowException as error:
-        raise UsageError(f"{path} is no Parquet file ({error})") from error
-    names = list(map(str, found.column_names))
-    kept = [names[place] for place in _places(path, roles, names, True)]
-    labels, clients = (
-        None if name is None else _parquet_names(path, name, found[name].to_pylist())
-        for name in (roles.label, roles.client)
-    )
-    numbers = np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept])
-    return Table(numbers, tuple(kept), labels, clients)
-
-
-def _parquet_names(path: Path, name: str, cells: list[object]) -> _Array:
-    for row, cell in enumerate(cells, 1):
-        if cell is None or cell != cell:
-            raise UsageError(f"{path}: column {name!r} is empty in row {row}: fill it in")
-    found = np.asarray(cells)
-    return _names(found.astype(np.str_) if found.dtype.kind == "b" else found)
-
-
-def _parquet_numbers(path: Path, name: str, column: object) -> _Array:
-    numbers: _Array = column.to_numpy()  # type: ignore[attr-defined] # pyarrow has no types
-    if numbers.dtype.kind not in "fiub":
-        raise UsageError(
-            f"{path}: column {name!r} holds {column.type}, no numbers: {_ENCODE}"  # type: ignore[attr-defined]
-        )
-    return numbers
-
-
 _READERS: dict[str, Callable[[Path, Roles], Table]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".csv": _read_csv,
-    ".parquet": _read_parquet,
+    ".parquet": read_parquet,
 }
 
 
@@ -436,10 +316,10 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             "move it away"
         )
     stems = [file.stem for file in files]
-    if twice := [stem for stem in stems if stems.count(stem) > 1]:
-        raise UsageError(f"{folder} has two files {twice[0]}: a file is a client, rename one")
-    tables = _aligned([(file, _read(file, roles)) for file in files], roles.missing)
-    labels = [table.labels for table in tables if table.labels is not None]
+    known_names(folder, stems, "files")
+    found = [_read(file, roles) for file in files]
+    tables = aligned(list(zip(files, found, strict=True)), roles.missing)
+    labels = [as_text(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
         raise UsageError(f"{without} has no labels, and other files have: give all, or none")
@@ -457,40 +337,6 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         np.repeat(np.array(stems), list(map(len, numbers))),
         np.concatenate(names) if len(names) == len(tables) else None,
         tables[0].encoder,
+        tuple(name for table in found for name in table.written),
+        tuple(note for table in found for note in table.notes),
     )
-
-
-def _aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
-    """Bring columns into the same order; one that a file lacks is refused, or becomes NaN."""
-    everything = list(dict.fromkeys(name for _, table in tables for name in table.columns))
-    first, wanted = tables[0]
-    for path, table in tables:
-        if table.numbers.ndim != 2:
-            raise UsageError(
-                f"{path}: vectors have shape {table.numbers.shape}, but must be (n, d)"
-            )
-        if len(table.numbers) == 0:
-            raise UsageError(f"{path} holds no row, and its client none: fill it, or move it away")
-        if not everything and table.numbers.shape[1] != wanted.numbers.shape[1]:
-            raise UsageError(
-                f"{path} has {table.numbers.shape[1]} columns and {first} has "
-                f"{wanted.numbers.shape[1]}: give all files the same, or names to their columns"
-            )
-        lacking = [name for name in everything if name not in table.columns]
-        if lacking and (missing == "refuse" or not table.columns):
-            raise UsageError(
-                f"{path} has no column {lacking[0]!r}, which other files have: add it, take it out "
-                "of the others, or give --missing mean for its pooled mean"
-            )
-    return [_with_columns(table, everything) for _, table in tables]
-
-
-def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
-    """Return a table with the columns that are wanted, in their order; NaN where it has none."""
-    if list(table.columns) == list(wanted):
-        return table
-    filled = np.full((len(table.numbers), len(wanted)), np.nan)
-    for place, name in enumerate(wanted):
-        if name in table.columns:
-            filled[:, place] = table.numbers[:, table.columns.index(name)]
-    return replace(table, numbers=filled, columns=tuple(wanted))

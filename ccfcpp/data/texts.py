@@ -4,7 +4,6 @@ A folder of these has a file for each client, called as its file without the suf
 without a text are left out of the data and counted nowhere.
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import files_of
+from ccfcpp.core.names import canonical
+from ccfcpp.data.columns import known_names, lines_of
 
 SUFFIXES = (".csv", ".txt")
 
@@ -63,6 +64,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
     wanted = [name for name in (text, label, client) if name is not None]
     rows: list[list[str]] = []
     owners: list[str] = []
+    known_names(path, [file.stem for file in files], "files")
     for file in files:
         own = [row for row in _rows(file, wanted) if row[0]]
         rows += own
@@ -80,23 +82,34 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
 
 def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
     """Return the columns that are wanted, of which the first is that of texts."""
+    if file.suffix.lower() == ".csv":
+        return _cells_of(file, wanted)
+    if len(wanted) > 1:
+        raise UsageError(
+            f"{file} has no column {wanted[1]!r}, since each line is a text: give a .csv file, or "
+            "leave the column out"
+        )
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            if file.suffix.lower() == ".txt":
-                if len(wanted) > 1:
-                    raise UsageError(
-                        f"{file} has no column {wanted[1]!r}, since each line is a text: give a "
-                        ".csv file, or leave the column out"
-                    )
-                return [[line.strip()] for line in lines]
-            reader = csv.DictReader(lines)
-            names = reader.fieldnames or []
-            for name in wanted:
-                if name not in names:
-                    raise UsageError(
-                        f"{file} has no column {name!r}: it has {', '.join(map(repr, names[:20]))}"
-                        "; name that of the texts by --text-column"
-                    )
-            return [[(row[name] or "").strip() for name in wanted] for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        with file.open(encoding="utf-8-sig", newline="") as texts:
+            return [[text.strip()] for text in texts]
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read as text in UTF-8 ({error})") from error
+
+
+def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
+    lines = lines_of(file)
+    _, written = next(lines, (0, []))
+    names, found = known_names(file, written), list[list[str]]()
+    for name in wanted:
+        if canonical(name) not in names:
+            raise UsageError(
+                f"{file} has no column {name!r}: it has {', '.join(map(repr, names[:20]))}"
+                "; name that of the texts by --text-column"
+            )
+    places = [names.index(canonical(name)) for name in wanted]
+    for number, row in lines:
+        found.append([row[place].strip() for place in places])
+        if found[-1][0] and "" in found[-1]:
+            empty = wanted[found[-1].index("")]
+            raise UsageError(f"{file}, line {number}: column {empty!r} is empty: fill it in")
+    return found

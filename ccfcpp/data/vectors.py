@@ -121,8 +121,8 @@ def vectors_from(
     numbers = _as_floats(array)
     names = columns or tuple(map(str, range(numbers.shape[1])))
     check_finite(numbers, names, where, missing)
-    indices, classes = index_names(labels, len(numbers), where, "labels", "vector")
-    owners, owner_names = index_names(clients, len(numbers), where, "clients", "vector")
+    indices, classes, notes = index_names(labels, len(numbers), where, "labels", "vector")
+    owners, owner_names, more = index_names(clients, len(numbers), where, "clients", "vector")
     return VectorData(
         name,
         torch.from_numpy(numbers),
@@ -131,6 +131,7 @@ def vectors_from(
         owners,
         owner_names,
         columns=columns,
+        notes=(*notes, *more),
     )
 
 
@@ -147,15 +148,20 @@ def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
 def check_finite(
     numbers: NDArray[np.floating], columns: tuple[str, ...], where: str, missing: Missing
 ) -> None:
-    """Refuse numbers too large to square, and NaN unless a value is missing; a block at a time.
+    """Refuse numbers too large to square, columns of numbers that are too small, and missing ones.
+
+    Numbers are looked at a block at a time.
 
     Raises:
         UsageError: It names the first such value.
     """
     rows, most = max(1, _NUMBERS_AT_A_TIME // numbers.shape[1]), np.finfo(numbers.dtype).max
+    largest = np.zeros(numbers.shape[1])
     for start in range(0, len(numbers), rows):
         block = numbers[start : start + rows]
-        bad = np.abs(block) > min(_LARGEST, float(most))
+        sizes = np.abs(block)
+        largest = np.fmax(largest, np.fmax.reduce(sizes))
+        bad = sizes > min(_LARGEST, float(most))
         if missing == "refuse":
             bad |= np.isnan(block)
         if not bad.any():
@@ -168,4 +174,9 @@ def check_finite(
         raise UsageError(
             f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
             f"vectors must be finite, and below {_LARGEST:g}: {mend}"
+        )
+    if (tiny := (largest > 0) & (largest < 1 / _LARGEST)).any():
+        raise UsageError(
+            f"{where}: column {columns[tiny.argmax()]!r} holds nothing beyond {largest[tiny][0]:g},"
+            " whose square is 0: give it in a smaller unit"
         )

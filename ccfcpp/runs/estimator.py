@@ -1,5 +1,6 @@
 """Common base of the estimators with scikit-learn's interface, for samples in memory."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -100,7 +101,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             )
         config = pipeline.resolved(Given.of(settings).above(fixed), suited)
         names = np.zeros(len(data), int) if clients is None else plain(np.asarray(clients))
-        owners, owner_names = index_names(names, len(data), "fit", "clients", data.unit)
+        owners, owner_names, notes = index_names(names, len(data), "fit", "clients", data.unit)
+        for note in (*data.notes, *notes):
+            warnings.warn(note, stacklevel=3)
         return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
 
 

@@ -87,6 +87,33 @@ def test_compare_leaves_out_systems_of_images_in_one_line(table: Path) -> None:
     assert "Fed-KM" in shown.stdout
 
 
+def test_a_run_and_inspect_name_what_is_taken_for_one(tmp_path: Path) -> None:
+    for name, end in (("a", ""), ("b", ".0")):
+        rows = [f"{number % 3 * 8 + number / 40:.3f},{number % 3}{end}" for number in range(12)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["u,grade", *rows]) + "\n")
+    arguments = [str(tmp_path), "--label-column", "grade"]
+    line = "labels '1' and '1.0' are taken for one, '1'"
+    shown = succeeded("inspect", *arguments).stdout
+    assert line in shown
+    assert line in json.loads(succeeded("inspect", *arguments, "--json").stdout)["notes"]
+    out = ["--method", "fed-km", "--json", "--out", str(tmp_path / "run")]
+    run = succeeded("cluster", "--dataset", *arguments, *out)
+    assert line in run.stderr
+    assert json.loads(run.stdout)["clusters"] == 3
+
+
+def test_a_frame_of_columns_in_other_spellings(table: Path) -> None:
+    run = table.with_name("run")
+    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
+    succeeded("cluster", *arguments, "--method", "fed-km", "--out", str(run))
+    model: Any = load_model(run)
+    numbers = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
+    frame = Frame(dict(zip(["d", "c", "b", " a "], numbers.T[::-1], strict=True)))
+    assert torch.equal(model.assign(frame), model.assign(numbers))
+    with pytest.raises(UsageError, match="the data frame has two columns 'a' and 'a '"):
+        model.assign(Frame(dict.fromkeys(["a", "b", "c", "d", "a "], numbers[:, 0])))
+
+
 REFUSED = [
     (["--method", "ccfc++"], "--method ccfc++ does not cluster vectors"),
     (["--method", "fed-scan", "--set", "affine.rotation=5"], "it needs a dataset of images"),

@@ -268,6 +268,28 @@ def test_data_frames_name_their_columns() -> None:
         model.predict(frame[frame.columns[::-1]])
 
 
+def test_names_in_several_spellings_are_told() -> None:
+    vectors, sites = np.eye(6)[:, :3], np.array(["a", "a ", "b", "b", "a", "B"])
+    with pytest.warns(UserWarning, match="clients 'a' and 'a ' are taken for one"):
+        model = FederatedClustering(2, method="fed-km").fit(vectors, clients=sites)
+    assert model.n_clusters_ == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "Unnamed: 0"], "X: column 2 is called 'Unnamed: 0', as an index"),
+        (["index", "a"], "X: column 'index' numbers the rows"),
+        (["a", "a "], "X has two columns 'a' and 'a '"),
+    ],
+)
+def test_an_index_in_a_data_frame_is_refused(names: list[str], message: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    numbers = np.column_stack([np.arange(6)[::-1], np.arange(6) % 4])
+    with pytest.raises(UsageError, match=message):
+        FederatedClustering(2, method="fed-km").fit(pandas.DataFrame(numbers, columns=names))
+
+
 def test_it_works_in_a_pipeline_and_with_column_names_out() -> None:
     pipeline = make_pipeline(StandardScaler(), of_vectors())
     found = pipeline.fit_predict(VECTORS, federatedclustering__clients=CLIENTS)

@@ -171,3 +171,17 @@ def test_a_damaged_npz(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(UsageError, match=f"{path}"):
         read_npz(path)
+
+
+def test_names_in_several_spellings_are_one(tmp_path: Path) -> None:
+    """Labels that are numbers are in their order, as they are where they are integers."""
+    labels, clients = np.array(["10", "2", "2.0"]), np.array(["é", "e\u0301 ", "E"])
+    data = read_npz(_save(tmp_path, images=_GOOD, labels=labels, clients=clients))
+    assert data.labels is not None
+    assert data.owners is not None
+    assert (data.classes, data.labels.tolist()) == (("2", "10"), [1, 0, 0])
+    assert (data.owner_names, data.owners.tolist()) == (("E", "é"), [1, 1, 0])
+    assert data.notes == (
+        "labels '2' and '2.0' are taken for one, '2'",
+        r"clients 'e\u0301 ' and '\xe9' are taken for one, 'é'",
+    )

@@ -1,6 +1,5 @@
 """Vectors from files: what is read, and what is refused in which words."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +98,16 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     ),
     "an index without a name": (",a,b\n0,1,2\n", {}, "column 1 has no name, as an index that pan"),
     "an index beside numbers": (",0,1\n0,1,2\n", {}, "column 1 has no name"),
+    "a name that pandas gives": ("Unnamed: 0,a\n0,1\n", {}, "column 1 is called 'Unnamed: 0', as"),
+    "one of such names": ("a,Unnamed: 0.1\n0,1\n", {}, r"column 2 is called 'Unnamed: 0\.1'"),
+    "a cleaned one": ("a,unnamed_0\n0,1\n", {}, "column 2 is called 'unnamed_0'"),
+    "one that R gives": ("...1,a\n0,1\n", {}, r"column 1 is called '\.\.\.1'"),
+    "an index as a column": ("index,a\n7,1\n3,1\n5,2\n", {}, "column 'index' numbers the rows"),
+    "a comma at the end": ("a,b,\n1,2,\n", {}, "column 3 has no name"),
+    "two spellings": ("a,a \n1,2\n", {}, "has two columns 'a' and 'a ': give each"),
+    "two spellings of a number": ("a,1,01\n1,2,3\n", {}, "has two columns '1' and '01'"),
+    "digits in groups": ("a,b\n1,2_3\n", {}, "column 'b' holds '2_3', which is no number"),
+    "too small to square": ("a,b\n1,1e-200\n2,-2e-200\n", {}, "'b' holds nothing beyond 2e-200"),
     "no label": ("a,b\n1,x\n2,\n", {"label_column": "b"}, "column 'b' is empty in row 2"),
 }  # fmt: skip
 
@@ -126,6 +135,19 @@ def test_a_first_line_that_counts_from_0_names_columns(
     assert (len(data), data.columns) == (2 if names else 3, names)
 
 
+def test_a_line_says_that_a_first_line_is_no_names(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "2019,2020,2021\n5,6,7\n5,6,7\n")
+    assert read_vectors(path).notes == (
+        "the first row, 2019, 2020, 2021, is taken for values, and not for names of columns",
+    )
+    assert read_vectors(written(tmp_path / "y.csv", "y2019,2020\n5,6\n")).notes == ()
+
+
+def test_lines_without_a_cell_before_names_that_count(tmp_path: Path) -> None:
+    data = read_vectors(written(tmp_path / "x.csv", "\n\n0,1,2\n5,6,7\n"))
+    assert (data.vectors.tolist(), data.columns) == ([[5, 6, 7]], ("0", "1", "2"))
+
+
 def test_a_first_line_of_which_a_value_is_missing_is_a_row(tmp_path: Path) -> None:
     data = read_vectors(written(tmp_path / "x.csv", ",0\n1,2\n"), missing="mean")
     assert data.vectors.isnan().tolist() == [[True, False], [False, False]]
@@ -142,7 +164,8 @@ def test_two_columns_of_one_name_are_refused_in_arrays_too(tmp_path: Path) -> No
     ("cells", "classes"),
     [
         (["10", "2", " 2"], ("2", "10")),
-        (["7", "07", "7"], ("07", "7")),
+        (["7", "07", "7.0 "], ("7",)),
+        (["1.5", "10.5", "2"], ("1.5", "2", "10.5")),
         (["7", "99999999999999999999", "7"], ("7", "99999999999999999999")),
     ],
 )
@@ -178,6 +201,73 @@ def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
     assert read_vectors(folder, missing="mean").vectors[1].isnan().tolist() == [False, True]
 
 
+def test_names_in_several_spellings_are_one_and_a_line_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    written(folder / "a.csv", "size,gro\u0308\xdfe,kind\n2,7,1\n4,5,2\n")
+    written(folder / "b.csv", " gr\xf6\xdfe,size,kind \n8,6,1.0\n9,1,02\n")
+    data = read_vectors(folder, label_column="kind", missing="mean")
+    assert (data.columns, data.classes) == (("size", "gr\xf6\xdfe"), ("1", "2"))
+    assert data.vectors.tolist() == [[2, 7], [4, 5], [6, 8], [1, 9]]
+    assert [line.split(" are taken")[0] for line in data.notes] == [
+        r"columns ' gr\xf6\xdfe' and 'gro\u0308\xdfe'",
+        "labels '02' and '2'",
+        "labels '1' and '1.0'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("age,b", "Age,b"), "a.csv has no column 'Age', and columns 'Age' and 'age' differ only"),
+        (("a  ge,b", "a ge,b"), "a.csv has no column 'a ge', and columns 'a  ge' and 'a ge' diff"),
+        (("alter,masse", "age,mass"), "a.csv has no column 'age', and fewer than half"),
+        (("a,A,b", "a,b"), ""),
+        (("a,b,c", "c,d,e"), ""),
+    ],
+)
+def test_columns_are_filled_in_only_where_a_client_lacks_them(
+    tmp_path: Path, names: tuple[str, str], message: str
+) -> None:
+    for name, line in zip("ab", names, strict=True):
+        row = ",".join(str(number + 5) for number in range(line.count(",") + 1))
+        written(tmp_path / f"{name}.csv", f"{line}\n{row}\n")
+    if not message:
+        assert read_vectors(tmp_path, missing="mean").vectors.isnan().any()
+        return
+    for missing in ("mean", "refuse"):
+        with pytest.raises(UsageError, match=message):
+            read_vectors(tmp_path, missing=missing)
+
+
+def test_a_column_that_counts_the_rows_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "patient,b\n1,5\n2,3\n3,9\n")
+    (note,) = read_vectors(path).notes
+    assert note == "column 'patient' counts the rows: take it out if it is their number"
+    assert read_vectors(path, client_column="patient").notes == ()
+
+
+def test_a_class_that_may_be_none_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "a,kind\n5,NA\n3,x\n9,x\n")
+    assert "labels 'NA' are taken for a name" in read_vectors(path, label_column="kind").notes[0]
+
+
+def test_labels_of_arrays_of_several_types(tmp_path: Path) -> None:
+    for name, labels in (("a", [1, 2]), ("b", ["1", "é"]), ("c", ["é".encode(), b"2 "])):
+        np.savez(tmp_path / f"{name}.npz", x=ROWS[:2], labels=np.array(labels))
+    np.savez(tmp_path / "d.npz", x=ROWS[:2], labels=np.array([2, 1], np.uint64))
+    data = read_vectors(tmp_path)
+    assert data.labels is not None
+    assert (data.classes, data.labels.tolist()) == (("1", "2", "é"), [0, 1, 0, 2, 2, 1, 1, 0])
+
+
+def test_few_lines_of_notes(tmp_path: Path) -> None:
+    for name in "abcdefgh":
+        written(tmp_path / f"{name}.csv", f"{ord(name)},5\n3,4\n")
+    notes = read_vectors(tmp_path).notes
+    assert len(notes) == 6
+    assert notes[-1].startswith("and 3 notes more on ")
+
+
 def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> None:
     folder = tmp_path / "clinics"
     written(folder / "north.csv", "a,b\n1,2\n")
@@ -193,7 +283,9 @@ def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> 
         read_rows(south, 1, ("b",), "mean")
     with_label = written(tmp_path / "label.csv", "a,kind\n3,7\n")
     assert read_rows(with_label, 2, columns, "mean").vectors.nan_to_num(-1).tolist() == [[-1, 3]]
-    for names in ("a,B", "a, b", "alpha,beta"):
+    spaced = written(tmp_path / "x.csv", "a, b\n1,2\n")
+    assert read_rows(spaced, 2, columns, "mean").vectors.tolist() == [[2, 1]]
+    for names in ("a,B", "alpha,beta"):
         renamed = written(tmp_path / "x.csv", f"{names}\n1,2\n")
         with pytest.raises(UsageError, match=r"x\.csv has no column 'b'"):
             read_rows(renamed, 2, columns, "mean")
@@ -216,6 +308,11 @@ def one_name_twice(folder: Path) -> None:
     np.savez(folder / "a.npz", x=ROWS)
 
 
+def two_spellings(folder: Path) -> None:
+    np.save(folder / "1.npy", ROWS)
+    np.save(folder / "01.npy", ROWS)
+
+
 def one_file(folder: Path) -> None:
     np.save(folder / "a.npy", ROWS)
 
@@ -234,10 +331,11 @@ def another_table(folder: Path) -> None:
 FOLDERS: list[tuple[Callable[[Path], None], dict[str, str], str]] = [
     (other_lengths, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
     (labels_in_parts, {}, r"b\.npz has no labels"),
-    (one_name_twice, {}, "two files a"),
+    (one_name_twice, {}, "two files 'a'"),
     (one_file, {"client_column": "0"}, "each file is a client"),
     (an_empty_file, {}, r"b\.csv holds no row"),
     (another_table, {}, r"holds b\.csv\.gz, which is not read"),
+    (two_spellings, {}, "two files '01' and '1'"),
     (lambda folder: None, {}, r"holds no vectors: put files \.npy, \.csv"),
 ]
 
@@ -323,36 +421,3 @@ def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:
     }
     assert {name: kind_of(str(tmp_path / name)) for name in kinds} == kinds
     assert (kind_of("digits"), kind_of("the clients' own images")) == ("images", None)
-
-
-def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "x.parquet").touch()
-    with pytest.raises(UsageError, match=r"pip install 'ccfcpp\[parquet\]'"):
-        read_vectors(tmp_path / "x.parquet")
-
-
-def test_parquet_is_read_by_columns(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "x.parquet"
-    columns = {"a": [1.5, None], "b": [1, 2], "site": ["n", "s"], "kind": [7, 8]}
-    parquet.write_table(pyarrow.table(columns), path)
-    with pytest.raises(UsageError, match="column 'site' holds string, no numbers"):
-        read_vectors(path)
-    data = read_vectors(path, label_column="kind", client_column="site", missing="mean")
-    assert isinstance(data, VectorData)
-    assert data.columns == ("a", "b")
-    assert data.vectors[:, 1].tolist() == [1, 2]
-    assert data.vectors[1, 0].isnan()
-    assert (data.classes, data.owner_names) == (("7", "8"), ("n", "s"))
-    gaps = {"a": [1.5, 2.0], "kind": [True, None]}
-    parquet.write_table(pyarrow.table(gaps), path)
-    with pytest.raises(UsageError, match="column 'kind' is empty in row 2: fill it in"):
-        read_vectors(path, label_column="kind")
-    parquet.write_table(pyarrow.table(gaps | {"kind": [True, False]}), path)
-    assert read_vectors(path, label_column="kind").classes == ("False", "True")
-    twice = pyarrow.Table.from_arrays([pyarrow.array([1.0])] * 2, names=["a", "a"])
-    parquet.write_table(twice, path)
-    with pytest.raises(UsageError, match="has two columns 'a'"):
-        read_vectors(path)

@@ -56,6 +56,19 @@ def test_labels_may_be_numbers_that_begin_anywhere() -> None:
     assert model.classes_.dtype == numbers.dtype
 
 
+def test_labels_may_have_several_spellings() -> None:
+    """And stand in the order of their values: predictions are those of the integers."""
+    numbers = DIGITS.target[:240] + 2
+    expected = small().fit(IMAGES, numbers, clients=CLIENTS).predict(IMAGES)
+    spelt = np.where(
+        np.arange(240) < 200, numbers.astype(str), np.char.add(numbers.astype(str), " ")
+    )
+    with pytest.warns(UserWarning, match="labels '2' and '2 ' are taken for one"):
+        model = small().fit(IMAGES, spelt, clients=CLIENTS)
+    assert model.classes_.tolist() == [str(number) for number in range(2, 12)]
+    assert model.predict(IMAGES).tolist() == expected.astype(str).tolist()
+
+
 def test_a_fitted_model_can_be_stored_and_holds_no_images() -> None:
     model = small().fit(IMAGES, LABELS, clients=CLIENTS)
     stored = pickle.dumps(model)

@@ -15,7 +15,7 @@ from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
 
-_FARTHEST = 1e15
+FARTHEST = 1e15
 """Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""
 
 
@@ -25,8 +25,8 @@ def check_near(centroids: Tensor) -> None:
     Raises:
         RefusedUpdateError: A coordinate is too large.
     """
-    if bool(((centroids.abs() > _FARTHEST) & centroids.isfinite()).any()):
-        raise RefusedUpdateError(f"centroids lie beyond {_FARTHEST:g}")
+    if bool(((centroids.abs() > FARTHEST) & centroids.isfinite()).any()):
+        raise RefusedUpdateError(f"centroids lie beyond {FARTHEST:g}")
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:
@@ -140,8 +140,8 @@ class SumsWork(ServerWork[State, Message, S]):
                 senders, or a mean lies far off.
         """
         check_counts(update.counts, senders)
-        if bool((update.sums.abs() > _FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
-            raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
+        if bool((update.sums.abs() > FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
+            raise RefusedUpdateError(f"means lie beyond {FARTHEST:g}")
 
 
 def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 1) -> Tensor:

@@ -16,6 +16,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
+from ccfcpp.clustering.vectors.preparation import check_near
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName
@@ -160,6 +161,8 @@ class ClusteringRun(ClientRun[Any]):
                 raise UsageError("its columns have other names than those of the run")
             self.images = self.images[:, [own.index(name) for name in self.spec.columns]]
         self.problem = clustering_problem(self.config, self.spec, self.device)
+        if self.problem.has_vectors:
+            check_near(self.config.vectors, self.images)
         self.algorithm = made(self.problem)
 
     def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:

@@ -119,6 +119,37 @@ def test_columns_may_be_of_very_different_size() -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-140, 1e-25, 1e-15, 1e30, 1e140])
+@pytest.mark.parametrize("case", ["standard", "unit", "whitened"])
+def test_columns_may_be_of_any_size(case: str, size: float) -> None:
+    """Beside a constant one, which stays constant."""
+    points = np.column_stack([blobs(60, 3, 2, 1) * size, np.full(60, 3 * size)])
+    prepared, steps = CASES[case]
+    found = prepared_by(experiment("fed-km", points, owners_of(60, 1), 2, {"vectors": prepared}))
+    wanted = make_pipeline(*steps).fit_transform(points / size)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("vectors", [{}, {"components": 1}])
+def test_vectors_beyond_all_centroids_are_refused_before_the_run(vectors: Tree) -> None:
+    points, owners = blobs(20, 2, 2, 0), owners_of(20, 0)
+    with pytest.raises(UsageError, match=r"as far as .*e\+\d+, and without scaling 1e\+15 is the"):
+        experiment("fed-km", points * 1e17, owners, 2, {"vectors": vectors})
+    experiment("fed-km", points * 1e12, owners, 2, {"vectors": vectors})
+    experiment("fed-km", points * 1e17, owners, 2, {"vectors": {"scale": "standard"}})
+
+
+@pytest.mark.parametrize(("size", "unit"), [(1e-8, "smaller"), (1e8, "larger")])
+def test_what_secure_sums_cannot_hold_is_refused_before_the_run(size: float, unit: str) -> None:
+    points, owners = blobs(40, 2, 2, 0), owners_of(40, 0)
+    points[:, 1] *= size
+    tree = {"vectors": {"scale": "standard"}}
+    with pytest.raises(UsageError, match=f"secure sums tell nothing .* in a {unit} unit"):
+        experiment("fed-km", points, owners, 2, tree, SECURE)
+    points[:, 1] = 3e5  # a constant column is none of these
+    experiment("fed-km", points, owners, 2, tree, SECURE)
+
+
 def test_more_components_than_columns_are_refused() -> None:
     with pytest.raises(UsageError, match=r"vectors\.components = 5 is more than the 2 columns"):
         experiment("fed-km", blobs(9, 2, 2, 0), owners_of(9, 0), 2, {"vectors": {"components": 5}})
