@@ -15,8 +15,8 @@ from ccfcpp.core.config_layers import merge
 
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK, _STEPS_OF_MANY = 60, 120
-"""Each costs seconds there, and large batches cost nothing but time of the clients. Many images take
-more of them: of MNIST's, 60 steps leave a cluster mixed in some runs."""
+"""Each costs seconds there, and large batches cost nothing but time of the clients. Many images
+take more of them: of MNIST's, 60 steps leave a cluster mixed in some runs."""
 _LONG, _COMPONENTS = 32, 20
 """Of longer vectors a mixture sees so many principal components: a full covariance of each cluster
 would have more numbers than the data can tell."""
