@@ -38,12 +38,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.client.connection import OTHER, Connection
 from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.keys.certificates import PrivateKey
+from ccfcpp.deployment.link.fleet_calls import UNSIGNED
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import printable
 from ccfcpp.deployment.link.news import HEADER, STRANGER, News
@@ -95,8 +95,15 @@ _REASONS = {
     "Connection refused": Reason(
         "nobody listens there: the server is not running, or --server has another port"
     ),
-    "WRONG_VERSION_NUMBER": Reason(
-        "what listens there is no ccfcpp serve: give the --server that its owner names", final=True
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", OTHER),
+        Reason(
+            "what listens there is no ccfcpp serve: give the --server that its owner names",
+            final=True,
+        ),
+    ),
+    UNSIGNED: Reason(
+        "the server cannot check this client's signatures: let both have the same version of ccfcpp"
     ),
     "not valid for": Reason(
         "the server's certificate is for another name: give --server as the certificate has it",
@@ -200,9 +207,7 @@ class FleetClient:
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
         """Be online within the context."""
-        with FleetHttpClient.from_server_address(
-            self.server, False, str(self._authority), interceptors=[self._signing, self]
-        ) as client:
+        with Connection(self.server, self._authority, self._signing, heard=self._heard) as client:
             # After a connection was lost the server still counts this client as online.
             self._leave(client)
             found = client.ActivateNode(
@@ -216,20 +221,18 @@ class FleetClient:
                 yield _Calls(client, self._node, self._over)
             finally:
                 gone.set()
-                beating.join()
+                beating.join(_BEAT)
                 self._leave(client)
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+    def _heard(self, header: str) -> None:
         """Read how far the server is, beside its answer to a call."""
-        answer = call_next(context)
-        news = News.read(answer.headers.get(HEADER, ""))
+        news = News.read(header)
         if news is not None and self._node is not None:
             self.tells.heard(news)
-        return answer
 
-    def _leave(self, client: FleetHttpClient) -> None:
+    def _leave(self, client: Connection) -> None:
         if self._node is not None:
-            with suppress(httpx.HTTPError, RuntimeError):
+            with suppress(Exception):  # Bytes of others can make readers fail in any way.
                 client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
                 self._node = None
 
@@ -246,9 +249,8 @@ class FleetClient:
             packet = calls.packet_in(message, tree)
         except _WithdrawnError:
             return
-        if packet is None:
-            self.tells.line("a message was refused: it is of another form")
-        answer = Packet(b"") if packet is None else self.answer(packet)
+        # What is of another form is a request that cannot be read, which is refused and logged.
+        answer = self.answer(packet or Packet(b""))
         record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
         reply = Message(record, reply_to=message)
@@ -266,7 +268,7 @@ class _WithdrawnError(Exception):
 class _Calls:
     """The calls of a client that is online."""
 
-    def __init__(self, client: FleetHttpClient, node: Node, over: threading.Event) -> None:
+    def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client
         self._node = node
         self._over = over
@@ -362,10 +364,10 @@ def _is_away(error: httpx.HTTPError) -> bool:
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 
-def _beat(client: FleetHttpClient, node: Node, gone: threading.Event) -> None:
+def _beat(client: Connection, node: Node, gone: threading.Event) -> None:
     request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_BEARS)
     while not gone.wait(_BEAT):
-        with suppress(httpx.HTTPError, RuntimeError):  # The next call will notice.
+        with suppress(Exception):  # The next call will notice.
             client.SendNodeHeartbeat(request)
 
 

@@ -32,7 +32,8 @@ class Limits:
         connections: How many connections there may be; fewer where the process may not have so many
             files.
         from_one: How many of them may come from one address.
-        patience: Seconds for a TLS handshake, and for the head of each request.
+        patience: Seconds for a TLS handshake, for the head of each request, and for the start of
+            its body.
     """
 
     connections: int = 1000

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SMALL
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, SMALL
 from ccfcpp.deployment.link.news import HEADER
 
 MOST_BYTES = max(LARGE.values())
@@ -25,7 +25,7 @@ OPEN = {path.encode(): path for path in PATHS}
 
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
-    *("flwr-public-key", "flwr-signature", "flwr-timestamp"),
+    *("flwr-public-key", "flwr-signature", "flwr-timestamp", SIGNATURE),
     *("flwr-package-name", "flwr-package-version", "flwr-component-name"),
 )
 _RESPONSE_HEADERS = (
@@ -36,6 +36,8 @@ _LOOK = 0.2
 """Seconds between checks whether the gate closes."""
 _LONGEST = 300.0
 """Seconds to receive and answer a request, more than any honest one takes."""
+_SLOWEST = 32 * 2**10
+"""Bytes of a body in a second, after a start; a stranger's connection is not kept for less."""
 
 
 class _TooLargeError(Exception):
@@ -48,14 +50,18 @@ class Gate:
     Args:
         link: The client that reaches the fleet. It must follow no redirections and use no proxy.
         most_bytes: The largest body of any request.
+        patience: Seconds for the start of a body, beyond which it must come at a least rate.
 
     Attributes:
         closing: Whether nobody is to be kept waiting any more.
     """
 
-    def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES, patience: float = 10.0
+    ) -> None:
         self.link = link
         self.most_bytes = most_bytes
+        self.patience = patience
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +109,7 @@ class Gate:
     async def _ask(self, request: Request) -> httpx.Response | Response:
         """Return the fleet's answer, without its body yet; a refusal if there is none."""
         most = self._most(request)
-        body = _limited(request.stream(), most)
+        body = _limited(request.stream(), most, self.patience)
         try:
             if request.url.path == PULL:
                 whole = b"".join([part async for part in body])
@@ -157,14 +163,21 @@ async def _end_of(request: Request) -> None:
         pass
 
 
-async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
+async def _limited(
+    body: AsyncIterable[bytes], most_bytes: int, patience: float
+) -> AsyncIterator[bytes]:
     """Yield a body piece by piece.
 
     Raises:
         _TooLargeError: It is larger than allowed, whatever its announced length.
+        TimeoutError: It comes at less than the least rate.
     """
-    size = 0
-    async for part in body:
+    size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()
+    while True:
+        async with asyncio.timeout_at(began + patience + size / _SLOWEST):
+            part = await anext(parts, None)
+        if part is None:
+            return
         size += len(part)
         if size > most_bytes:
             raise _TooLargeError
