@@ -40,6 +40,7 @@ from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client import signing
 from ccfcpp.deployment.client.connection import Connection
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
+from ccfcpp.deployment.client.way import reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import revoke
@@ -596,7 +597,7 @@ def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -
     ],
 )
 def test_what_only_somebody_can_change_is_final(error: Exception, text: str, final: bool) -> None:
-    found = fleet_client.reason(error)
+    found = reason(error)
     assert text in found.text
     assert found.final is final
 

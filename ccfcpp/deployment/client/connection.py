@@ -42,8 +42,7 @@ class Connection(FleetHttpClient):
         proxy: str | None = None,
         heard: Callable[[str], None] = lambda header: None,
     ) -> None:
-        self._signing = signing
-        self._heard = heard
+        self._signing, self._heard = signing, heard
         self._client = httpx.Client(
             base_url=f"https://{server}",
             verify=ssl.create_default_context(cafile=authority),
@@ -51,21 +50,11 @@ class Connection(FleetHttpClient):
             trust_env=False,
             follow_redirects=False,
             timeout=_SECONDS,
-            headers={
-                "accept-encoding": "identity",
-                "accept": PROTOBUF_MEDIA_TYPE,
-                "content-type": PROTOBUF_MEDIA_TYPE,
-            },
+            headers={"accept-encoding": "identity", "content-type": PROTOBUF_MEDIA_TYPE},
         )
 
-    def _unary_unary(
-        self,
-        *,
-        path: str,
-        rpc_method: str,
-        request: Any,
-        response_type: Any,
-        timeout: float | None = None,
+    def _unary_unary(  # type: ignore[override]
+        self, *, path: str, request: Any, response_type: Any, timeout: float = _SECONDS, **_: object
     ) -> Any:
         body = request.SerializeToString(deterministic=True)
         answer = self._answer(path, body, timeout)
@@ -78,23 +67,22 @@ class Connection(FleetHttpClient):
         found.ParseFromString(answer.content)
         return found
 
-    def _answer(self, path: str, body: bytes, timeout: float | None) -> httpx.Response:
+    def _answer(self, path: str, body: bytes, timeout: float) -> httpx.Response:
         """Return a whole answer of one of the forms that a gate's have."""
         headers, most = self._signing.headers(path, body), ANSWERS.get(path, SMALL)
         content = bytearray()
         with self._client.stream(
-            "POST", path, content=body, headers=headers, timeout=timeout or _SECONDS
+            "POST", path, content=body, headers=headers, timeout=timeout
         ) as answer:
-            coded = answer.headers.get("content-encoding", "identity") != "identity"
-            if answer.is_redirect or coded:
+            if (
+                answer.is_redirect
+                or answer.headers.get("content-encoding", "identity") != "identity"
+            ):
                 raise ValueError(OTHER)
             for part in answer.iter_raw():
                 content += part
                 if len(content) > most:
                     raise ValueError(OTHER)
-        return httpx.Response(
-            answer.status_code,
-            headers=answer.headers,
-            content=bytes(content),
-            request=answer.request,
-        )
+        found = httpx.Response(answer.status_code, headers=answer.headers, content=bytes(content))
+        found.request = answer.request
+        return found

@@ -7,7 +7,6 @@ the state itself, and of the APIs only what clients need is served (``fleet_app`
 
 import time
 from base64 import b64decode, b64encode
-from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
@@ -55,12 +54,7 @@ class _Asked:
 
 
 class _BoundedStore(InMemoryObjectStore):
-    """Flower's store of objects, in which no message has many, or many bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._message_of: dict[str, str] = {}
-        self._bytes = Counter[str]()
+    """Flower's store of objects, in which no message has many."""
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Note the objects of a message that are to come.
@@ -78,29 +72,7 @@ class _BoundedStore(InMemoryObjectStore):
             if not set(parts) <= set(before):
                 raise ValueError("an object has parts that it had not before")
         found: list[str] = super().preregister(run_id, object_tree)
-        for name in found:
-            self._message_of.setdefault(name, object_tree.object_id)
         return found
-
-    def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep the content of an object.
-
-        Raises:
-            ValueError: Its message has too many bytes.
-        """
-        message, held = self._message_of.get(object_id, ""), self.get(object_id) or b""
-        size = self._bytes[message] + len(object_content) - len(held)
-        if size > MOST_BYTES:
-            raise ValueError(f"a message has more than {MOST_BYTES} bytes")
-        super().put(object_id, object_content)
-        self._bytes[message] = size
-
-    def delete(self, object_id: str) -> None:
-        """Delete an object, and those below it that no other one has."""
-        super().delete(object_id)
-        if object_id not in self.store:
-            self._message_of.pop(object_id, None)
-            del self._bytes[object_id]
 
 
 class Fleet:

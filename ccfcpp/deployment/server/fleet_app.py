@@ -22,11 +22,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, HTTPException
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import (
-    PullMessagesRequest,
-    PushMessagesRequest,
-    PushMessagesResponse,
-)
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
@@ -35,11 +31,7 @@ from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
-from starlette.middleware.base import (
-    BaseHTTPMiddleware,
-    DispatchFunction,
-    RequestResponseEndpoint,
-)
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.status import (
@@ -51,14 +43,7 @@ from starlette.status import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.link.fleet_calls import (
-    LARGE,
-    PATHS,
-    PULL,
-    SIGNATURE,
-    UNSIGNED,
-    signed_part,
-)
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, UNSIGNED, signed_part
 from ccfcpp.deployment.link.news import HEADER, STRANGER
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.steady import BEAT
@@ -79,10 +64,10 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),
-            Middleware(BaseHTTPMiddleware, dispatch=_replies_alone(fleet)),
+            Middleware(BaseHTTPMiddleware, dispatch=_replies_alone),
         ],
     )
-    app.state.linkstate_factory = fleet.factory
+    app.state.fleet, app.state.linkstate_factory = fleet, fleet.factory
     app.state.enable_supernode_auth = True
     app.router.routes.extend(
         route for route in router.routes if getattr(route, "path", "") in PATHS
@@ -90,27 +75,21 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
     return _Waiting(app, fleet)
 
 
-def _replies_alone(fleet: Fleet) -> DispatchFunction:
-    """Return what refuses a message that answers none: Flower would keep it as the server's."""
-
-    async def dispatch(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        pushed = getattr(request.state, "protobuf_request", None)
-        if isinstance(pushed, PushMessagesRequest):
-            try:
-                (message,), (tree,) = pushed.messages_list, pushed.message_object_trees
-            except ValueError:
-                raise HTTPException(HTTP_403_FORBIDDEN, "it is not one reply") from None
-            told = message.metadata
-            own = told.reply_to_message_id and told.src_node_id == pushed.node.node_id
-            if not own or tree.object_id != told.message_id:
-                raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
-            if not fleet.awaits(told.src_node_id, told.reply_to_message_id, told.message_id):
-                # It was withdrawn, or answered in another way: nothing of it is wanted.
-                request.state.protobuf_response = PushMessagesResponse()
-                return Response()
-        return await call_next(request)
-
-    return dispatch
+async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Refuse a message that answers none: Flower would keep it as one that the server sends."""
+    pushed = getattr(request.state, "protobuf_request", None)
+    if isinstance(pushed, PushMessagesRequest):
+        told = [message.metadata for message in pushed.messages_list]
+        roots = [tree.object_id for tree in pushed.message_object_trees]
+        node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in told)
+        senders, names = [each.src_node_id for each in told], [each.message_id for each in told]
+        if not ticket or senders != [node] or roots != names:
+            raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+        if not request.app.state.fleet.awaits(node, ticket, *names):
+            # It was withdrawn, or answered in another way: nothing of it is wanted.
+            request.state.protobuf_response = PushMessagesResponse()
+            return Response()
+    return await call_next(request)
 
 
 class _Waiting:

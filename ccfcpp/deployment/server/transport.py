@@ -78,6 +78,7 @@ class Deployed:
         watch: Called when a client's standing changes.
         patience: Time to wait while none of those that are asked can be: for ever, until the last
             round is over.
+        stopped: Whether the run was asked to stop.
         standings: The standing of each client, by its number.
     """
 
@@ -89,6 +90,7 @@ class Deployed:
     timeouts: Timeouts = Timeouts()
     watch: Watcher = lambda member, before, now: None
     patience: float = field(default=math.inf, init=False)
+    stopped: Callable[[], bool] = field(default=lambda: False, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
     _kept: dict[int, str] = field(default_factory=dict, init=False)
@@ -124,7 +126,11 @@ class Deployed:
         self._kept = dict(self._accepted)
 
     def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until a member is online and at no other work; return the nodes that are online."""
+        """Wait until a member is online and at no other work; return the nodes that are online.
+
+        Raises:
+            KeyboardInterrupt: The run is to stop after its round, which nobody there can end.
+        """
         until = time.monotonic() + self.patience
         while True:
             online = self.link.online()
@@ -135,6 +141,8 @@ class Deployed:
             free = (m.name in online and not self._is_busy(m.id) for m in members)
             if not members or any(free) or time.monotonic() >= until:
                 return online
+            if self.patience == math.inf and self.stopped():
+                raise KeyboardInterrupt
             time.sleep(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
