@@ -9,6 +9,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 
 from flwr.app import ArrayRecord, Message
 from flwr.app.message import make_message, remove_content_from_message
@@ -54,25 +55,45 @@ class _Asked:
 
 
 class _BoundedStore(InMemoryObjectStore):
-    """Flower's store of objects, in which no message has many."""
+    """Flower's store of objects, in which no message has many, and none leaves one behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came_with: dict[str, list[str]] = {}
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Note the objects of a message that are to come.
 
         Raises:
-            ValueError: They are too many, or one of them has parts that it had not before, which
-                would never be deleted.
+            ValueError: They are too many, or others than the message had before.
         """
-        seen: dict[str, list[str]] = {}
-        for count, node in enumerate(iterate_object_tree(object_tree), 1):
-            if count > MOST_PARTS:
-                raise ValueError(f"a message has more than {MOST_PARTS} objects")
-            known, parts = self.store.get(node.object_id), [n.object_id for n in node.children]
-            before = known.child_object_ids if known else seen.setdefault(node.object_id, parts)
-            if not set(parts) <= set(before):
-                raise ValueError("an object has parts that it had not before")
+        parts = list(islice(iterate_object_tree(object_tree), MOST_PARTS + 1))
+        if len(parts) > MOST_PARTS:
+            raise ValueError(f"a message has more than {MOST_PARTS} objects")
+        root = object_tree.object_id
+        if root in self.store and any(part.object_id not in self.store for part in parts):
+            raise ValueError("a message has other objects than before")
         found: list[str] = super().preregister(run_id, object_tree)
+        self._came_with.setdefault(root, found)
         return found
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Keep the content of an object, whose parts are what it says, whoever named others."""
+        with self.lock_store:
+            super().put(object_id, object_content)
+            named = get_object_children_ids_from_object_content(object_content)
+            entry, parts = self.store[object_id], [name for name in named if name in self.store]
+            for name, count in (*product(entry.child_object_ids, [-1]), *product(parts, [1])):
+                self.store[name].ref_count += count
+            entry.child_object_ids = parts
+
+    def delete(self, object_id: str) -> None:
+        """Delete an object, and what came with it and belongs to no other one."""
+        super().delete(object_id)
+        if object_id not in self.store:
+            # A tree can hang objects below one that has other parts, where Flower forgets them.
+            for name in self._came_with.pop(object_id, ()):
+                self.delete(name)
 
 
 class Fleet:
@@ -230,11 +251,11 @@ class Fleet:
                 return _EXPIRED
             if not found:
                 return None
+            self._replies.setdefault(ticket, found[0].metadata.message_id)
             if found[0].has_error():
                 # Never the reason: it may be the text of a client's exception.
                 return Undelivered(f"its node has failed (Flower's error {found[0].error.code})")
             self._delivered.add(ticket)
-            self._replies.setdefault(ticket, found[0].metadata.message_id)
         return self._whole(self._replies.get(ticket, ""))
 
     def _whole(self, name: str) -> Packet | Undelivered | None:
