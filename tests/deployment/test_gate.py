@@ -477,6 +477,7 @@ def test_a_body_that_trickles_in_is_shown_out(
     path: str, keys: Path, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else strangers could take all connections, at a byte now and then."""
+    monkeypatch.setattr(gate, "_START", 0.5)
     monkeypatch.setattr(gate, "_SLOWEST", 100)
     head = post(path, "Content-Length: 900", body="a")
     began = time.monotonic()

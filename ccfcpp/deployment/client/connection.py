@@ -74,10 +74,7 @@ class Connection(FleetHttpClient):
         with self._client.stream(
             "POST", path, content=body, headers=headers, timeout=timeout
         ) as answer:
-            if (
-                answer.is_redirect
-                or answer.headers.get("content-encoding", "identity") != "identity"
-            ):
+            if answer.is_redirect or "content-encoding" in answer.headers:
                 raise ValueError(OTHER)
             for part in answer.iter_raw():
                 content += part

@@ -131,13 +131,10 @@ class FleetClient:
     def _look_up(self, told: bool) -> None:
         """Look up the server's name, which takes long where the network is wrong."""
         host, _, port = self.server.rpartition(":")
-        if self._proxy is not None:  # which looks it up
-            if told:
-                self.tells.stands(f"connecting to {self.server} through {self._proxy}")
-            return
         if told:
             self.tells.stands(f"resolving {host}")
-        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        if self._proxy is None:  # else that does it
+            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         if told:
             self.tells.stands(f"connecting to {self.server}")
 

@@ -32,8 +32,7 @@ class Limits:
         connections: How many connections there may be; fewer where the process may not have so many
             files.
         from_one: How many of them may come from one address.
-        patience: Seconds for a TLS handshake, for the head of each request, and for the start of
-            its body.
+        patience: Seconds for a TLS handshake, and for the head of each request.
     """
 
     connections: int = 1000

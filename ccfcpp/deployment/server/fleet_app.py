@@ -15,7 +15,7 @@ import time
 from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from email.utils import format_datetime
 from pathlib import Path
 
@@ -108,24 +108,19 @@ class _Waiting:
         send, path = self._told(scope, send), scope["path"]
         if path not in PATHS:
             await self._app(scope, receive, send)  # which says that there is no such call
-        elif path not in LARGE:
-            await self._signed(scope, receive, send)
-        elif not self._is_signed(scope):
-            await _unsigned(scope, receive, send)
-        else:
-            # A client sends one part after the other: more at once would only fill the memory.
-            async with self._turns[_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)]:
-                await self._signed(scope, receive, send)
-
-    async def _signed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call whose body is signed."""
-        body = await _whole(receive)
-        if not self._is_signed(scope, body):
-            await _unsigned(scope, receive, send)
             return
-        if scope["path"] != PULL:
-            await self._app(scope, _again(body, receive), send)
-            return
+        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
+        # A client sends one part after the other: more at once would only fill the memory.
+        turn = self._turns[key if self._fleet.knows(key) else b""]
+        async with turn if path in LARGE else nullcontext():
+            body = None if path in LARGE and not self._is_signed(scope) else await _whole(receive)
+            if body is None or not self._is_signed(scope, body):
+                refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
+                await refusal(scope, receive, send)
+                return
+            if path != PULL:
+                await self._app(scope, _again(body), send)
+                return
         gone = asyncio.create_task(_end_of(receive))
         try:
             for message in await self._answer(scope, body, gone):
@@ -225,11 +220,6 @@ def _header(scope: Scope, name: str) -> bytes:
     return found
 
 
-async def _unsigned(scope: Scope, receive: Receive, send: Send) -> None:
-    answer = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
-    await answer(scope, receive, send)
-
-
 async def _whole(receive: Receive) -> bytes:
     parts, more = [], True
     while more:
@@ -239,15 +229,8 @@ async def _whole(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive | None = None) -> Receive:
-    """Return what gives a body that has come, and then what comes after it, if that is asked."""
-    given = False
-
+def _again(body: bytes) -> Receive:
     async def again() -> Message:
-        nonlocal given
-        if given and receive is not None:
-            return await receive()
-        given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again

@@ -36,8 +36,8 @@ _LOOK = 0.2
 """Seconds between checks whether the gate closes."""
 _LONGEST = 300.0
 """Seconds to receive and answer a request, more than any honest one takes."""
-_SLOWEST = 32 * 2**10
-"""Bytes of a body in a second, after a start; a stranger's connection is not kept for less."""
+_START, _SLOWEST = 10.0, 32 * 2**10
+"""Seconds that a body has, and bytes a second beyond them: strangers may keep no connection."""
 
 
 class _TooLargeError(Exception):
@@ -50,18 +50,14 @@ class Gate:
     Args:
         link: The client that reaches the fleet. It must follow no redirections and use no proxy.
         most_bytes: The largest body of any request.
-        patience: Seconds for the start of a body, beyond which it must come at a least rate.
 
     Attributes:
         closing: Whether nobody is to be kept waiting any more.
     """
 
-    def __init__(
-        self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES, patience: float = 10.0
-    ) -> None:
+    def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
         self.link = link
         self.most_bytes = most_bytes
-        self.patience = patience
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +105,7 @@ class Gate:
     async def _ask(self, request: Request) -> httpx.Response | Response:
         """Return the fleet's answer, without its body yet; a refusal if there is none."""
         most = self._most(request)
-        body = _limited(request.stream(), most, self.patience)
+        body = _limited(request.stream(), most)
         try:
             if request.url.path == PULL:
                 whole = b"".join([part async for part in body])
@@ -163,9 +159,7 @@ async def _end_of(request: Request) -> None:
         pass
 
 
-async def _limited(
-    body: AsyncIterable[bytes], most_bytes: int, patience: float
-) -> AsyncIterator[bytes]:
+async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
     """Yield a body piece by piece.
 
     Raises:
@@ -174,7 +168,7 @@ async def _limited(
     """
     size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()
     while True:
-        async with asyncio.timeout_at(began + patience + size / _SLOWEST):
+        async with asyncio.timeout_at(began + _START + size / _SLOWEST):
             part = await anext(parts, None)
         if part is None:
             return

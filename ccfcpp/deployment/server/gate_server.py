@@ -56,7 +56,7 @@ class GateSetting:
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
     """Serve at a socket within the context, in a thread, which closes the socket."""
     link = _client(setting)
-    gate = Gate(link, setting.most_bytes, setting.limits.patience)
+    gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
 
     async def serve() -> None:
