@@ -76,9 +76,9 @@ class Deployed:
     Attributes:
         run: Token of the run; a resumed run keeps it.
         watch: Called when a client's standing changes.
+        stopped: Whether the run was asked to stop.
         patience: Time to wait while none of those that are asked can be: for ever, until the last
             round is over.
-        stopped: Whether the run was asked to stop.
         standings: The standing of each client, by its number.
     """
 
@@ -89,8 +89,8 @@ class Deployed:
     device: torch.device
     timeouts: Timeouts = Timeouts()
     watch: Watcher = lambda member, before, now: None
+    stopped: Callable[[], bool] = lambda: False
     patience: float = field(default=math.inf, init=False)
-    stopped: Callable[[], bool] = field(default=lambda: False, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
     _kept: dict[int, str] = field(default_factory=dict, init=False)
