@@ -88,7 +88,7 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
     """Return the arrays of an entry, mapped into memory or read; None where it cannot be read."""
     mode: Literal["r"] | None = "r" if mapped else None
     try:
-        with suppress(PermissionError):
+        with suppress(OSError):  # such as on a disk that is for reading alone
             os.utime(entry)
         return {name: np.load(entry / f"{name}.npy", mode, allow_pickle=False) for name in names}
     except FileNotFoundError:
