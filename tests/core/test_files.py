@@ -1,6 +1,7 @@
 """Files that are written whole, and tensors that come back as they were."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,17 @@ HEADER = {"round": "3", "facts": "{}"}
 
 def test_a_strangers_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder may be open to others, who know how an earlier version named its files."""
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "known")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "known")
     (tmp_path / "victim").write_bytes(b"own")
     for name in (".x.tmp", ".x.known.tmp"):
         (tmp_path / name).symlink_to(tmp_path / "victim")
         (tmp_path / name.replace("x", "y")).symlink_to(tmp_path / "nothing")
-    for write in (
+    writes: list[Callable[[Path], None]] = [
         lambda path: write_whole(path, b"new"),
         lambda path: write_table(path, [{"a": "b"}]),
         lambda path: save_tensors(path, TENSORS),
-    ):
+    ]
+    for write in writes:
         for name in "xy":
             with pytest.raises(FileExistsError):
                 write(tmp_path / name)

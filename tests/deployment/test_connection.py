@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,7 @@ def test_a_redirection_is_not_followed(connection: Connection, rogue: Rogue) -> 
     elsewhere = Rogue()
     with listening(elsewhere) as port:
         for status in (301, 302, 307, 308):
-            rogue.answer = lambda status=status: RedirectResponse(
-                f"http://127.0.0.1:{port}/", status
-            )
+            rogue.answer = partial(RedirectResponse, f"http://127.0.0.1:{port}/", status)
             with pytest.raises(ValueError, match=OTHER):
                 connection.ActivateNode(ACTIVATE)
     assert elsewhere.seen == []
@@ -124,7 +123,7 @@ def test_a_redirection_is_not_followed(connection: Connection, rogue: Rogue) -> 
 def test_what_is_compressed_is_not_unpacked(connection: Connection, rogue: Rogue) -> None:
     bomb = gzip.compress(bytes(2**20))
     for coding in ("gzip", "br", "identity, gzip"):
-        rogue.answer = lambda coding=coding: Response(bomb, headers={"content-encoding": coding})
+        rogue.answer = partial(Response, bomb, headers={"content-encoding": coding})
         with pytest.raises(ValueError, match=OTHER):
             connection.ActivateNode(ACTIVATE)
     assert {headers["accept-encoding"] for headers in rogue.seen} == {"identity"}
@@ -141,11 +140,14 @@ def test_no_more_is_read_than_a_gate_would_send(
         yield b"1"
         await asyncio.Event().wait()
 
+    def stream(most: int) -> Response:
+        return StreamingResponse(endless(most), status)
+
     for most, call in (
         (SMALL, lambda: connection.ActivateNode(ACTIVATE)),
         (ANSWERS[PULL], lambda: connection.PullMessages(PullMessagesRequest())),
     ):
-        rogue.answer = lambda most=most: StreamingResponse(endless(most), status)
+        rogue.answer = partial(stream, most)
         with pytest.raises(ValueError, match=OTHER):
             call()
 

@@ -169,11 +169,8 @@ class Fleet:
     def awaits(self, node: int, ticket: str, reply: str) -> bool:
         """Return whether a reply to a message, by its name, is awaited: the first from its node."""
         asked = self._asked.get(ticket)
-        return (
-            asked is not None
-            and asked.node == node
-            and (self._replies.setdefault(ticket, reply) == reply)
-        )
+        own = asked is not None and asked.node == node
+        return own and self._replies.setdefault(ticket, reply) == reply
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         """Return the response to a packet; None if there is none yet."""
