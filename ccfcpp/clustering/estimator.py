@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
@@ -31,7 +30,7 @@ from ccfcpp.clustering.typical import saved, split
 from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import save_tensors, write_whole
+from ccfcpp.core.files import read_tensors, save_tensors, write_whole
 from ccfcpp.data.columns import Roles, known_names, places, row_numbers
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import VectorData, vectors_from
@@ -284,14 +283,14 @@ class FederatedClustering(
         """
         place = Path(path)
         try:
-            with safe_open(place / _FITTED, framework="pt") as file:
-                told = json.loads(file.metadata()[_HEADER])
-                labels, centres = (file.get_tensor(name) for name in ("labels", "centres"))
+            tensors, header = read_tensors(place / _FITTED)
+            told = json.loads(header[_HEADER])
+            labels, centres = tensors["labels"], tensors["centres"]
             parameters, iterations = dict(told["parameters"]), int(told["n_iter"])
             known = parameters.get("encoder")
             estimator = cls(**parameters | {"encoder": encoder or known})
             estimator.n_iter_ = iterations
-        except (SafetensorError, OSError, TypeError, LookupError, ValueError) as error:
+        except (OSError, TypeError, LookupError, ValueError) as error:
             raise UsageError(
                 f"{place} holds no saved FederatedClustering ({error}): give a folder of save()"
             ) from error

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
@@ -24,6 +23,7 @@ from ccfcpp.clustering.typical import Typical, split
 from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.files import read_tensors
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.data.columns import known_names
 from ccfcpp.data.npz import from_arrays
@@ -35,7 +35,7 @@ from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 
 _HEADER = "ccfcpp"
-"""Key of the file's header; one alone, since safetensors writes several in any order."""
+"""Key of the file's header."""
 
 
 _MISFITS = (RuntimeError, LookupError, ValueError, AssertionError)
@@ -212,13 +212,12 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
 
 def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return placed(tensors, device), file.metadata() or {}
-    except (SafetensorError, OSError) as error:
+        tensors, header = read_tensors(path)
+    except (ValueError, OSError) as error:
         raise UsageError(
             f"{path} is no model ({error}): give the model.safetensors of a run of ccfcpp cluster"
         ) from error
+    return placed(tensors, device), header
 
 
 def _config(path: Path, device: torch.device) -> ClusterConfig:

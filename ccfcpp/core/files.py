@@ -1,6 +1,9 @@
 """Atomic writing of files, and locks."""
 
+import hashlib
+import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
 
 TEMPORARY = ".*.tmp"
 """Pattern of the temporary files that a crash may leave behind; they are never read."""
+_CHECKED = "checked"
+"""The one entry in a safetensors file's header, which has several in any order: a checksum and all
+other entries, as JSON. Files of earlier versions have none."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -39,18 +45,50 @@ def save_tensors(
 ) -> None:
     """Write tensors from any device, and strings in a header, atomically to a safetensors file.
 
-    A ``durable`` file survives a power failure once this has returned.
+    A checksum of both is added. A ``durable`` file survives a power failure once this has returned.
     """
     # Imported where they are needed, since other files do not need PyTorch.
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    told = json.dumps([content_hash(header or {}, contiguous), header or {}], sort_keys=True)
     with whole_file(path, durable) as temporary:
         try:
-            save_file(contiguous, temporary, metadata=header)
+            save_file(contiguous, temporary, metadata={_CHECKED: told})
         except SafetensorError as error:  # For example, the disk is full.
             raise OSError(f"{path} cannot be written: {error}") from error
+
+
+def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """Read back the tensors that ``save_tensors`` has written, on the CPU, and the header.
+
+    Raises:
+        ValueError: The file is no safetensors file, or has been damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = file.metadata() or {}
+        checksum, header = json.loads(header.get(_CHECKED, "null")) or [None, header]
+    except (SafetensorError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    if checksum is not None and checksum != content_hash(header, tensors):
+        raise ValueError("its checksum is wrong: it was damaged after it was written")
+    return tensors, header
+
+
+def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  # noqa: B006
+    """Return the SHA-256 of facts, as JSON has them, and of tensors by name."""
+    import torch
+
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def make_durable(path: Path) -> None:
@@ -71,14 +109,18 @@ def make_names_durable(folder: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path; its file is moved to ``path`` at the end."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Yield the path of a new, empty file, which is moved to ``path`` at the end.
+
+    Nobody can know its name, and put a link there that would be followed.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary.touch(exist_ok=False)
     try:
         yield temporary
         if durable:
             make_durable(temporary)
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable:

@@ -1,6 +1,7 @@
 """Decoded arrays kept on disk, so that a slow source is decoded once.
 
-An entry is a folder of `.npy` files that never changes: a changed source gets a new entry. The
+An entry is a folder of `.npy` files that never changes: a changed source gets a new entry. Only
+its owner may read it. Of all entries together, those that were used longest ago are deleted. The
 cache folder may be deleted at any time.
 """
 
@@ -8,10 +9,13 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +28,11 @@ Arrays = dict[str, NDArray[np.generic]]
 
 # Part of every key: raise it when what is decoded from the same files changes.
 _DECODING = 3
+_MOST_BYTES = 50 * 2**30
+"""Bytes of all entries; the newest one may have more."""
+_ENTRY = re.compile("[0-9a-f]{32}")
+"""Name of an entry's folder: the folder of the cache may hold files of others."""
+_keeps = ContextVar("keeps", default=True)
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +41,16 @@ def cache_folder() -> Path:
     """Return `$CCFCPP_CACHE`, or `decoded` in the user folder."""
     configured = os.environ.get("CCFCPP_CACHE")
     return Path(configured).expanduser() if configured else user_folder() / "decoded"
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Decode within the context without adding to the cache."""
+    before = _keeps.set(False)
+    try:
+        yield
+    finally:
+        _keeps.reset(before)
 
 
 def cached(
@@ -51,7 +70,8 @@ def cached(
     arrays = read_entry(entry, names)
     if arrays is None:
         arrays = decode()
-        write_entry(entry, arrays)
+        if _keeps.get():
+            write_entry(entry, arrays)
     return arrays
 
 
@@ -70,6 +90,8 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
     """Return the arrays of an entry, mapped into memory or read; None where it cannot be read."""
     mode: Literal["r"] | None = "r" if mapped else None
     try:
+        with suppress(OSError):  # such as on a disk that is for reading alone
+            os.utime(entry)
         return {name: np.load(entry / f"{name}.npy", mode, allow_pickle=False) for name in names}
     except FileNotFoundError:
         return None
@@ -81,14 +103,31 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
 def write_entry(entry: Path, arrays: Arrays) -> None:
     """Write an entry, all of it or none; without a cache that can be written do nothing."""
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
             whole = Path(temporary) / entry.name
-            whole.mkdir()
+            whole.mkdir(mode=0o700)
             for name, array in arrays.items():
-                np.save(whole / f"{name}.npy", array, allow_pickle=False)
+                file = whole / f"{name}.npy"
+                file.touch(mode=0o600)
+                np.save(file, array, allow_pickle=False)
             # A folder replaces only an empty one. What is there could not be read.
             shutil.rmtree(entry, ignore_errors=True)
             whole.replace(entry)
+        _tidy(entry)
     except OSError as error:
         _log.debug("cache entry %s cannot be written (%s): going without", entry, error)
+
+
+def _tidy(newest: Path) -> None:
+    """Delete the entries that were used longest ago beyond the bound."""
+    sizes = Counter[Path]()
+    for file in cache_folder().rglob("*.npy"):
+        if _ENTRY.fullmatch(file.parent.name):
+            sizes[file.parent] += file.stat().st_size
+    for entry in sorted(sizes.keys() - {newest}, key=lambda entry: entry.stat().st_mtime):
+        with suppress(PermissionError):
+            entry.chmod(0o700)  # earlier versions let every user in
+        if sizes.total() > _MOST_BYTES:
+            shutil.rmtree(entry, ignore_errors=True)
+            del sizes[entry]

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import content_hash
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.data import archives
-from ccfcpp.data.encoders.encoder import Encoder, content_hash
+from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.folder import read_folder
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.npz import read_npz

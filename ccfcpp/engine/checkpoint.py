@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Generic
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import save_tensors
+from ccfcpp.core.files import read_tensors, save_tensors
 from ccfcpp.engine.exchange import State
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.models.state import placed
@@ -75,13 +74,11 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
         UsageError: The file is not a whole checkpoint.
     """
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            header = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, header = read_tensors(path)
         state = unpack(kind, placed(tensors, device))
         next_round, facts = int(header["next_round"]), json.loads(header["facts"])
         memories = {int(client): name for client, name in json.loads(header["memories"]).items()}
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"checkpoint {path} cannot be read ({error}), or is of another version of ccfcpp: "
             f"delete {path.parent} to start again"

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import make_durable, make_names_durable, save_tensors
+from ccfcpp.core.files import make_durable, make_names_durable, read_tensors, save_tensors
 from ccfcpp.engine.client import Memory
 
 _HOST_BYTES = 1 << 30
@@ -59,12 +57,13 @@ class ClientMemories:
             return self._held.get(client, {})
         path = self._place() / self._files[client]
         try:
-            return load_file(path, device=str(self._device))
-        except (OSError, SafetensorError) as error:
+            tensors, _ = read_tensors(path)
+        except (OSError, ValueError) as error:
             raise UsageError(
                 f"the memory of client {client} cannot be read from {path} ({error}): start again "
                 "with another --out"
             ) from error
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
         """Hold the next version of a memory, such as ``12.0``, in place of the last one."""

@@ -87,6 +87,13 @@ def test_what_is_no_model(tmp_path: Path, k_fed: Any) -> None:
         assert "is no model (" in refused(path)
 
 
+def test_a_model_with_other_numbers_is_told_as_damage(tmp_path: Path, k_fed: Any) -> None:
+    path = written(tmp_path / "run", *k_fed)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "is no model (its checksum is wrong" in refused(path)
+
+
 @pytest.mark.parametrize("method", ["fed-scan", "ccfc++", "ppfc-gan"])
 def test_a_model_of_another_system_does_not_fit(tmp_path: Path, k_fed: Any, method: str) -> None:
     path = written(tmp_path / "run", tiny(method), k_fed[1])

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccfcpp.data.cache import Arrays, cache_folder, cached
+from ccfcpp.data import cache
+from ccfcpp.data.cache import Arrays, cache_folder, cached, keeping_nothing
 from ccfcpp.data.registry import user_folder
 
 
@@ -136,3 +137,58 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_folder() == tmp_path / ".cache" / "ccfcpp"
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_only_its_owner_may_read_it(use: Use, decoder: _Decoder, source: Path) -> None:
+    before = os.umask(0)
+    try:
+        use()
+        (entry,) = _entries()
+        assert [_mode(path) for path in (cache_folder(), entry)] == [0o700] * 2
+        assert {_mode(file) for file in entry.iterdir()} == {0o600}
+        entry.chmod(0o755)  # as earlier versions left it
+        cached([source], "other", ("images",), decoder)
+        assert _mode(entry) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_what_was_used_longest_ago_is_deleted(
+    source: Path, decoder: _Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may be one in which others keep files, too."""
+    others = cache_folder() / "own" / "images.npy"
+    others.parent.mkdir(parents=True)
+    others.write_bytes(b"x" * 10_000)
+
+    def sized(option: str) -> None:
+        cached([source], option, ("images",), decoder)
+        for path in _entries():
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 10))
+
+    sized("first")
+    each = sum(file.stat().st_size for file in cache_folder().glob("?" * 32 + "/*"))
+    monkeypatch.setattr(cache, "_MOST_BYTES", 2 * each)
+    for option in ("second", "first", "third"):
+        sized(option)
+    assert decoder.calls == 3
+    sized("first")
+    assert decoder.calls == 3
+    sized("second")
+    assert decoder.calls == 4
+    assert len(_entries()) == 3
+    assert others.exists()
+
+
+def test_nothing_is_kept_where_that_is_said(use: Use, decoder: _Decoder) -> None:
+    with keeping_nothing():
+        use()
+    assert not cache_folder().exists()
+    use()
+    with keeping_nothing():
+        assert use()["classes"].tolist() == ["a", "bc"]
+    assert decoder.calls == 2

@@ -16,9 +16,10 @@ from torchvision import models
 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import content_hash
 from ccfcpp.data.encoded import embed_images, read_encoded
 from ccfcpp.data.encoders import encoder as keeping
-from ccfcpp.data.encoders.encoder import Encoder, content_hash
+from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.encoders.loading import load_encoder
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.texts import read_texts

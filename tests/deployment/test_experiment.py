@@ -212,6 +212,24 @@ def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
     assert next(asked) == rounds + 1
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_server_that_everybody_has_left_is_stopped_at_once(rounds: int, tmp_path: Path) -> None:
+    """The round that it was to end first would never end; the run goes on from its checkpoint."""
+    grid = grid_of(labelled_clients(40, 30), tmp_path, tested=True)
+    experiment = experiment_on(grid, small_config("method=fedavg"), "classify")
+    asked = iter([False] * rounds)
+
+    def leave(report: RoundReport, scores: dict[str, float]) -> None:
+        grid.away.update(grid.workers)
+
+    if rounds == 0:
+        grid.away.update(grid.workers)
+    folder = RunFolder.create(tmp_path / "run", experiment.config)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(folder, leave, lambda: next(asked, True))
+    assert folder.checkpoint.exists() == (rounds > 0)
+
+
 def test_a_server_that_everybody_has_left_ends(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30), tmp_path)
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))

@@ -6,15 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.cache import cache_folder, cached
+from ccfcpp.deployment.client.audit import AuditLog
 from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
@@ -318,6 +323,28 @@ def test_a_worker_answers_whatever_comes(header: bytes, tmp_path: Path) -> None:
     grid, _ = requests_of_a_run(tmp_path)
     answer = Response.read(grid.workers[VICTIM].answer(Packet(header, b"")).header)
     assert answer.status == "failed"
+    *_, last = AuditLog(grid.workers[VICTIM].folder).read()
+    assert (last.status, last.reason) == ("refused", "its header is of another form")
+
+
+def test_a_greeting_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
+    """A server could send greetings with one size after the other."""
+    grid, (request,) = requests_of_a_run(tmp_path)
+    worker, source = grid.workers[VICTIM], tmp_path / "source"
+    source.touch()
+    load = worker.load
+
+    def loaded(spec: RunSpec) -> AnyData:
+        cached([source], "images", ("images",), lambda: {"images": np.zeros(1)})
+        return load(spec)
+
+    worker.load = loaded
+    header = json.loads(request.header)
+    for kind, kept in (("hello", False), ("work", True)):
+        header |= {"kind": kind, "nonce": "12"[kept] * 32, "run": "bc"[kept] * 32}
+        answer = worker.answer(request._replace(header=json.dumps(header).encode()))
+        assert Response.read(answer.header).status == "done"
+        assert cache_folder().exists() == kept
 
 
 @pytest.mark.parametrize("version", ["../../x", "1.0", "1.0." + "0" * 31 + "/", "a"])

@@ -8,13 +8,13 @@ import time
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from queue import Queue
 from socket import gaierror
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,29 +22,34 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.app.message import message as flower_message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PushMessagesRequest,
+)
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore import date
-from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client import signing
+from ccfcpp.deployment.client.connection import Connection
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
+from ccfcpp.deployment.client.way import reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import revoke
 from ccfcpp.deployment.keys.roster import read_roster
-from ccfcpp.deployment.link.fleet_calls import LARGE
+from ccfcpp.deployment.link.fleet_calls import LARGE, SIGNATURE
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
 from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
@@ -226,9 +231,8 @@ def test_a_message_of_another_form_is_refused_and_the_client_goes_on(
             patch.setattr(server_fleet, "record_of", lambda header, payload: RecordDict({}))
             ticket = here.fleet.push(node, Packet(b"x"), SECONDS)
         assert ticket is not None
-        assert here.answered(ticket) == Packet(b"")
-        lines = iter(here.owners["clinic-1"].next, "")
-        assert any(line.startswith("a message was refused") for line in lines)
+        # It is the worker that refuses it, and writes it into its log.
+        assert here.answered(ticket) == echo(Packet(b""))
         assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
@@ -279,7 +283,196 @@ def test_objects_that_a_client_names_take_no_time_and_little_memory(
         with pytest.raises(ValueError, match="more than 256") if refused else nullcontext():
             state.store_message_and_object_tree(remove_content_from_message(reply), tree, session)
         leave.set()
-        assert here.fleet.pull(ticket) is None
+        assert isinstance(here.fleet.pull(ticket), Undelivered if refused else NoneType)
+        state.object_store.delete(tree.object_id)
+
+
+@contextmanager
+def calling(place: Place, name: str = "clinic-1") -> Iterator[tuple[Connection, int]]:
+    """A client's own calls, in whatever order, and its node."""
+    own = signing.Signing(read_key(place.folder / "clients" / f"{name}.key"))
+    with Connection(f"127.0.0.1:{place.port}", place.folder / "ca.crt", own) as client:
+        node = client.ActivateNode(
+            ActivateNodeRequest(public_key=own.public_key, heartbeat_interval=10)
+        ).node_id
+        yield client, node
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+
+def pushed(asked: Message, node: int, tree: ObjectTree, error: bool = False) -> PushMessagesRequest:
+    """A reply of a node, with any tree of objects; its root is the reply's name."""
+    content = Error(1, "x") if error else RecordDict({})
+    reply = Message(content, reply_to=asked)
+    reply.metadata.__dict__["_message_id"] = tree.object_id
+    told = reply if error else remove_content_from_message(reply)
+    return PushMessagesRequest(
+        node=Node(node_id=node), messages_list=[message_to_proto(told)], message_object_trees=[tree]
+    )
+
+
+@pytest.fixture
+def asked(here: Place) -> Iterator[tuple[Place, Connection, int, Message, Any]]:
+    """A server, a client that was asked something, the message, and the server's objects."""
+    with calling(here) as (client, node):
+        ticket, state = here.asked("clinic-1", Packet(b"x")), here.fleet.factory.state()
+        message = state.message_ins_store[ticket]  # type: ignore[attr-defined]
+        yield here, client, node, message, state.object_store.store  # type: ignore[attr-defined]
+        here.fleet._forget(ticket)
+
+
+Asked = tuple[Place, Connection, int, Message, Any]
+
+
+def test_a_reply_that_is_pushed_again_names_no_more_objects(asked: Asked) -> None:
+    _, client, node, message, objects = asked
+    before = len(objects)
+    tree = wide(5)
+    first = client.PushMessages(pushed(message, node, tree))
+    assert set(first.objects_to_push) == {id_of(number) for number in range(5)}
+    again = client.PushMessages(pushed(message, node, tree))  # as where the answer was lost
+    assert set(again.objects_to_push) == set(first.objects_to_push)
+    own = message.metadata.message_id
+    for root, below in ((id_of(0), id_of(1)), (id_of(9), id_of(1)), (id_of(0), own)):
+        more = [ObjectTree(object_id=id_of(number)) for number in range(100, 110)]
+        other = ObjectTree(object_id=root, children=[ObjectTree(object_id=below, children=more)])
+        with suppress(httpx.HTTPStatusError):
+            assert not client.PushMessages(pushed(message, node, other)).objects_to_push
+        assert len(objects) == before + 5
+
+
+def test_objects_below_one_that_has_other_parts_do_not_stay(asked: Asked) -> None:
+    place, client, node, message, objects = asked
+    leaf, more = id_of(1), [ObjectTree(object_id=id_of(2))]
+    tree = ObjectTree(
+        object_id=id_of(0),
+        children=[ObjectTree(object_id=leaf), ObjectTree(object_id=leaf, children=more)],
+    )
+    client.PushMessages(pushed(message, node, tree))
+    assert id_of(2) in objects
+    place.fleet._forget(message.metadata.message_id)
+    assert len(objects) == 0
+
+
+def test_nobody_can_claim_the_objects_of_another(asked: Asked) -> None:
+    """Who knows what another will send could say that its parts are others."""
+    place, client, node, message, objects = asked
+    own = get_object_tree(place.fleet._message(1, Packet(b"{}y", b"known"), SECONDS))
+    record = next(part for part in iterate_object_tree(own) if part.children)
+    claimed = [ObjectTree(object_id=record.object_id, children=[ObjectTree(object_id=id_of(5))])]
+    client.PushMessages(pushed(message, node, ObjectTree(object_id=id_of(0), children=claimed)))
+    with place.client("clinic-2", echo):
+        packet = Packet(b"y", b"known")
+        assert place.answered(place.asked("clinic-2", packet)) == echo(packet)
+    place.fleet._forget(message.metadata.message_id)
+    assert len(objects) == 0
+
+
+def test_the_root_of_a_replys_objects_is_the_reply(asked: Asked) -> None:
+    _, client, node, message, objects = asked
+    before = set(objects)
+    changes: list[Callable[[PushMessagesRequest], object]] = [
+        lambda push: push.message_object_trees.append(wide(3)),
+        lambda push: push.messages_list.append(push.messages_list[0]),
+        lambda push: push.message_object_trees.pop(),
+        lambda push: push.message_object_trees[0].CopyFrom(ObjectTree(object_id=id_of(8))),
+    ]
+    for change in changes:
+        push = pushed(message, node, wide(3))
+        change(push)
+        with pytest.raises(httpx.HTTPStatusError, match="403"):
+            client.PushMessages(push)
+    assert set(objects) == before
+
+
+def test_nothing_is_left_of_a_reply_that_is_an_error(asked: Asked) -> None:
+    place, client, node, message, objects = asked
+    client.PushMessages(pushed(message, node, wide(4), error=True))
+    assert len(objects) > 4
+    found = place.answered(message.metadata.message_id)
+    assert found == Undelivered("its node has failed (Flower's error 1)")
+    assert len(objects) == 0
+
+
+def test_nothing_is_left_of_what_nobody_asks_for_any_more(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, client, node, message, objects = asked
+    client.PushMessages(pushed(message, node, wide(4)))
+    place.fleet.beat()
+    assert len(objects) > 4
+    late = replace(place.fleet._asked[message.metadata.message_id], until=0.0)
+    monkeypatch.setitem(place.fleet._asked, message.metadata.message_id, late)
+    place.fleet.beat()
+    assert len(objects) == 0
+    # Who comes late is answered as before, and leaves nothing.
+    assert not client.PushMessages(pushed(message, node, wide(4))).objects_to_push
+    assert len(objects) == 0
+
+
+@pytest.mark.parametrize("path", sorted(OPEN.values()))
+def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
+    """Not of its time alone, by which anything could be sent."""
+    own = signing.Signing(read_key(folder / "clients" / "clinic-1.key"))
+    app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
+
+    def answered(more: dict[str, str], body: bytes = b"whole") -> int:
+        headers = own.headers(path, b"whole") | {"content-type": "application/protobuf"} | more
+        statuses: list[int] = []
+        coming = iter([{"type": "http.request", "body": body}])
+
+        async def receive() -> Any:
+            return next(coming, {"type": "http.disconnect"})
+
+        async def send(message: Any) -> None:
+            statuses.append(message.get("status"))
+
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        scope: dict[str, Any] = {"type": "http", "path": path, "method": "POST", "headers": raw}
+        scope |= {"query_string": b"", "raw_path": path.encode(), "root_path": ""}
+
+        async def call() -> None:
+            await app(scope, receive, send)
+
+        asyncio.run(call())
+        return statuses[0]
+
+    assert answered({}) != 401  # Flower says what else is wrong
+    assert answered({}, b"other") == 401
+    other = "/v1/fleet/other", b"whole"
+    for name, value in (
+        (SIGNATURE, own.headers(*other)[SIGNATURE]),
+        (SIGNATURE, ""),
+        (SIGNATURE, "AAAA"),
+        (SIGNATURE, "\u00e4"),
+        ("flwr-timestamp", "2026-01-01T00:00:00+00:00"),
+    ):
+        assert answered({name: value}) == 401
+
+
+def test_large_bodies_of_a_client_are_read_one_at_a_time(folder: Path) -> None:
+    own, path = signing.Signing(read_key(folder / "clients" / "clinic-1.key")), sorted(LARGE)[0]
+    app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
+    raw = [(k.lower().encode(), v.encode()) for k, v in own.headers(path, b"whole").items()]
+    reading = most = 0
+
+    async def call() -> None:
+        async def receive() -> Any:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            await asyncio.sleep(0.01)
+            reading -= 1
+            return {"type": "http.request", "body": b"other"}
+
+        async def send(message: Any) -> None: ...
+
+        await app({"type": "http", "path": path, "method": "POST", "headers": raw}, receive, send)
+
+    async def together() -> None:
+        await asyncio.gather(*(call() for _ in range(5)))
+
+    asyncio.run(together())
+    assert most == 1
 
 
 def test_who_comes_back_has_lost_what_was_asked(here: Place) -> None:
@@ -410,9 +603,9 @@ def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
 
 def signed(folder: Path, name: str) -> dict[bytes, bytes]:
     """Headers of a call that a client signs."""
-    request, own = httpx.Request("POST", "https://x"), read_key(folder / "clients" / f"{name}.key")
-    signing.Signing(own)._sign(request)
-    return {key.lower(): value for key, value in request.headers.raw}
+    own = read_key(folder / "clients" / f"{name}.key")
+    found = signing.Signing(own).headers("/", b"")
+    return {key.lower().encode(): value.encode() for key, value in found.items()}
 
 
 @pytest.mark.parametrize("path", LARGE)
@@ -455,14 +648,9 @@ def test_nobody_reads_a_large_body_of_a_stranger(
 @pytest.mark.parametrize("answers", ["", "none"])
 def test_a_client_sends_replies_alone(answers: str, folder: Path, tmp_path: Path) -> None:
     """Flower would keep any other message, in the server's name and without a bound."""
-    own = signing.Signing(read_key(folder / "clients" / "clinic-1.key"))
     with opened(folder, tmp_path / "logs") as place:
-        address, root = f"127.0.0.1:{place.port}", str(folder / "ca.crt")
         message = place.fleet._message(1, Packet(b"x"), SECONDS)
-        with FleetHttpClient.from_server_address(address, False, root, [own]) as client:
-            node = client.ActivateNode(
-                ActivateNodeRequest(public_key=own.public_key, heartbeat_interval=10)
-            ).node_id
+        with calling(place) as (client, node):
             told = message_to_proto(remove_content_from_message(message))
             told.metadata.reply_to_message_id = answers
             told.metadata.src_node_id = 1 if answers else node
@@ -598,7 +786,7 @@ def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -
     ],
 )
 def test_what_only_somebody_can_change_is_final(error: Exception, text: str, final: bool) -> None:
-    found = fleet_client.reason(error)
+    found = reason(error)
     assert text in found.text
     assert found.final is final
 
@@ -662,9 +850,8 @@ def test_what_a_client_calls_has_no_code(
 
 def test_who_has_a_key_gets_no_code_either(here: Place) -> None:
     own = signing.Signing(read_key(here.folder / "clients" / "clinic-1.key"))
-    address, root = f"127.0.0.1:{here.port}", str(here.folder / "ca.crt")
     with (
-        FleetHttpClient.from_server_address(address, False, root, [own]) as client,
+        Connection(f"127.0.0.1:{here.port}", here.folder / "ca.crt", own) as client,
         pytest.raises(httpx.HTTPStatusError, match="404"),
     ):
         client.GetFab(GetFabRequest())

@@ -472,6 +472,29 @@ def test_who_does_not_ask_in_time_is_shown_out(
         assert client.post(PULL, content=b"a").status_code == 200
 
 
+@pytest.mark.parametrize("path", [PULL, PUSH])
+def test_a_body_that_trickles_in_is_shown_out(
+    path: str, keys: Path, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else strangers could take all connections, at a byte now and then."""
+    monkeypatch.setattr(gate, "_START", 0.5)
+    monkeypatch.setattr(gate, "_SLOWEST", 100)
+    head = post(path, "Content-Length: 900", body="a")
+    began = time.monotonic()
+    with begun(narrow, keys, head) as slow, begun(narrow, keys, head) as steady:
+        answered = [b"", b""]
+        for _ in range(40):
+            time.sleep(0.05)
+            for connection, size in ((slow, 1), (steady, 25)):
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"a" * size)
+        assert time.monotonic() - began < 5
+        for number, connection in enumerate((slow, steady)):
+            answered[number] = connection.recv(4096)
+    assert b" 504 " in answered[0]
+    assert b" 200 " in answered[1]
+
+
 def test_a_second_head_has_no_more_time_than_the_first(keys: Path, narrow: int) -> None:
     request = post(PULL, "Content-Length: 0")
     with begun(narrow, keys, request) as connection:

@@ -78,6 +78,17 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
         load_checkpoint(path, State, CPU)
 
 
+def test_changed_numbers_are_told_as_damage(tmp_path: Path) -> None:
+    """A run that went on from them would end in another way, and blame its clients."""
+    path = tmp_path / "latest.safetensors"
+    save_checkpoint(path, checkpoint())
+    whole = bytearray(path.read_bytes())
+    whole[-8:] = bytes(byte ^ 255 for byte in whole[-8:])
+    path.write_bytes(whole)
+    with pytest.raises(UsageError, match=r"latest\.safetensors cannot be read \(its checksum"):
+        load_checkpoint(path, State, CPU)
+
+
 def test_checkpoints_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import yaml
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from ccfcpp.core.files import read_tensors
 from tests.support.command import ccfcpp, succeeded
 from tests.support.reports import report
 
@@ -20,9 +20,7 @@ SHORT = (
 
 def renamed(path: Path, new: str, old: str) -> None:
     """Write a file of tensors as it was when some of them had another name."""
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata()
-    tensors = load_file(path)
+    tensors, header = read_tensors(path)
     assert any(name.startswith(new) for name in tensors)
     changed = {name.replace(new, old, 1): tensor for name, tensor in tensors.items()}
     save_file(changed, path, metadata=header)

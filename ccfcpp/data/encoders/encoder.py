@@ -1,7 +1,5 @@
 """An encoder, and the vectors that it made before, which are kept on disk by content."""
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import content_hash
 from ccfcpp.core.pace import tell_embedded
 from ccfcpp.data.cache import cache_folder, read_entry, write_entry
 from ccfcpp.data.decoding import UnreadableError
@@ -110,15 +108,6 @@ class Encoder:
                 "damaged, or of another network"
             )
         return flat.astype(np.float32)
-
-
-def content_hash(facts: object, tensors: Mapping[str, torch.Tensor] = {}) -> str:
-    """Return the SHA-256 of facts, as JSON has them, and of tensors by name."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 class _Shelf:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.encoders.encoder import Encoder, content_hash
+from ccfcpp.core.files import content_hash
+from ccfcpp.data.encoders.encoder import Encoder
 
 _BATCH, _TEXTS = 32, 512
 """Samples at a time; texts are sorted by length among themselves, and go on in batches of 32."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import httpx
 from flwr.app import Message
@@ -38,15 +38,14 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.client.connection import Connection
 from ccfcpp.deployment.client.signing import Signing
+from ccfcpp.deployment.client.way import ENDED, Reason, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
-from ccfcpp.deployment.link.messages import printable
-from ccfcpp.deployment.link.news import HEADER, STRANGER, News
+from ccfcpp.deployment.link.news import News
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 
 Asked = TypeVar("Asked")
@@ -61,59 +60,7 @@ _PATIENCE = 20.0
 """Seconds for which a call is repeated that does no harm when it is made twice."""
 _AVAILABLE = 60.0
 """Seconds that the parts of a message have to arrive at the server."""
-_CLOSES = "the server closes"
-"""What the gate answers at the end of a run."""
 
-
-class Reason(NamedTuple):
-    """Why the server cannot be reached.
-
-    Attributes:
-        text: For the owner of the client, with the remedy.
-        final: Whether only somebody can change it, so that it is refused at the start.
-    """
-
-    text: str
-    final: bool = False
-
-
-_REASONS = {
-    STRANGER: Reason(
-        "the server does not know this key: give its .pub file to the server's owner for the "
-        "roster, or give the right --key",
-        final=True,
-    ),
-    "2004": Reason(
-        "the key is in use: end the other ccfcpp join (after a crash a key is in use for half a "
-        "minute)"
-    ),
-    _CLOSES: Reason("the server has ended its run"),
-    "Name or service not known": Reason(
-        "there is no host of this name: give --server as the server's certificate has it",
-        final=True,
-    ),
-    "Connection refused": Reason(
-        "nobody listens there: the server is not running, or --server has another port"
-    ),
-    "WRONG_VERSION_NUMBER": Reason(
-        "what listens there is no ccfcpp serve: give the --server that its owner names", final=True
-    ),
-    "not valid for": Reason(
-        "the server's certificate is for another name: give --server as the certificate has it",
-        final=True,
-    ),
-    "certificate has expired": Reason(
-        "the server's certificate has expired, or the clock here is wrong: let the server's owner "
-        "run ccfcpp keys renew",
-        final=True,
-    ),
-    "CERTIFICATE_VERIFY_FAILED": Reason(
-        "the server's certificate is not of this authority: ask the server's owner for its ca.crt "
-        "(--authority)",
-        final=True,
-    ),
-}
-"""What stands in an error, and the reason for it."""
 
 Answer = Callable[[Packet], Packet]
 
@@ -140,6 +87,9 @@ class FleetClient:
         key: The client's private key.
         answer: Does what a packet asks for; it raises no error.
         tells: Tells the owner.
+
+    Raises:
+        UsageError: The way leads through a proxy that cannot be used.
     """
 
     def __init__(
@@ -150,6 +100,7 @@ class FleetClient:
         self.tells = tells
         self._authority = authority
         self._signing = Signing(key)
+        self._proxy = proxy_to(server)
         self._node: Node | None = None
         self._over = threading.Event()
 
@@ -168,10 +119,10 @@ class FleetClient:
                     known, lost, pause = True, "", _PAUSE
                     self._take_part(calls)
             except Exception as error:  # Bytes of others can make Flower's readers fail in any way.
-                found = reason(error)
+                found = reason(error, self._proxy)
                 if found.final and not known:
                     raise UsageError(f"{self.server}: {found.text}") from error
-                if lost != found.text and lost != _REASONS[_CLOSES].text:
+                if lost != found.text and lost != ENDED.text:
                     self._tell_lost(found, first=known and not lost)
                     lost = found.text
                 self._over.wait(pause)
@@ -182,13 +133,14 @@ class FleetClient:
         host, _, port = self.server.rpartition(":")
         if told:
             self.tells.stands(f"resolving {host}")
-        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        if self._proxy is None:  # else that does it
+            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         if told:
             self.tells.stands(f"connecting to {self.server}")
 
     def _tell_lost(self, found: Reason, first: bool) -> None:
         """Tell once why there is no connection; the end of a run is no fault."""
-        if found == _REASONS[_CLOSES]:
+        if found == ENDED:
             self.tells.line(f"{found.text}; this client waits for its next one")
         else:
             self.tells.line(f"{'connection lost: ' * first}{found.text}; it is tried again")
@@ -200,9 +152,8 @@ class FleetClient:
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
         """Be online within the context."""
-        with FleetHttpClient.from_server_address(
-            self.server, False, str(self._authority), interceptors=[self._signing, self]
-        ) as client:
+        proxy = self._proxy and self._proxy.url
+        with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
             # After a connection was lost the server still counts this client as online.
             self._leave(client)
             found = client.ActivateNode(
@@ -216,20 +167,18 @@ class FleetClient:
                 yield _Calls(client, self._node, self._over)
             finally:
                 gone.set()
-                beating.join()
+                beating.join(_BEAT)
                 self._leave(client)
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+    def _heard(self, header: str) -> None:
         """Read how far the server is, beside its answer to a call."""
-        answer = call_next(context)
-        news = News.read(answer.headers.get(HEADER, ""))
+        news = News.read(header)
         if news is not None and self._node is not None:
             self.tells.heard(news)
-        return answer
 
-    def _leave(self, client: FleetHttpClient) -> None:
+    def _leave(self, client: Connection) -> None:
         if self._node is not None:
-            with suppress(httpx.HTTPError, RuntimeError):
+            with suppress(Exception):  # Bytes of others can make readers fail in any way.
                 client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
                 self._node = None
 
@@ -246,9 +195,8 @@ class FleetClient:
             packet = calls.packet_in(message, tree)
         except _WithdrawnError:
             return
-        if packet is None:
-            self.tells.line("a message was refused: it is of another form")
-        answer = Packet(b"") if packet is None else self.answer(packet)
+        # What is of another form is a request that cannot be read, which is refused and logged.
+        answer = self.answer(packet or Packet(b""))
         record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
         reply = Message(record, reply_to=message)
@@ -266,7 +214,7 @@ class _WithdrawnError(Exception):
 class _Calls:
     """The calls of a client that is online."""
 
-    def __init__(self, client: FleetHttpClient, node: Node, over: threading.Event) -> None:
+    def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client
         self._node = node
         self._over = over
@@ -362,18 +310,8 @@ def _is_away(error: httpx.HTTPError) -> bool:
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 
-def _beat(client: FleetHttpClient, node: Node, gone: threading.Event) -> None:
+def _beat(client: Connection, node: Node, gone: threading.Event) -> None:
     request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_BEARS)
     while not gone.wait(_BEAT):
-        with suppress(httpx.HTTPError, RuntimeError):  # The next call will notice.
+        with suppress(Exception):  # The next call will notice.
             client.SendNodeHeartbeat(request)
-
-
-def reason(error: Exception) -> Reason:
-    """Return why the server cannot be reached."""
-    text, kind = str(error), type(error).__name__
-    if isinstance(error, httpx.HTTPStatusError):
-        answer = error.response
-        text, kind = f"{answer.headers.get(HEADER, '')} {answer.text}", str(answer.status_code)
-    found = (why for sign, why in _REASONS.items() if sign in text)
-    return next(found, Reason(f"the server cannot be reached ({kind}: {printable(text)})"))

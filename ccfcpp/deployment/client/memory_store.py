@@ -4,10 +4,8 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from ccfcpp.core.files import save_tensors
+from ccfcpp.core.files import read_tensors, save_tensors
 from ccfcpp.engine.client import Memory
 
 
@@ -35,9 +33,10 @@ class MemoryStore:
         if not version:
             return {}
         try:
-            return load_file(self._path(run, version), device=str(self._device))
-        except (OSError, SafetensorError) as error:
+            tensors, _ = read_tensors(self._path(run, version))
+        except (OSError, ValueError) as error:
             raise LostMemoryError from error
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def save(self, run: str, version: str, memory: Memory) -> None:
         """Save a version so that it survives a crash."""

@@ -1,25 +1,21 @@
-"""The signature of a client's calls, as Flower's fleet API asks for it: of the time of the call.
-
-What is called and what is sent is not signed. TLS protects it on its way to the gate.
-"""
+"""The signatures of a client's calls: Flower's, of the time alone, and one of all that is sent."""
 
 from base64 import b64encode
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 
-import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from ccfcpp.deployment.keys.certificates import PrivateKey
+from ccfcpp.deployment.link.fleet_calls import SIGNATURE, signed_part
 
 
 class Signing:
-    """Signs the time of each call.
+    """Signs calls, each with its time.
 
     The server accepts a time that is five minutes old, or five seconds ahead of its own. The clocks
     of two machines may differ by more, so the server's answers tell its time.
@@ -38,19 +34,19 @@ class Signing:
         )
         self._ahead = timedelta(0)
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        """Sign a call; sign it again by the server's clock if the signature is refused."""
-        self._sign(context.request)
-        answer = call_next(context)
-        if answer.status_code == httpx.codes.UNAUTHORIZED and "date" in answer.headers:
-            self._ahead = parsedate_to_datetime(answer.headers["date"]) - now()
-            self._sign(context.request)
-            answer = call_next(context)
-        return answer
-
-    def _sign(self, request: httpx.Request) -> None:
+    def headers(self, path: str, body: bytes) -> dict[str, str]:
+        """Return the headers that sign a call: for Flower its time, for our server all of it."""
         time = (now() + self._ahead).isoformat()
-        signature = self._private.sign(time.encode("ascii"), ec.ECDSA(hashes.SHA256()))
-        request.headers[TIMESTAMP_HEADER] = time
-        request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(self.public_key).decode()
-        request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(signature).decode()
+        return {
+            TIMESTAMP_HEADER: time,
+            FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(self.public_key).decode(),
+            FLEET_HTTP_SIGNATURE_HEADER: self._signature(time.encode("ascii")),
+            SIGNATURE: self._signature(signed_part(path, time, body)),
+        }
+
+    def follow(self, date: str) -> None:
+        """Sign by the clock of the server from now on, whose time this is, as in a header."""
+        self._ahead = parsedate_to_datetime(date) - now()
+
+    def _signature(self, content: bytes) -> str:
+        return b64encode(self._private.sign(content, ec.ECDSA(hashes.SHA256()))).decode()

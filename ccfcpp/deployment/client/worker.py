@@ -16,6 +16,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
+from ccfcpp.data.cache import keeping_nothing
 from ccfcpp.data.reading import in_words
 from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
@@ -95,6 +96,8 @@ class Worker:
             request = Request.read(packet.header)
         except MessageError as error:
             self.say(f"a request was refused: {error}")
+            told = "", "unreadable requests", (), "request", 0, "refused", str(error)
+            self.log.add(Entry(self.server, *told))
             return Packet(Response(nonce=_UNREADABLE, status="failed").written())
         payload = b""
         try:
@@ -168,7 +171,8 @@ class Worker:
         return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
-        data = self._load(spec)
+        with keeping_nothing():  # a greeting with each size would leave a copy
+            data = self._load(spec)
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
             _check_shape(run)

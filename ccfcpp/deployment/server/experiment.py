@@ -151,6 +151,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def transport(self, memories: ClientMemories) -> Deployed:
         """Return the transport to the clients, which keep their own memories."""
+        self.deployed.stopped = lambda: self._should_stop()
         return self.deployed
 
     def knows_groups(self, state: object) -> bool:

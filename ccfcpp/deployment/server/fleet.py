@@ -9,6 +9,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 
 from flwr.app import ArrayRecord, Message
 from flwr.app.message import make_message, remove_content_from_message
@@ -46,25 +47,53 @@ _IN_PARTS = Undelivered("its answer did not arrive whole")
 
 @dataclass(frozen=True)
 class _Asked:
-    """A message that is on its way: to whom, and when that node was activated."""
+    """A message that is on its way: to whom, when that node was activated, and for how long."""
 
     node: int
     activated: str
+    until: float
 
 
 class _BoundedStore(InMemoryObjectStore):
-    """Flower's store of objects, in which no message has many."""
+    """Flower's store of objects, in which no message has many, and none leaves one behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came_with: dict[str, list[str]] = {}
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Note the objects of a message that are to come.
 
         Raises:
-            ValueError: They are too many.
+            ValueError: They are too many, or others than the message had before.
         """
-        if sum(1 for _ in iterate_object_tree(object_tree)) > MOST_PARTS:
+        parts = list(islice(iterate_object_tree(object_tree), MOST_PARTS + 1))
+        if len(parts) > MOST_PARTS:
             raise ValueError(f"a message has more than {MOST_PARTS} objects")
+        root = object_tree.object_id
+        if root in self.store and any(part.object_id not in self.store for part in parts):
+            raise ValueError("a message has other objects than before")
         found: list[str] = super().preregister(run_id, object_tree)
+        self._came_with.setdefault(root, found)
         return found
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Keep the content of an object, whose parts are what it says, whoever named others."""
+        with self.lock_store:
+            super().put(object_id, object_content)
+            named = get_object_children_ids_from_object_content(object_content)
+            entry, parts = self.store[object_id], [name for name in named if name in self.store]
+            for name, count in (*product(entry.child_object_ids, [-1]), *product(parts, [1])):
+                self.store[name].ref_count += count
+            entry.child_object_ids = parts
+
+    def delete(self, object_id: str) -> None:
+        """Delete an object, and what came with it and belongs to no other one."""
+        super().delete(object_id)
+        if object_id not in self.store:
+            # A tree can hang objects below one that has other parts, where Flower forgets them.
+            for name in self._came_with.pop(object_id, ()):
+                self.delete(name)
 
 
 class Fleet:
@@ -98,6 +127,7 @@ class Fleet:
             self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0.0, name=name)
         self._asked: dict[str, _Asked] = {}
         self._replies: dict[str, str] = {}
+        self._delivered: set[str] = set()
         self._payload = b"", payload_record(b"")
 
     def online(self) -> dict[str, int]:
@@ -131,9 +161,16 @@ class Fleet:
         objects = get_all_nested_objects(message)
         for name in missing:
             self._state.store_object(self._run, session, name, objects[name].deflate())
-        self._asked[ticket] = _Asked(node, str(self._node(node).last_activated_at))
+        activated, until = str(self._node(node).last_activated_at), time.monotonic() + seconds
+        self._asked[ticket] = _Asked(node, activated, until)
         self.announce(node)
         return ticket
+
+    def awaits(self, node: int, ticket: str, reply: str) -> bool:
+        """Return whether a reply to a message, by its name, is awaited: the first from its node."""
+        asked = self._asked.get(ticket)
+        own = asked is not None and asked.node == node
+        return own and self._replies.setdefault(ticket, reply) == reply
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         """Return the response to a packet; None if there is none yet."""
@@ -153,6 +190,9 @@ class Fleet:
         """
         if not self._state.acknowledge_task_heartbeat(self._task):
             self._run, self._task = _running(self._state)
+        for ticket, asked in list(self._asked.items()):
+            if time.monotonic() > asked.until:
+                self._forget(ticket)
         admitted = self._admitted()
         for key, name in list(self._names.items()):
             if name not in admitted:
@@ -201,18 +241,19 @@ class Fleet:
 
     def _reply_to(self, ticket: str) -> Packet | Undelivered | None:
         """Return the reply to a message, once all of its objects are there."""
-        if ticket not in self._replies:
+        if ticket not in self._delivered:
             try:
                 found = self._state.get_message_res({ticket}, self._run)
             except KeyError:
                 return _EXPIRED
             if not found:
                 return None
+            self._replies.setdefault(ticket, found[0].metadata.message_id)
             if found[0].has_error():
                 # Never the reason: it may be the text of a client's exception.
                 return Undelivered(f"its node has failed (Flower's error {found[0].error.code})")
-            self._replies[ticket] = found[0].metadata.message_id
-        return self._whole(self._replies[ticket])
+            self._delivered.add(ticket)
+        return self._whole(self._replies.get(ticket, ""))
 
     def _whole(self, name: str) -> Packet | Undelivered | None:
         """Return the packet in a reply; None while one of its objects has not arrived.
@@ -238,7 +279,8 @@ class Fleet:
         return packet_from(name, contents) or Packet(b"")
 
     def _forget(self, ticket: str) -> None:
-        del self._asked[ticket]
+        self._asked.pop(ticket, None)
+        self._delivered.discard(ticket)
         self._state.delete_messages({ticket})
         for name in (ticket, self._replies.pop(ticket, "")):
             self._state.object_store.delete(name)

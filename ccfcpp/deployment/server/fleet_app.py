@@ -1,10 +1,11 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
 Of the calls only those are there that the clients of this package make. Flower's handlers and its
-check of signatures are used as they are. Five things are added: a client that asks for messages
+check of signatures are used as they are. Six things are added: a client that asks for messages
 gets its answer when there is one, and need not ask again and again; each answer tells the time of
 the clock by which signatures are checked; where the signature is good, how far the server is; a
-large body is read only from who has signed its call; and clients send replies, nothing else.
+large body is read only from who has signed the time of its call, and one at a time; no body is
+parsed that is not signed; and clients send replies to what they were asked, nothing else.
 """
 
 import asyncio
@@ -12,15 +13,16 @@ import logging
 import threading
 import time
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from email.utils import format_datetime
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, HTTPException
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
@@ -41,14 +43,13 @@ from starlette.status import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, UNSIGNED, signed_part
 from ccfcpp.deployment.link.news import HEADER, STRANGER
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
-_SIGNED_BY = FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 _CLOSE = {"connection": "close"}
 """The rest of the body is not read."""
 _LOOK = 0.02
@@ -66,7 +67,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
             Middleware(BaseHTTPMiddleware, dispatch=_replies_alone),
         ],
     )
-    app.state.linkstate_factory = fleet.factory
+    app.state.fleet, app.state.linkstate_factory = fleet, fleet.factory
     app.state.enable_supernode_auth = True
     app.router.routes.extend(
         route for route in router.routes if getattr(route, "path", "") in PATHS
@@ -78,10 +79,16 @@ async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -
     """Refuse a message that answers none: Flower would keep it as one that the server sends."""
     pushed = getattr(request.state, "protobuf_request", None)
     if isinstance(pushed, PushMessagesRequest):
-        for message in pushed.messages_list:
-            told = message.metadata
-            if not told.reply_to_message_id or told.src_node_id != pushed.node.node_id:
-                raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+        told = [message.metadata for message in pushed.messages_list]
+        roots = [tree.object_id for tree in pushed.message_object_trees]
+        node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in told)
+        senders, names = [each.src_node_id for each in told], [each.message_id for each in told]
+        if not ticket or senders != [node] or roots != names:
+            raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
+        if not request.app.state.fleet.awaits(node, ticket, *names):
+            # It was withdrawn, or answered in another way: nothing of it is wanted.
+            request.state.protobuf_response = PushMessagesResponse()
+            return Response()
     return await call_next(request)
 
 
@@ -92,20 +99,28 @@ class _Waiting:
         self._app = app
         self._fleet = fleet
         self._news: dict[int, asyncio.Event] = {}
+        self._turns: dict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loop: asyncio.AbstractEventLoop | None = None
         fleet.announce = self._announce
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
-        send = self._told(scope, send)
-        if scope["path"] in LARGE and not self._is_signed(scope):
-            answer = PlainTextResponse("it is not signed\n", HTTP_401_UNAUTHORIZED, _CLOSE)
-            await answer(scope, receive, send)
+        send, path = self._told(scope, send), scope["path"]
+        if path not in PATHS:
+            await self._app(scope, receive, send)  # which says that there is no such call
             return
-        if scope["type"] != "http" or scope["path"] != PULL:
-            await self._app(scope, receive, send)
-            return
-        body = await _whole(receive)
+        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
+        # A client sends one part after the other: more at once would only fill the memory.
+        turn = self._turns[key if self._fleet.knows(key) else b""]
+        async with turn if path in LARGE else nullcontext():
+            body = None if path in LARGE and not self._is_signed(scope) else await _whole(receive)
+            if body is None or not self._is_signed(scope, body):
+                refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
+                await refusal(scope, receive, send)
+                return
+            if path != PULL:
+                await self._app(scope, _again(body), send)
+                return
         gone = asyncio.create_task(_end_of(receive))
         try:
             for message in await self._answer(scope, body, gone):
@@ -113,16 +128,20 @@ class _Waiting:
         finally:
             gone.cancel()
 
-    def _is_signed(self, scope: Scope) -> bool:
-        """Whether a client of the roster signed a call; Flower checks when, and for which node."""
-        headers = dict(scope.get("headers", ()))
+    def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
+        """Whether a call is signed; Flower checks when, and for which node.
+
+        Without its body it is the time that must be signed, by a client of the roster.
+        """
+        key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
+        if body is None and not self._fleet.knows(key):
+            return False
+        name = FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
         try:
-            key, signature = (headers[name.encode()] for name in _SIGNED_BY)
-            if not self._fleet.knows(key):
-                return False
-            public, stamp = bytes_to_public_key(b64decode(key)), headers[TIMESTAMP_HEADER.encode()]
-            return verify_signature(public, stamp, b64decode(signature))
-        except (KeyError, ValueError):
+            content = stamp if body is None else signed_part(scope["path"], stamp.decode(), body)
+            public, signature = bytes_to_public_key(b64decode(key)), b64decode(_header(scope, name))
+            return verify_signature(public, content, signature)
+        except Exception:  # Bytes of strangers can make the readers fail in any way.
             return False
 
     async def _answer(self, scope: Scope, body: bytes, gone: "asyncio.Task[None]") -> list[Message]:
@@ -152,18 +171,15 @@ class _Waiting:
     async def _asked(self, scope: Scope, body: bytes) -> list[Message]:
         answer: list[Message] = []
 
-        async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
         async def keep(message: Message) -> None:
             answer.append(message)
 
-        await self._app({**scope, "state": {}}, again, keep)
+        await self._app({**scope, "state": {}}, _again(body), keep)
         return answer
 
     def _told(self, scope: Scope, send: Send) -> Send:
         """Return what sends an answer, with more headers."""
-        key = dict(scope.get("headers", ())).get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
+        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -199,13 +215,25 @@ def _node_of(body: bytes) -> int:
     return int(request.node.node_id)
 
 
+def _header(scope: Scope, name: str) -> bytes:
+    found: bytes = dict(scope.get("headers", ())).get(name.encode(), b"")
+    return found
+
+
 async def _whole(receive: Receive) -> bytes:
-    body, more = b"", True
+    parts, more = [], True
     while more:
         message = await receive()
-        body += message.get("body", b"")
+        parts.append(message.get("body", b""))
         more = message.get("more_body", False)
-    return body
+    return b"".join(parts)
+
+
+def _again(body: bytes) -> Receive:
+    async def again() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
 
 
 async def _end_of(receive: Receive) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SMALL
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, SMALL
 from ccfcpp.deployment.link.news import HEADER
 
 MOST_BYTES = max(LARGE.values())
@@ -25,7 +25,7 @@ OPEN = {path.encode(): path for path in PATHS}
 
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
-    *("flwr-public-key", "flwr-signature", "flwr-timestamp"),
+    *("flwr-public-key", "flwr-signature", "flwr-timestamp", SIGNATURE),
     *("flwr-package-name", "flwr-package-version", "flwr-component-name"),
 )
 _RESPONSE_HEADERS = (
@@ -36,6 +36,8 @@ _LOOK = 0.2
 """Seconds between checks whether the gate closes."""
 _LONGEST = 300.0
 """Seconds to receive and answer a request, more than any honest one takes."""
+_START, _SLOWEST = 10.0, 32 * 2**10
+"""Seconds that a body has, and bytes a second beyond them: strangers may keep no connection."""
 
 
 class _TooLargeError(Exception):
@@ -162,9 +164,14 @@ async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator
 
     Raises:
         _TooLargeError: It is larger than allowed, whatever its announced length.
+        TimeoutError: It comes at less than the least rate.
     """
-    size = 0
-    async for part in body:
+    size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()
+    while True:
+        async with asyncio.timeout_at(began + _START + size / _SLOWEST):
+            part = await anext(parts, None)
+        if part is None:
+            return
         size += len(part)
         if size > most_bytes:
             raise _TooLargeError

@@ -77,6 +77,7 @@ class Deployed:
         run: Token of the run; a resumed run keeps it.
         session: How often the run was resumed.
         watch: Called when a client's standing changes.
+        stopped: Whether the run was asked to stop.
         patience: Time to wait while none of those that are asked can be: for ever, until the last
             round is over.
         standings: The standing of each client, by its number.
@@ -90,6 +91,7 @@ class Deployed:
     timeouts: Timeouts = Timeouts()
     watch: Watcher = lambda member, before, now: None
     session: int = 0
+    stopped: Callable[[], bool] = lambda: False
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
@@ -126,7 +128,11 @@ class Deployed:
         self._kept = dict(self._accepted)
 
     def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until a member is online and at no other work; return the nodes that are online."""
+        """Wait until a member is online and at no other work; return the nodes that are online.
+
+        Raises:
+            KeyboardInterrupt: The run is to stop after its round, which nobody there can end.
+        """
         until = time.monotonic() + self.patience
         while True:
             online = self.link.online()
@@ -137,6 +143,8 @@ class Deployed:
             free = (m.name in online and not self._is_busy(m.id) for m in members)
             if not members or any(free) or time.monotonic() >= until:
                 return online
+            if self.patience == math.inf and self.stopped():
+                raise KeyboardInterrupt
             time.sleep(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
