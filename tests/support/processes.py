@@ -38,7 +38,7 @@ from tests.support.deployment import one_by_one
 P = TypeVar("P", bound="Processes")
 SIZES = 60, 40, 30, 50
 MOST_SECONDS = 400.0
-ALLOWED = "--allow", "counts", "--allow", "pixels"
+ALLOWED = "--allow", "counts", "--allow", "pixels", "--allow", "classes"
 """What owners must allow for the systems of the tests."""
 """What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"

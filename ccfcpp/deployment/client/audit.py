@@ -72,12 +72,13 @@ class AuditLog:
         """Yield all entries that can be read, in the order of time; name the others.
 
         Raises:
-            UsageError: There is no log.
+            UsageError: There is no log, or none of its lines can be read.
         """
         if not self._path.is_file():
             raise UsageError(
                 f"{self._path.parent} holds no log: give the folder of a client, as KEY.state"
             )
+        number = 0
         with self._path.open(errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -88,3 +89,5 @@ class AuditLog:
                         f"line {number} of {self._path} is damaged, as by a crash or a full disk: "
                         "what it said is not shown"
                     )
+        if 0 < number == len(self.damaged):
+            raise UsageError(self.damaged[0])

@@ -1,5 +1,6 @@
 """What the owner of a client's images allows."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -101,6 +102,29 @@ class Rules(Section):
                 f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
                 "(--smallest-count)"
             )
+
+    def check_classes(self, classes: int, samples: int) -> None:
+        """Check the number of classes that would be named.
+
+        Raises:
+            ForbiddenError: They are so many that they tell samples apart, as patients' numbers do.
+        """
+        if self.smallest_count and 2 * classes > samples:
+            raise ForbiddenError(
+                f"it has {classes} classes for {samples} samples, which would name these: its "
+                "owner takes other classes, or --smallest-count 0"
+            )
+
+    def tells(self, classes: int, samples: int, say: Callable[[str], None]) -> bool:
+        """Return whether classes are named and counted, and say so where they are too many."""
+        if "counts" not in self.allowed:
+            return False
+        try:
+            self.check_classes(classes, samples)
+        except ForbiddenError as error:
+            say(f"no classes are counted: {error}")
+            return False
+        return True
 
     def least(self, spec: RunSpec) -> int:
         """Return the fewest images over which a sum is sent in a run."""
