@@ -1,6 +1,5 @@
 """What the owner of a client's images allows."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -91,40 +90,27 @@ class Rules(Section):
                 f"wants {self.smallest_count} in each: give --secure-sums (--smallest-count)"
             )
 
-    def check_samples(self, samples: int) -> None:
-        """Check the number of images that would take part.
+    def names(self, spec: RunSpec) -> bool:
+        """Return whether a run hears the names of classes: a classifier cannot be without."""
+        return "counts" in self.allow or spec.command == "classify"
+
+    def check_data(self, spec: RunSpec, samples: int, classes: int) -> None:
+        """Check the number of samples that would take part, and that of their classes.
 
         Raises:
-            ForbiddenError: They are fewer than the owner wants in any sum.
+            ForbiddenError: There are fewer samples than the owner wants in any sum, or so many
+                classes that their names would tell samples apart, as patients' numbers do.
         """
         if samples < self.smallest_count:
             raise ForbiddenError(
                 f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
                 "(--smallest-count)"
             )
-
-    def check_classes(self, classes: int, samples: int) -> None:
-        """Check the number of classes that would be named.
-
-        Raises:
-            ForbiddenError: They are so many that they tell samples apart, as patients' numbers do.
-        """
-        if self.smallest_count and 2 * classes > samples:
+        if self.smallest_count and self.names(spec) and 2 * classes > samples:
             raise ForbiddenError(
-                f"it has {classes} classes for {samples} samples, which would name these: its "
-                "owner takes other classes, or --smallest-count 0"
+                f"it has {classes} classes for {samples} samples, which their names would tell "
+                "apart: its owner takes other classes, or does not allow counts or classes"
             )
-
-    def tells(self, classes: int, samples: int, say: Callable[[str], None]) -> bool:
-        """Return whether classes are named and counted, and say so where they are too many."""
-        if "counts" not in self.allowed:
-            return False
-        try:
-            self.check_classes(classes, samples)
-        except ForbiddenError as error:
-            say(f"no classes are counted: {error}")
-            return False
-        return True
 
     def least(self, spec: RunSpec) -> int:
         """Return the fewest images over which a sum is sent in a run."""

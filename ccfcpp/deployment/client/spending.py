@@ -100,9 +100,10 @@ class Spending:
                     f"allows {most:g}"
                 )
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if lines_of(self._path)[1]:
-            write_whole(self._path, "".join(map(_line, self._parts)).encode())
-        add_line(self._path, _line(part).rstrip(), durable=True)
+        if lines_of(self._path)[1]:  # It was cut short.
+            whole = [json.dumps(vars(each)) for each in self._parts]
+            write_whole(self._path, "\n".join([*whole, ""]).encode())
+        add_line(self._path, json.dumps(vars(part)), durable=True)
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
@@ -127,10 +128,6 @@ class Spending:
             # the least noise so far.
             least = min((part.noise for part in parts), default=_MOST_NOISE)
             return [*parts, Part(parts[-1].run if parts else "", least, 1.0, follows=False)]
-
-
-def _line(part: Part) -> str:
-    return json.dumps(vars(part)) + "\n"
 
 
 def epsilon(parts: list[Part], delta: float) -> float:

@@ -168,13 +168,9 @@ class Worker:
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
             _check_shape(run)
-        self.rules.check_samples(len(run.images))
+        self.rules.check_data(spec, len(run.images), len(data.classes))
         if not isinstance(data, ImageData):  # of which the greeting could not know
             self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
-        tells = self.rules.tells(len(data.classes), len(data), self.say)
-        # A classifier cannot be trained without the names of the classes.
-        if named := tells or spec.command == "classify":
-            self.rules.check_classes(len(data.classes), len(data))
         return Facts(
             samples=len(run.images),
             sizes=data.sizes if isinstance(data, ImageData) else None,
@@ -182,8 +178,8 @@ class Worker:
             columns=() if isinstance(data, ImageData) else data.columns,
             encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
-            classes=data.classes if named else (),
-            counts=tells and run.data.labels is not None,
+            classes=data.classes if self.rules.names(spec) else (),
+            counts="counts" in self.rules.allowed and run.data.labels is not None,
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
@@ -268,11 +264,9 @@ class Worker:
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
-            self.rules.check_samples(len(run.images))
+            self.rules.check_data(request.spec, len(run.images), len(run.data.classes))
             guard = self._guard(request)
-            least, data = self.rules.least(request.spec), run.data
-            tells = self.rules.tells(len(data.classes), len(data), self.say)
-            active = self._active = _ActiveRun(request, run, least, tells, guard)
+            active = self._active = _ActiveRun(request, run, self.rules, guard)
         active.reached = now
         return active
 
@@ -315,7 +309,7 @@ class _ActiveRun:
     """
 
     def __init__(
-        self, request: Request, run: ClientRun[object], least: int, tells: bool, guard: Guard
+        self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
     ) -> None:
         _check_shape(run)
         run.prepare()
@@ -323,7 +317,9 @@ class _ActiveRun:
         self._of = request.run, request.spec, request.client
         self.run = run
         self.client: Client = run.client(request.client)
-        self.works: dict[str, ClientWork[object, object]] = dict(run.works(least, tells, guard))
+        self.works: dict[str, ClientWork[object, object]] = dict(
+            run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
+        )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
 
     def is_of(self, request: Request) -> bool:

@@ -54,8 +54,7 @@ def check_installed() -> None:
     """Raise ``UsageError`` where the library is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
-            "privacy.level needs dp-accounting, which is not installed: pip install "
-            "'ccfcpp[privacy]'"
+            "privacy.level needs dp-accounting, which is not installed: pip install '.[privacy]'"
         )
 
 
