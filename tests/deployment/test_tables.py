@@ -121,8 +121,8 @@ def test_the_owners_column_holds_the_classes(run: Tree, tmp_path: Path) -> None:
 
 def test_a_column_that_tells_rows_apart_is_not_named(tmp_path: Path) -> None:
     answer = asked(tmp_path, {"label_column": "patient"}, VectorsConfig(label_column="patient"))
-    assert answer.facts is not None
-    assert (answer.facts.classes, answer.facts.counts) == ((), False)
+    assert (answer.status, answer.facts) == ("forbidden", None)
+    assert "60 classes for 60 samples" in answer.reason
 
 
 def test_a_server_chooses_no_text_column(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ class Rules(Section):
         """Return whether a run hears the names of classes: a classifier cannot be without."""
         return "counts" in self.allow or spec.command == "classify"
 
-    def check_data(self, spec: RunSpec, samples: int, classes: int) -> None:
-        """Check the number of samples that would take part, and that of their classes.
+    def check_data(self, spec: RunSpec, samples: int, held: int, classes: int) -> None:
+        """Check the number of samples that train, of those that a client holds, and of its classes.
 
         Raises:
             ForbiddenError: There are fewer samples than the owner wants in any sum, or so many
@@ -106,9 +106,9 @@ class Rules(Section):
                 f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
                 "(--smallest-count)"
             )
-        if self.smallest_count and self.names(spec) and 2 * classes > samples:
+        if self.smallest_count and self.names(spec) and 2 * classes > held:
             raise ForbiddenError(
-                f"it has {classes} classes for {samples} samples, which their names would tell "
+                f"it has {classes} classes for {held} samples, which their names would tell "
                 "apart: its owner takes other classes, or does not allow counts or classes"
             )
 

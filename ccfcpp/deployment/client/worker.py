@@ -168,7 +168,7 @@ class Worker:
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
             _check_shape(run)
-        self.rules.check_data(spec, len(run.images), len(data.classes))
+        self.rules.check_data(spec, len(run.images), len(data), len(data.classes))
         if not isinstance(data, ImageData):  # of which the greeting could not know
             self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
         return Facts(
@@ -264,7 +264,8 @@ class Worker:
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
-            self.rules.check_data(request.spec, len(run.images), len(run.data.classes))
+            held = len(run.data), len(run.data.classes)
+            self.rules.check_data(request.spec, len(run.images), *held)
             guard = self._guard(request)
             active = self._active = _ActiveRun(request, run, self.rules, guard)
         active.reached = now
