@@ -93,6 +93,8 @@ IMAGES, VECTORS = (1, 8, 8), (5,)
         ("fed-em", {}, VECTORS, ("pixels", "sums")),
         ("km", {}, VECTORS, ("images",)),
         ("ccfc++", {}, IMAGES, ("models", "centroids", "sums")),
+        ("fedavg", {}, IMAGES, ("models", "classes")),
+        ("fedavg", {"model": {"widths": []}}, IMAGES, ("models", "classes", "pixels")),
         ("ccfc++", {"model": {"widths": []}}, IMAGES, ("models", "centroids", "sums", "pixels")),
     ],
 )
@@ -101,7 +103,8 @@ def test_what_is_made_of_averages_of_the_data_must_be_allowed(
 ) -> None:
     """As the gradient of a first layer over all pixels, or over all columns of a vector."""
     config = {"method": method, **settings}
-    spec = RunSpec.model_validate({"command": "cluster", "config": config, "image_shape": shape})
+    command = "classify" if method == "fedavg" else "cluster"
+    spec = RunSpec.model_validate({"command": command, "config": config, "image_shape": shape})
     assert spec.kinds == wanted
 
 

@@ -22,23 +22,16 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def of_pixels(settings: Tree) -> tuple[Kind, ...]:
-    """The transform's atoms are means of whitened patches.
-
-    Where the first layer is over all pixels, its gradient is made of averages of images.
-    """
+def of_patches(settings: Tree) -> tuple[Kind, ...]:
+    """The transform's atoms are means of whitened patches."""
     by_patches = _given(settings, "scan", "first_neighbours") == "transform"
-    widths = (_given(settings, section, "widths") for section in ("scan", "model"))
-    no_convolution = not _given(settings, "scan", "stem") and any(
-        each is not None and not each for each in widths
-    )
-    return ("pixels",) if by_patches or no_convolution else ()
+    return ("pixels",) if by_patches else ()
 
 
 def _also(settings: Tree) -> tuple[Kind, ...]:
     """Newcomers of a run that goes on from a finished one send centres of their images."""
     grows = bool(_given(settings, "data", "newcomers"))
-    return of_pixels(settings) + (("centroids",) if grows else ())
+    return of_patches(settings) + (("centroids",) if grows else ())
 
 
 def _given(settings: Tree, section: str, key: str) -> object:

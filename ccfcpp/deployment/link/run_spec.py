@@ -100,14 +100,18 @@ class RunSpec(Section):
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of data that leave a client, which its owner must allow."""
-        if self.command == "classify":
-            return ("models", "classes")
-        if self.method not in METHODS:
-            raise UsageError(f"there is no system {self.method!r} here: install what brings it")
-        system = METHODS[self.method]
-        found = (*system.kinds, *system.more_kinds(self.config))
-        # What leaves is made of averages of vectors, such as the gradient of the first layer.
-        more = self.unit == "vector" and not {"pixels", "images"} & set(found)
+        found: tuple[Kind, ...] = ("models", "classes")
+        if self.command == "cluster":
+            if self.method not in METHODS:
+                raise UsageError(f"there is no system {self.method!r} here: install what brings it")
+            system = METHODS[self.method]
+            found = (*system.kinds, *system.more_kinds(self.config))
+        networks = [
+            net for name in ("scan", "model") if isinstance(net := self.config.get(name), dict)
+        ]
+        flat = any("widths" in net and not (net["widths"] or net.get("stem")) for net in networks)
+        # The gradient of a first layer over all numbers of a sample is made of averages of samples.
+        more = (flat or self.unit == "vector") and not {"pixels", "images"} & set(found)
         return (*found, "pixels") if more else found
 
 
