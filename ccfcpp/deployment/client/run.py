@@ -324,11 +324,7 @@ def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
 
 
 def _encoded_for(
-    spec: RunSpec,
-    place: str,
-    skip: float | str | None,
-    encoder: str,
-    columns: VectorsConfig,
+    spec: RunSpec, place: str, skip: float | str | None, encoder: str, columns: VectorsConfig
 ) -> AnyData:
     if spec.command != "cluster":
         raise UsageError("vectors of an encoder are not classified: leave --encoder out")
