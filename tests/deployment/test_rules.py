@@ -153,7 +153,10 @@ def test_a_clustering_names_classes_with_counts_alone(allow: Any, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["cluster", "classify"])
 def test_classes_that_tell_samples_apart_are_not_named(command: str, tmp_path: Path) -> None:
-    settings = {"cluster": {"method": "fed-scan"}, "classify": {"data": {"test_share": 0.5}}}
+    settings: dict[str, Tree] = {
+        "cluster": {"method": "fed-scan"},
+        "classify": {"data": {"test_share": 0.5}},
+    }
     config: Tree = {**CLASSIFY, **settings[command]}
     rules = Rules(allow=("counts", "classes"))
     for classes, status in ((15, "done"), (16, "forbidden")):
