@@ -46,7 +46,14 @@ def test_nothing_that_was_made_is_in_the_repository() -> None:
     )
     top = {Path(name).parts[0] for name in listed.stdout.splitlines()}
     folders = {".ci", "ccfcpp", "configs", "docs", "scripts", "supervised", "tests"}
-    files = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "pyproject.toml"}
+    files = {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "README.md",
+        "SECURITY.md",
+        "pyproject.toml",
+    }
     assert top == folders | files | {".gitignore", ".pre-commit-config.yaml"}
 
 

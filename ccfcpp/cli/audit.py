@@ -25,7 +25,10 @@ def audit(
     from ccfcpp.deployment.client.audit import AuditLog
     from ccfcpp.deployment.client.spending import Spending
 
-    entries = list(AuditLog(state).read())
+    log = AuditLog(state)
+    entries = list(log.read())
+    for line in log.damaged:
+        typer.echo(line, err=True)
     if json_output:
         for entry in entries:
             typer.echo(json.dumps(asdict(entry)))

@@ -152,6 +152,15 @@ class Terms:
             "it. No server can make a client load one.",
         ),
     ] = None
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Column of a table with classes. No server can name one for you."
+        ),
+    ] = None
+    text_column: Annotated[
+        str, typer.Option(metavar="NAME", help="Column of a table with texts, for --encoder.")
+    ] = "text"
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None
@@ -215,6 +224,7 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     place = terms.state or key.with_suffix(".state")
     telling = Telling(progress_console())
 
+    from ccfcpp.core.config import VectorsConfig
     from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
     from ccfcpp.deployment.client.sums import Rosters
@@ -226,9 +236,10 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     use_processors()
     watch_embedding(EmbeddingTold(telling.console))
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    columns = VectorsConfig(label_column=terms.label_column, text_column=terms.text_column)
     with _alone(place):
         worker = Worker(
-            lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder),
+            lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder, columns),
             place,
             rules,
             choose_device("auto"),

@@ -131,6 +131,19 @@ def kit(
     folder: Annotated[
         Path, typer.Option("--keys", help="Folder of ca.crt and of the roster.")
     ] = _KEYS,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The package for the kit: ccfcpp-….whl (pip wheel)."),
+    ] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="Versions and hashes of what it needs (scripts.constraints).",
+        ),
+    ] = None,
 ) -> None:
     """Make one file for a site: its sealed key, ca.crt, its rules, and a page on what to do.
 
@@ -144,7 +157,7 @@ def kit(
     path = out or Path(f"{name}.zip")
     passphrase = _passphrase(f"the key of {name}", seal=True)
     assert passphrase is not None
-    public = make_kit(folder, name, server, path, passphrase)
+    public = make_kit(folder, name, server, path, passphrase, wheel, constraints)
     typer.echo(f"{path}: for {name} alone; its README.txt says what to do")
     typer.echo(f"{public}: for the server's roster")
     typer.echo("tell the passphrase another way, such as by telephone")

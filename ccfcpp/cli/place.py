@@ -138,5 +138,5 @@ def require_flower() -> None:
     if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
         raise UsageError(
             "a federation over several machines needs Flower, which is not installed: pip install "
-            "'ccfcpp[flower]'"
+            "'.[flower]'"
         )

@@ -91,6 +91,28 @@ def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  #
     return digest.hexdigest()
 
 
+def add_line(path: Path, line: str, *, durable: bool = False) -> None:
+    """Add a line to a file; it begins anew where a crash or a full disk has cut the last one short.
+
+    A ``durable`` line survives a power failure once this has returned.
+    """
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def lines_of(path: Path) -> tuple[list[str], str]:
+    """Return the lines of a file, if there is one, and what follows the end of the last one."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    *lines, rest = text.split("\n")
+    return lines, rest
+
+
 def make_durable(path: Path) -> None:
     """Wait until a file is on the disk."""
     with path.open("rb+") as file:

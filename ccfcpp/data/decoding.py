@@ -254,4 +254,4 @@ def _head(encoded: Path | BytesIO) -> bytes:
 
 def _require(package: str, extra: str, kind: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise UnreadableError(f"{kind} needs an extra: pip install 'ccfcpp[{extra}]'")
+        raise UnreadableError(f"{kind} needs an extra: pip install '.[{extra}]'")

@@ -22,7 +22,7 @@ def read_parquet(path: Path, roles: Roles) -> Table:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise UsageError(
-            f"{path} needs pyarrow, which is not installed: pip install 'ccfcpp[parquet]'"
+            f"{path} needs pyarrow, which is not installed: pip install '.[parquet]'"
         ) from error
     try:
         found = ParquetFile(path).read()

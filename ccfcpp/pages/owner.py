@@ -27,8 +27,8 @@ def owner_page(state: Path) -> str:
     Raises:
         UsageError: The folder is no client's state, or a file of it is damaged.
     """
-    found, entries = Found.read(state), list(AuditLog(state).read())
-    spending = Spending(state)
+    found, log, spending = Found.read(state), AuditLog(state), Spending(state)
+    entries = list(log.read())
     runs = by_run(entries)
     cost = spending.epsilon(DELTA)
     tiles = {
@@ -40,7 +40,10 @@ def owner_page(state: Path) -> str:
     return TEMPLATES.get_template("owner.html").render(
         title=f"{state.resolve().stem}: its images by cluster",
         folder=state.name,
-        notes=[] if found.rows else ["No run of clustering has ended at this client yet."],
+        notes=[
+            *([] if found.rows else ["No run of clustering has ended at this client yet."]),
+            *map(as_line, log.damaged),
+        ],
         tiles=tiles,
         clusters=_clusters(found),
         skipped=[_printable(row) for row in found.skipped[:_MOST_SKIPPED]],

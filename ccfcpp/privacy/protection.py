@@ -108,7 +108,7 @@ def _check_threshold(config: PrivacyConfig, clients: int) -> None:
     if importlib.util.find_spec("cryptography") is None:
         raise UsageError(
             "privacy.secure_sums needs cryptography, which is not installed: pip install "
-            "'ccfcpp[privacy]'"
+            "'.[privacy]'"
         )
     if clients < 2:
         raise UsageError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
-from ccfcpp.core.files import make_durable, save_tensors, whole_file, write_whole
+from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
 from ccfcpp.runs.paths import RunPaths, damaged, row_of
@@ -55,8 +55,7 @@ class RunFolder(RunPaths):
 
     def log_round(self, line: Line) -> None:
         """Add a round to ``metrics.jsonl``."""
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        add_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
         """Save a checkpoint; the lines of its rounds must be in the log."""

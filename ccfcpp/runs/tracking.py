@@ -50,7 +50,7 @@ def check_tracker(name: str) -> None:
         importlib.import_module(module).library()
     except ImportError as error:
         raise UsageError(
-            f"logging for {title} needs the package {name}: pip install 'ccfcpp[{name}]', or leave "
+            f"logging for {title} needs the package {name}: pip install '.[{name}]', or leave "
             "it out"
         ) from error
 

@@ -54,6 +54,6 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         assert result.code == 2
         assert result.stderr == (
             "error: keys need the package cryptography, which is not installed: pip install "
-            "'ccfcpp[flower]'\n"
+            "'.[flower]'\n"
         )
     assert not (tmp_path / "keys").exists()

@@ -1,6 +1,8 @@
 """Kits for sites, requests of clients, and keys that come and go."""
 
+import hashlib
 import os
+import re
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +36,7 @@ from ccfcpp.deployment.keys.roster import names_on, roster_keys
 from tests.support.command import ccfcpp, succeeded
 
 SERVER = "server.example.org:9092"
+ROOT = Path(__file__).parents[2]
 SECRET = "correct horse"  # noqa: S105 - a test's
 
 
@@ -70,6 +73,68 @@ def test_a_kit_has_all_that_a_site_needs(keys: Path, tmp_path: Path) -> None:
     assert len(page.splitlines()) < 60
     # Nowhere else is the private key.
     assert not (keys / "clients").exists()
+
+
+def page_of(kit: Path) -> str:
+    with zipfile.ZipFile(kit) as archive:
+        return archive.read("a/README.txt").decode()
+
+
+def test_a_kit_holds_the_package_and_its_number(keys: Path, tmp_path: Path) -> None:
+    wheel = tmp_path / "ccfcpp-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ccfcpp/__init__.py", "")
+    make_kit(keys, "a", SERVER, tmp_path / "a.zip", SECRET, wheel)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert digest in page_of(tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as kit:
+        assert kit.read(f"a/{wheel.name}") == wheel.read_bytes()
+        assert kit.read("a/requirements.txt").decode() == f"./{wheel.name}[flower]"
+
+
+def test_a_kit_names_no_package_of_an_index(keys: Path, tmp_path: Path) -> None:
+    """Nobody holds the package's name there: whoever took it could run code at every site."""
+    make_kit(keys, "a", SERVER, tmp_path / "a.zip", SECRET)
+    page = page_of(tmp_path / "a.zip")
+    assert "install 'FILE[flower]'" in page
+    assert "ccfcpp[" not in page
+    docs = [*(ROOT / "docs").rglob("*"), ROOT / "README.md", *(ROOT / "ccfcpp").rglob("*.py")]
+    for path in docs:
+        if path.suffix in {".md", ".py", ".service", ""} and path.is_file():
+            assert not re.search(r"install (--\S+ )*'?ccfcpp\b", path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    ("wheel", "lock", "complaint"),
+    [
+        ("other-1-py3-none-any.whl", None, "is no wheel of ccfcpp"),
+        ("ccfcpp-2-py3-none-any.whl", None, "is no wheel of ccfcpp"),
+        (None, "a==1 --hash=sha256:00", "give --wheel, too"),
+        ("ccfcpp-1-py3-none-any.whl", "a>=1", "'a>=1' locks nothing"),
+        ("ccfcpp-1-py3-none-any.whl", "a==1", "'a==1' locks nothing"),
+    ],
+)
+def test_what_is_no_package_comes_into_no_kit(
+    wheel: str | None, lock: str | None, complaint: str, keys: Path, tmp_path: Path
+) -> None:
+    for name in ("ccfcpp-1-py3-none-any.whl", "other-1-py3-none-any.whl"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("a", "")
+    (tmp_path / "ccfcpp-2-py3-none-any.whl").write_text("no archive")
+    (tmp_path / "lock").write_text(f"{lock}\n")
+    given = tmp_path / wheel if wheel else None
+    with pytest.raises(UsageError, match=complaint):
+        make_kit(
+            keys,
+            "a",
+            SERVER,
+            tmp_path / "a.zip",
+            SECRET,
+            given,
+            tmp_path / "lock" if lock else None,
+        )
+    assert not (tmp_path / "a.zip").exists()
+    assert not (keys / "roster").exists()
 
 
 def test_each_rule_of_a_kit_can_be_switched_on(keys: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,16 +21,21 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
+from ccfcpp.data import ImageData
+from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditLog
 from ccfcpp.deployment.client.rules import Rules, read_rules
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.messages import Request, Response, new_token
 from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.privacy.sums.identity import Floor
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import Grid, deployed, one_by_one, spec_of, trusting
+from tests.support.deployment import RUN, Grid, deployed, one_by_one, spec_of, trusting
 from tests.support.federation import assert_same_bits
 
 VICTIM = "client 0"
@@ -73,21 +79,119 @@ def test_averages_of_images_must_be_allowed(method: str, tmp_path: Path) -> None
     assert "its owner does not allow pixels (--allow pixels)" in report.refused[0][0]
 
 
+IMAGES, VECTORS = (1, 8, 8), (5,)
+
+
 @pytest.mark.parametrize(
-    ("vectors", "wanted"),
+    ("method", "settings", "shape", "wanted"),
     [
-        ({}, ("sums",)),
-        ({"scale": "unit", "missing": "refuse", "components": None}, ("sums",)),
-        ({"scale": "standard"}, ("sums", "pixels")),
-        ({"missing": "mean"}, ("sums", "pixels")),
-        ({"components": 2}, ("sums", "pixels")),
+        ("fed-scan", {}, IMAGES, ("sums",)),
+        ("fed-scan", {"scan": {"widths": []}}, IMAGES, ("sums", "pixels")),
+        ("fed-scan", {"scan": {"widths": [], "stem": 8}}, IMAGES, ("sums",)),
+        ("fed-scan", {"scan": {"encoder": "mlp"}}, VECTORS, ("sums", "pixels")),
+        ("fed-scan", {"scan": {"encoder": "linear"}}, VECTORS, ("sums", "pixels")),
+        ("fed-em", {}, VECTORS, ("pixels", "sums")),
+        ("km", {}, VECTORS, ("images",)),
+        ("ccfc++", {}, IMAGES, ("models", "centroids", "sums")),
+        ("fedavg", {}, IMAGES, ("models", "classes")),
+        ("fedavg", {"model": {"widths": []}}, IMAGES, ("models", "classes", "pixels")),
+        ("ccfc++", {"model": {"widths": []}}, IMAGES, ("models", "centroids", "sums", "pixels")),
     ],
 )
-def test_sums_of_vectors_must_be_allowed(vectors: Tree, wanted: tuple[str, ...]) -> None:
-    """Some preparations are made of them, also where a system sends none."""
-    spec = spec_of(tiny("fed-scan"), clients_of_sizes(20), clusters=3)
-    spec = spec.model_copy(update={"config": {**spec.config, "vectors": vectors}})
+def test_what_is_made_of_averages_of_the_data_must_be_allowed(
+    method: str, settings: Tree, shape: tuple[int, ...], wanted: tuple[str, ...]
+) -> None:
+    """As the gradient of a first layer over all pixels, or over all columns of a vector."""
+    config = {"method": method, **settings}
+    command = "classify" if method == "fedavg" else "cluster"
+    spec = RunSpec.model_validate({"command": command, "config": config, "image_shape": shape})
     assert spec.kinds == wanted
+
+
+# --- what the greeting tells ----------------------------------------------------------------------
+
+
+def greeted(folder: Path, rules: Rules, data: Any, command: str, config: Tree) -> Response:
+    """The answer of a client to the first message of a run."""
+    spec = RunSpec.model_validate({"command": command, "config": config})
+    request = Request(kind="hello", run=RUN, nonce=new_token(), spec=spec)
+    worker = Worker(lambda spec: data, folder, rules)
+    return Response.read(worker.answer(Packet(request.written(), b"")).header)
+
+
+def folders(samples: int, *classes: str) -> ImageData:
+    """Images whose folders have the names of classes."""
+    labels = torch.arange(samples) % len(classes)
+    return ImageData("a", torch.zeros(samples, 1, 8, 8, dtype=torch.uint8), labels, classes)
+
+
+CLASSIFY: Tree = {"method": "fedavg"}
+
+
+@pytest.mark.parametrize("allow", [(), ("counts",), ("pixels", "images", "synthetic")])
+def test_a_server_that_says_classify_hears_no_name(allow: Any, tmp_path: Path) -> None:
+    data = folders(40, "patient 4711", "patient 4712")
+    answer = greeted(tmp_path, Rules(allow=allow), data, "classify", CLASSIFY)
+    assert (answer.status, answer.facts) == ("forbidden", None)
+    assert answer.reason == "its owner does not allow classes (--allow classes)"
+    allowed = greeted(tmp_path, Rules(allow=("classes",)), data, "classify", CLASSIFY)
+    assert allowed.facts is not None
+    assert allowed.facts.classes == data.classes
+
+
+@pytest.mark.parametrize("allow", [(), ("classes",), ("pixels",)])
+def test_a_clustering_names_classes_with_counts_alone(allow: Any, tmp_path: Path) -> None:
+    data = folders(40, "patient 4711", "patient 4712")
+    answer = greeted(tmp_path, Rules(allow=allow), data, "cluster", {"method": "fed-scan"})
+    assert answer.facts is not None
+    assert (answer.facts.classes, answer.facts.counts) == ((), False)
+    counts = Rules(allow=("counts",))
+    answer = greeted(tmp_path, counts, data, "cluster", {"method": "fed-scan"})
+    assert answer.facts is not None
+    assert (answer.facts.classes, answer.facts.counts) == (data.classes, True)
+
+
+@pytest.mark.parametrize("command", ["cluster", "classify"])
+def test_classes_that_tell_samples_apart_are_not_named(command: str, tmp_path: Path) -> None:
+    settings: dict[str, Tree] = {
+        "cluster": {"method": "fed-scan"},
+        "classify": {"data": {"test_share": 0.5}},
+    }
+    config: Tree = {**CLASSIFY, **settings[command]}
+    rules = Rules(allow=("counts", "classes"))
+    for classes, status in ((15, "done"), (16, "forbidden")):
+        data = folders(31, *(f"patient {number}" for number in range(classes)))
+        answer = greeted(tmp_path, rules, data, command, config)
+        assert answer.status == status, answer
+    assert "16 classes for" in answer.reason
+    assert "patient" not in answer.reason
+
+
+def test_vectors_are_refused_before_a_word_of_them_is_said(tmp_path: Path) -> None:
+    data = vectors_from("a", np.zeros((20, 2)), "a", columns=("age", "weight"))
+    answer = greeted(tmp_path, Rules(), data, "cluster", {"method": "fed-scan"})
+    assert (answer.status, answer.facts) == ("forbidden", None)
+    assert answer.reason == "its owner does not allow pixels (--allow pixels)"
+    answer = greeted(tmp_path, Rules(allow=("pixels",)), data, "cluster", {"method": "fed-scan"})
+    assert answer.facts is not None
+    assert answer.facts.columns == ("age", "weight")
+
+
+def test_a_client_looks_at_no_path_of_a_server(tmp_path: Path) -> None:
+    there = str(tmp_path)
+    config = {
+        "method": "feddp-kmeans",
+        "dataset": there,
+        "data": {"root": there, "newcomers": [there], "skip": 0.1},
+        "feddp": {"server": there, "points": 9},
+    }
+    spec = RunSpec.model_validate({"command": "cluster", "config": config})
+    assert there not in json.dumps(spec.config)
+    assert spec.config["data"] == {"newcomers": [OWN_IMAGES], "skip": 0.1}
+    assert spec.config["feddp"] == {"points": 9}
+
+
+# --- averages of few ------------------------------------------------------------------------------
 
 
 def test_each_image_as_its_own_centroid_is_refused(tmp_path: Path) -> None:

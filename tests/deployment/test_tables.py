@@ -13,10 +13,15 @@ from ccfcpp.cli.serve import fitted
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.sending import KINDS
+from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.messages import Request, Response, new_token
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import enrol
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
@@ -79,3 +84,54 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
         found.append(out.read_text())
     assert found == [found[0]] * 5
     assert len(found[0].splitlines()) == 1 + len(range(0, 178, 7))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+PATIENTS = ("weight,age,patient,ward", *(f"{n}.5,{n % 40},p{n:03},{n % 3}" for n in range(60)))
+
+
+def asked(folder: Path, run: Tree, own: VectorsConfig) -> Response:
+    """The answer of a client that tells counts to a server that names columns."""
+    table = folder / "own.csv"
+    lines = PATIENTS if own.label_column == "patient" else [x.replace("p0", "0") for x in PATIENTS]
+    table.write_text("\n".join(lines) + "\n")
+    spec = RunSpec.model_validate(
+        {"command": "cluster", "config": {"method": "fed-em", "vectors": run}}
+    )
+    request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=spec)
+    rules = Rules(allow=("counts", "pixels"))
+    worker = Worker(lambda spec: load_for(spec, str(table), own=own), folder / "state", rules)
+    return Response.read(worker.answer(Packet(request.written(), b"")).header)
+
+
+def test_a_server_gets_no_column_by_naming_it(tmp_path: Path) -> None:
+    answer = asked(tmp_path, {"label_column": "patient"}, VectorsConfig())
+    assert (answer.status, answer.facts) == ("forbidden", None)
+    assert "give --label-column patient" in answer.reason
+
+
+@pytest.mark.parametrize("run", [{}, {"label_column": "patient"}, {"label_column": "ward"}])
+def test_the_owners_column_holds_the_classes(run: Tree, tmp_path: Path) -> None:
+    answer = asked(tmp_path, run, VectorsConfig(label_column="ward"))
+    assert answer.facts is not None
+    assert answer.facts.classes == ("0", "1", "2")
+    assert answer.facts.columns == ("weight", "age", "patient")
+
+
+def test_a_column_that_tells_rows_apart_is_not_named(tmp_path: Path) -> None:
+    answer = asked(tmp_path, {"label_column": "patient"}, VectorsConfig(label_column="patient"))
+    assert (answer.status, answer.facts) == ("forbidden", None)
+    assert "60 classes for 60 samples" in answer.reason
+
+
+def test_a_server_chooses_no_text_column(tmp_path: Path) -> None:
+    spec = RunSpec.model_validate(
+        {
+            "command": "cluster",
+            "config": {"method": "fed-em", "vectors": {"text_column": "notes"}},
+        }
+    )
+    (tmp_path / "own.csv").write_text("text,notes\na,b\n")
+    with pytest.raises(ForbiddenError, match="give --text-column notes"):
+        load_for(spec, str(tmp_path / "own.csv"), encoder="torchvision:resnet18")

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,14 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.parts import groups
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
-from ccfcpp.privacy.noise.accountant import Accountant, Budget, Release, epsilon, least_noise
+from ccfcpp.privacy.noise.accountant import (
+    Accountant,
+    Budget,
+    Ledger,
+    Release,
+    epsilon,
+    least_noise,
+)
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
@@ -228,3 +236,16 @@ def test_a_budget_ends() -> None:
 def test_no_noise_is_enough_for_a_budget_of_almost_nothing() -> None:
     with pytest.raises(UsageError, match=r"privacy\.epsilon = 1e-09 allows no run"):
         least_noise(Counter({Release(1.0, 1): 10**6}), 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("kept", [1, 30, -1])
+def test_a_ledger_whose_last_line_was_cut_short_forgets_no_round(kept: int, tmp_path: Path) -> None:
+    ledger, whole = Ledger(tmp_path / "privacy.jsonl"), [Release(0.5, 4), Release(1.0, 1)]
+    for number in range(3):
+        ledger.add(number, whole)
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(lines[:-1]) + lines[-1][:kept])
+    assert ledger.read() == Counter(3 * whole)
+    ledger.add(2, whole)
+    assert ledger.read() == Counter(4 * whole)
+    assert len(ledger.path.read_text().splitlines()) == 4

@@ -160,9 +160,7 @@ def test_without_the_package_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "mlflow", None)
     result = ccfcpp(*KM, "--track", "mlflow", "--out", "run")
     assert result.code == 2
-    assert "logging for MLflow needs the package mlflow: pip install 'ccfcpp[mlflow]'" in (
-        result.stderr
-    )
+    assert "logging for MLflow needs the package mlflow: pip install '.[mlflow]'" in (result.stderr)
     assert not Path("run").exists()
     other = ccfcpp(*KM, "--track", "wandb", "--out", "run")
     assert (other.code, "--track wandb is refused" in other.stderr) == (2, True)

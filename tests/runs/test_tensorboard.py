@@ -202,7 +202,7 @@ def test_without_the_package_a_run_says_so_before_it_begins(
     assert result.code == 2
     assert result.stderr == (
         "error: logging for TensorBoard needs the package tensorboard: pip install "
-        "'ccfcpp[tensorboard]', or leave it out\n"
+        "'.[tensorboard]', or leave it out\n"
     )
     assert not (tmp_path / "run").exists()
 

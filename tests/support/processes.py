@@ -38,7 +38,10 @@ from tests.support.deployment import one_by_one
 P = TypeVar("P", bound="Processes")
 SIZES = 60, 40, 30, 50
 MOST_SECONDS = 400.0
-ALLOWED = "--allow", "counts", "--allow", "pixels", "--accept", "all", "--reproducible"
+ALLOWED = (
+    *("--allow", "counts", "--allow", "pixels", "--allow", "classes"),
+    *("--accept", "all", "--reproducible"),
+)
 """What owners must allow for the systems of the tests, and to compare runs with others."""
 """What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"

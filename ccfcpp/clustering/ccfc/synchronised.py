@@ -46,8 +46,8 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.parts import Form, Spec
-from ccfcpp.engine.payload import added_up, check_counts, check_samples
-from ccfcpp.engine.synchronised.contract import Batch, Bounding, Known
+from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam
 from ccfcpp.models.pooled import Program
@@ -135,7 +135,7 @@ class SynchronisedTraining:
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
-            Labelling(self.global_model, self.rule, crew.bounding),
+            Labelling(self.global_model, self.rule, crew),
             *self.pretraining.works(views, crew.bounding, crew.least),
             *self.contrast.works(labelled, crew.bounding, crew.least),
         ]
@@ -235,7 +235,7 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
 
     model: GlobalModel
     rule: CentroidRule
-    bounding: Bounding | None
+    crew: Crew
     exchange = LABELS
 
     def local_sum(
@@ -243,12 +243,13 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
     ) -> ClusterSizes:
         """Label each client's images by the global centroids."""
         centroids = required_centroids(message.centroids)
-        counts = []
+        counts, crew = [], self.crew
         for client in clients:
             seen = self.model.representations(message.model, message.version, client)
             labels = self.rule.assign(seen.latents, centroids)
             client.memory = {_LABELS: labels, _ROUND: torch.tensor(task.round)}
-            counts.append(cluster_counts(labels, self.rule.clusters, LABELS, self.bounding))
+            clusters = self.rule.clusters
+            counts.append(cluster_counts(labels, clusters, LABELS, crew.bounding, crew.least))
         return ClusterSizes(torch.stack(counts).sum(dim=0))
 
 
@@ -268,9 +269,8 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
         return {"counts": Spec(torch.float64, (self.clusters,))}
 
     def check(self, message: CCFCState, update: ClusterSizes, senders: Sequence[Member]) -> None:
-        """Refuse sizes that are not those of the senders' images."""
+        """Refuse sizes that the senders' images cannot have."""
         check_counts(update.counts, senders)
-        check_samples(int(update.counts.sum()), senders)
 
     def mended(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:
         """With noise there may be negative ones: they become almost 0."""
@@ -281,4 +281,4 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
     ) -> tuple[CCFCState, Figures]:
         """The state stays as it is; the figure is the entropy of the clusters' shares."""
         counts = added_up(updates).counts
-        return state, {"entropy": float(entropy(counts / counts.sum()))}
+        return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

@@ -116,17 +116,19 @@ def cluster_sums(
     enough = torch.bincount(labels, minlength=clusters) >= least
     summed = points if bounding is None else bounding.rows(exchange, "sums", points.double())
     sums = sums_by(labels, summed, clusters) * enough.unsqueeze(1)
-    return ClusterSums(sums, cluster_counts(labels, clusters, exchange, bounding) * enough)
+    return ClusterSums(sums, cluster_counts(labels, clusters, exchange, bounding, least))
 
 
 def cluster_counts(
-    labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None
+    labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None, least: int
 ) -> Tensor:
-    """Number of each cluster's members, float64 of shape (k,); labels as for ``cluster_sums``."""
-    if bounding is None:
-        return torch.bincount(labels, minlength=clusters).double()
-    ones = torch.ones(len(labels), 1, dtype=torch.float64, device=labels.device)
-    return sums_by(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
+    """Number of each cluster's members, float64 of shape (k,); arguments of ``cluster_sums``."""
+    members = torch.bincount(labels, minlength=clusters).double()
+    enough = members >= least
+    if bounding is not None:
+        ones = torch.ones(len(labels), 1, dtype=torch.float64, device=labels.device)
+        members = sums_by(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
+    return members * enough
 
 
 class SumsWork(ServerWork[State, Message, S]):

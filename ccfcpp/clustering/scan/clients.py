@@ -158,7 +158,7 @@ class Pairs:
 class SumTransitions(SummedWork[Trained, Transitions]):
     """How over-clusters go with those of an image's neighbours, and of its client's other images.
 
-    Neighbours are found anew for that. A fold of fewer images than ``least`` adds nothing.
+    Neighbours are found anew for that. Fewer images than ``least``, in a fold too, add nothing.
     """
 
     pairs: Pairs
@@ -185,4 +185,5 @@ class SumTransitions(SummedWork[Trained, Transitions]):
         total = p.sum(dim=0)
         # An image and itself are no pair: they would say that an over-cluster goes with itself.
         pairs = torch.outer(total, total) - p.mT @ p
+        pairs *= len(p) >= self.least
         return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))

@@ -31,17 +31,7 @@ def of_patches(settings: Tree) -> tuple[Kind, ...]:
 def _also(settings: Tree) -> tuple[Kind, ...]:
     """Newcomers of a run that goes on from a finished one send centres of their images."""
     grows = bool(_given(settings, "data", "newcomers"))
-    return of_patches(settings) + _of_columns(settings) + (("centroids",) if grows else ())
-
-
-def _of_columns(settings: Tree) -> tuple[Kind, ...]:
-    """Some preparations of vectors are made of each client's sums of vectors."""
-    prepared = (
-        _given(settings, "vectors", "scale") == "standard"
-        or _given(settings, "vectors", "missing") == "mean"
-        or _given(settings, "vectors", "components") is not None
-    )
-    return ("pixels",) if prepared else ()
+    return of_patches(settings) + (("centroids",) if grows else ())
 
 
 def _given(settings: Tree, section: str, key: str) -> object:

@@ -189,13 +189,13 @@ class AddProducts(AddMoments):
 
 
 class CountNearest(SumOfImages[Compared, Weights]):
-    """How many images are nearest to each point."""
+    """How many images are nearest to each point; 0 where they are too few."""
 
     def over_images(self, message: Compared, client: Client) -> Weights:
         """Count them."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
-        bounding = self.crew.bounding
-        return Weights(cluster_counts(labels, len(message.points), self.exchange, bounding))
+        crew, points = self.crew, len(message.points)
+        return Weights(cluster_counts(labels, points, self.exchange, crew.bounding, crew.least))
 
 
 class AddMembers(SumOfImages[Centres, ClusterSums]):

@@ -306,6 +306,6 @@ class AddUp(SumBlocks[Preparation, Sums]):
         return Sums(sums, counts.sum(dim=0))
 
     def told(self, total: Sums, samples: int) -> Sums:
-        """Nothing where there are too few vectors."""
-        enough = samples >= self.crew.least
+        """Nothing of a column with too few values, or where there are too few vectors."""
+        enough = total.counts >= self.crew.least
         return Sums(total.sums * enough, total.counts * enough)

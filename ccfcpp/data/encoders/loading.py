@@ -252,7 +252,7 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
         # Earlier ones run the code that a model's folder brings.
         raise UsageError(
             f"encoder {name.called} needs sentence-transformers {_SAFE_SENTENCES} or later, and "
-            f"{library.__version__} is installed: pip install 'ccfcpp[encoders]'"
+            f"{library.__version__} is installed: pip install '.[encoders]'"
         )
     place = Path(name.name).expanduser()
     try:
@@ -325,7 +325,7 @@ def _required(package: str, name: EncoderName) -> Any:
     except ImportError as error:
         raise UsageError(
             f"encoder {name.called} needs {package.replace('_', '-')}, which is not installed: pip "
-            "install 'ccfcpp[encoders]'"
+            "install '.[encoders]'"
         ) from error
 
 

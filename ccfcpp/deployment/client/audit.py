@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import add_line
 
 FILE = "audit.jsonl"
 
@@ -52,31 +53,41 @@ class Entry:
 
 
 class AuditLog:
-    """Entries, one to a line of JSON. Lines are added and never changed."""
+    """Entries, one to a line of JSON. Lines are added and never changed.
+
+    Attributes:
+        damaged: A line about each one that was not read, such as one that a full disk cut short.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
+        self.damaged: list[str] = []
 
     def add(self, entry: Entry) -> None:
         """Write an entry down."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(entry)) + "\n")
+        add_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[Entry]:
-        """Yield all entries, in the order of time.
+        """Yield all entries that can be read, in the order of time; name the others.
 
         Raises:
-            UsageError: There is no log, or a line of it is damaged.
+            UsageError: There is no log, or none of its lines can be read.
         """
         if not self._path.is_file():
             raise UsageError(
                 f"{self._path.parent} holds no log: give the folder of a client, as KEY.state"
             )
+        number = 0
         with self._path.open(errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     found = json.loads(line)
                     yield Entry(**{**found, "kinds": tuple(found["kinds"])})
-                except (ValueError, TypeError, KeyError) as error:
-                    raise UsageError(f"line {number} of {self._path} is damaged") from error
+                except (ValueError, TypeError, KeyError):
+                    self.damaged.append(
+                        f"line {number} of {self._path} is damaged, as by a crash or a full disk: "
+                        "what it said is not shown"
+                    )
+        if 0 < number == len(self.damaged):
+            raise UsageError(self.damaged[0])

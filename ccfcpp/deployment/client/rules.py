@@ -105,16 +105,26 @@ class Rules(Section):
                 f"wants {self.smallest_count} in each: give --secure-sums (--smallest-count)"
             )
 
-    def check_samples(self, samples: int) -> None:
-        """Check the number of images that would take part.
+    def names(self, spec: RunSpec) -> bool:
+        """Return whether a run hears the names of classes: a classifier cannot be without."""
+        return "counts" in self.allow or spec.command == "classify"
+
+    def check_data(self, spec: RunSpec, samples: int, held: int, classes: int) -> None:
+        """Check the number of samples that train, of those that a client holds, and of its classes.
 
         Raises:
-            ForbiddenError: They are fewer than the owner wants in any sum.
+            ForbiddenError: There are fewer samples than the owner wants in any sum, or so many
+                classes that their names would tell samples apart, as patients' numbers do.
         """
         if samples < self.smallest_count:
             raise ForbiddenError(
                 f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
                 "(--smallest-count)"
+            )
+        if self.smallest_count and self.names(spec) and 2 * classes > held:
+            raise ForbiddenError(
+                f"it has {classes} classes for {held} samples, which their names would tell "
+                "apart: its owner takes other classes, or does not allow counts or classes"
             )
 
     def least(self, spec: RunSpec) -> int:

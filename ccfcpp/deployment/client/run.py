@@ -17,7 +17,7 @@ from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
 from ccfcpp.clustering.vectors.preparation import check_near
-from ccfcpp.core.config import DataConfig, MethodConfig, Tree
+from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
@@ -28,6 +28,7 @@ from ccfcpp.core.tables import Columns
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
+from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Counts,
@@ -53,6 +54,8 @@ from supervised.messages import ServerState
 from supervised.setup import check_images, split
 
 Model = TypeVar("Model")
+_COLUMNS = {"label_column": None, "text_column": "text"}
+"""Settings that name columns of a table, with what they are if nobody gives them."""
 FOUND = "found"
 """Key in a client's scratch: the cluster, or the predicted class, of each image."""
 
@@ -264,7 +267,11 @@ def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> Clien
 
 
 def load_for(
-    spec: RunSpec, place: str, skip: float | str | None = None, encoder: str | None = None
+    spec: RunSpec,
+    place: str,
+    skip: float | str | None = None,
+    encoder: str | None = None,
+    own: VectorsConfig = VectorsConfig(),  # noqa: B008 - it cannot change
 ) -> AnyData:
     """Load a client's own images, in the shape that the run asks for, or its vectors.
 
@@ -275,19 +282,22 @@ def load_for(
         skip: Share of the files that may be unreadable; that of the run where it is None.
         encoder: What makes vectors of images or texts, by the name that the owner gives. The run
             may say which one all clients have, and never makes a client load one.
+        own: What columns are, by the names that the owner gives.
 
     Raises:
         UsageError: They cannot be read.
+        ForbiddenError: The run names a column, and the owner does not.
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
     # A folder may have the name of a data set, which is another place.
     place = str(Path(place).absolute())
     if encoder is not None:
-        return _encoded_for(spec, place, skip, encoder)
+        return _encoded_for(spec, place, skip, encoder, own)
     if spec.command == "cluster" and kind_of(place) == "vectors":
         vectors = validate(ClusterConfig, spec.config).vectors
-        return read_vectors(Path(place), label_column=vectors.label_column, missing=vectors.missing)
+        _own_columns(vectors, own)
+        return read_vectors(Path(place), label_column=own.label_column, missing=vectors.missing)
     section = spec.config.get("data")
     known = section.items() if isinstance(section, dict) else ()
     if wanted := dict(known).get("encoder"):
@@ -304,7 +314,21 @@ def load_for(
     return load(place, **reading, shape=(shape[0], shape[1], shape[2]) if shape else None)
 
 
-def _encoded_for(spec: RunSpec, place: str, skip: float | str | None, encoder: str) -> AnyData:
+def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
+    """Return the settings that name columns, as the owner has them: a run names none."""
+    for key, usual in _COLUMNS.items():
+        named = getattr(vectors, key)
+        if getattr(own, key) == usual != named:
+            raise ForbiddenError(
+                f"the run names column {named!r}, and its owner does not: give "
+                f"--{key.replace('_', '-')} {named}"
+            )
+    return own.model_dump(include={*_COLUMNS, "client_column"})
+
+
+def _encoded_for(
+    spec: RunSpec, place: str, skip: float | str | None, encoder: str, columns: VectorsConfig
+) -> AnyData:
     if spec.command != "cluster":
         raise UsageError("vectors of an encoder are not classified: leave --encoder out")
     config, own = validate(ClusterConfig, spec.config), EncoderName.parse(encoder)
@@ -318,6 +342,7 @@ def _encoded_for(spec: RunSpec, place: str, skip: float | str | None, encoder: s
     # that lies here is one client's, whatever the server's partition is.
     changes: Tree = {"dataset": place, "data": {"encoder": encoder, "encoder_hash": None}}
     changes["partition"] = {"kind": "iid"}
+    changes["vectors"] = _own_columns(config.vectors, columns)
     if skip is not None:
         changes["data"]["skip"] = skip
     config = validate(ClusterConfig, merge(spec.config, changes))

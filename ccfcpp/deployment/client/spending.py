@@ -8,14 +8,15 @@ image level the client samples its images itself.
 """
 
 import json
-import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import add_line, lines_of, write_whole
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.engine.exchange import AnyExchange, Images
+from ccfcpp.engine.synchronised.descent import TRIP
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
 
@@ -32,13 +33,19 @@ class Part:
         run: Token of the run.
         noise: Standard deviation of the sum's noise, by what one client or image can change it.
         sampled: With which probability an image is in it; 1 on the client level.
-        follows: Whether it is over the same sample as the part before.
+        follows: Whether it is over the same sample as the part before of the same ``steps``.
+        steps: What draws the samples, such as the steps of one network.
     """
 
     run: str
     noise: float
     sampled: float
     follows: bool
+    steps: str = ""
+
+    def extends(self, before: "Part | None") -> bool:
+        """Whether it is over the same sample as the part that was sent directly before."""
+        return before is not None and replace(before, follows=True) == self
 
     @staticmethod
     def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "Part":
@@ -57,7 +64,8 @@ class Part:
         images = exchange.images
         if privacy.level == "client" or not isinstance(images, Images):
             return Part(run, privacy.noise, 1.0, follows=False)
-        return Part(run, privacy.noise, images.share, exchange.follows)
+        steps = exchange.name.partition(TRIP)[0]
+        return Part(run, privacy.noise, images.share, exchange.follows, steps)
 
 
 class Spending:
@@ -92,10 +100,10 @@ class Spending:
                     f"allows {most:g}"
                 )
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(vars(part)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if lines_of(self._path)[1]:  # It was cut short.
+            whole = [json.dumps(vars(each)) for each in self._parts]
+            write_whole(self._path, "\n".join([*whole, ""]).encode())
+        add_line(self._path, json.dumps(vars(part)), durable=True)
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
@@ -103,23 +111,34 @@ class Spending:
         return epsilon([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
+        lines, rest = lines_of(self._path)
+        parts: list[Part] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                parts.append(Part(**json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise UsageError(
+                    f"line {number} of {self._path} is damaged, so that what was spent is not "
+                    "known: put back a copy of the file; another --state would forget the budget"
+                ) from error
         try:
-            lines = self._path.read_text().splitlines() if self._path.exists() else []
-            return [Part(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"{self._path} is damaged, so that what was spent is not known: give another "
-                "--state only if its loss may be forgotten"
-            ) from error
+            return [*parts, Part(**json.loads(rest))] if rest else parts
+        except (ValueError, TypeError):
+            # Nothing was sent for a line that was cut short. All the same it counts in full, with
+            # the least noise so far.
+            least = min((part.noise for part in parts), default=_MOST_NOISE)
+            return [*parts, Part(parts[-1].run if parts else "", least, 1.0, follows=False)]
 
 
 def epsilon(parts: list[Part], delta: float) -> float:
     """Return ε of parts of sums, in the order in which they were sent."""
     found: dict[float, list[Release]] = {}
-    for part in parts:
+    for before, part in zip([None, *parts], parts, strict=False):
         releases = found.setdefault(part.noise, [])
-        if part.follows and releases and releases[-1].sampled == part.sampled:
-            releases[-1] = Release(part.sampled, releases[-1].sums + 1)
+        if part.extends(before):
+            releases[-1] = Release(releases[-1].sampled, releases[-1].sums + 1)
         else:
-            releases.append(Release(part.sampled, 1))
+            # What goes on with another sample than the last one is over images that are known to be
+            # drawn, or not: that they might not have been hides nothing any more.
+            releases.append(Release(1.0 if part.follows else part.sampled, 1))
     return epsilon_of_all({noise: Counter(each) for noise, each in found.items()}, delta)

@@ -176,10 +176,9 @@ class Worker:
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
             _check_shape(run)
-        self.rules.check_samples(len(run.images))
-        tells = "counts" in self.rules.allowed
-        # A classifier cannot be trained without the names of the classes.
-        named = tells or spec.command == "classify"
+        self.rules.check_data(spec, len(run.images), len(data), len(data.classes))
+        if not isinstance(data, ImageData):  # of which the greeting could not know
+            self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
         return Facts(
             samples=len(run.images),
             sizes=data.sizes if isinstance(data, ImageData) else None,
@@ -187,8 +186,8 @@ class Worker:
             columns=() if isinstance(data, ImageData) else data.columns,
             encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
-            classes=run.data.classes if named else (),
-            counts=tells and run.data.labels is not None,
+            classes=data.classes if self.rules.names(spec) else (),
+            counts="counts" in self.rules.allowed and run.data.labels is not None,
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
@@ -285,7 +284,8 @@ class Worker:
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
-            self.rules.check_samples(len(run.images))
+            held = len(run.data), len(run.data.classes)
+            self.rules.check_data(request.spec, len(run.images), *held)
             guard = self._guard(request)
             draws = None if self.rules.reproducible else self.draws
             active = self._active = _ActiveRun(request, run, self.rules, guard, draws)

@@ -31,7 +31,7 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError as error:
     raise UsageError(
-        "keys need the package cryptography, which is not installed: pip install 'ccfcpp[flower]'"
+        "keys need the package cryptography, which is not installed: pip install '.[flower]'"
     ) from error
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

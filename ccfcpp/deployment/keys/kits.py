@@ -1,5 +1,6 @@
 """Kits: one file for a site, with all that it needs to take part in a federation."""
 
+import hashlib
 import io
 import zipfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from ccfcpp.deployment.keys.roster import public_file
 
 _RULES = """\
 # What this client may send, whatever the server asks for. Take the # away where a line should hold.
-# allow: [counts]        # also how many photos of each class are in which cluster, for scores
+# allow: [counts]        # also names of classes, and how many photos of each are in which cluster
 # smallest_count: 10     # no centre and no sum over fewer photos; 5 if not given
 # only_secure_sums: true # refuse a run in which the server sees what this client sends
 # only_private: 4        # refuse a run without differential privacy, or with a larger epsilon
@@ -38,7 +39,7 @@ What is in this folder
 What to install
   Python 3.11 or later, and then, in this folder:
     python3 -m venv env
-    env/bin/pip install 'ccfcpp[flower]'
+{install}
 
 What to run
   Look at your photos first. This sends nothing:
@@ -51,20 +52,41 @@ What to run
     env/bin/ccfcpp audit {name}.state      what the server asked for, and what was sent
 
 What leaves this machine
-  Numbers for training: gradients and sums over many photos, or a model. Before that, how many
-  photos there are, how large they are, and how many files cannot be read. Each answer is written
-  into {name}.state/audit.jsonl before it is sent.
+  Numbers for training: gradients and sums over several photos, or a model. Before that, how many
+  photos there are, how large they are, and how many files cannot be read; of a table the names of
+  its columns, which the other sites get too. Each answer is written into {name}.state/audit.jsonl
+  before it is sent.
 
 What does not leave
-  Photos, names of files, and the cluster of a photo. {name}.rules has what may be sent beyond
-  the above, and refuses the rest, whatever the server asks for.
+  Photos, names of files and folders, and the cluster of a photo, unless {name}.rules allows it,
+  which refuses the rest, whatever the server asks for. But numbers tell something of the photos
+  that they were computed from: whoever runs the server could try to compute some photos back.
+  With only_secure_sums it sees sums over several sites alone; with only_private there is noise
+  in them, which is the one protection that holds however much is asked for.
 
 The private key is as good as a signature. Who has it and the passphrase can pretend to be this
 site. If it is lost, tell whoever gave you this kit, who takes it off the roster.
 """
 
 
-def make_kit(folder: Path, name: str, server: str, out: Path, passphrase: str) -> Path:
+_ASK = """\
+    env/bin/pip install 'FILE[flower]'
+  FILE is the package, ccfcpp-….whl, from whoever gave you this kit; no index has it."""
+_INSTALL = """\
+    env/bin/pip install -r requirements.txt
+  The number (SHA-256) of {wheel} is
+  {digest}"""
+
+
+def make_kit(
+    folder: Path,
+    name: str,
+    server: str,
+    out: Path,
+    passphrase: str,
+    wheel: Path | None = None,
+    constraints: Path | None = None,
+) -> Path:
     """Make a client's key, put it on the roster, and write a zip for its site.
 
     The private key is in the zip alone, sealed.
@@ -75,6 +97,8 @@ def make_kit(folder: Path, name: str, server: str, out: Path, passphrase: str) -
         server: Host and port of the server, as ``HOST:PORT``.
         out: The zip, which must not be there.
         passphrase: Of the key. It must go to the site another way than the zip.
+        wheel: The package, which goes into the zip.
+        constraints: A line ``name==version --hash=sha256:…`` for all that the package needs.
 
     Returns:
         The client's file on the roster.
@@ -93,16 +117,41 @@ def make_kit(folder: Path, name: str, server: str, out: Path, passphrase: str) -
             f"{', '.join(hosts)}, or make one with ccfcpp keys server {host}"
         )
     public = folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
+    package, install = _package(wheel, constraints)
     key = new_key()
     files = {
         f"{name}.key": client_pem(key, passphrase),
         "ca.crt": authority.read_bytes(),
         f"{name}.rules": _RULES.encode(),
-        "README.txt": _README.format(name=name, server=server).encode(),
+        "README.txt": _README.format(name=name, server=server, install=install).encode(),
+        **package,
     }
     content = {public: (public_file(name, key.public_key()), PUBLIC)}
     write_new(folder, {**content, out: (_zipped(name, files), PRIVATE)})
     return public
+
+
+def _package(wheel: Path | None, constraints: Path | None) -> tuple[dict[str, bytes], str]:
+    """Return the files by which a site installs the package, and what it has to do."""
+    if wheel is None:
+        if constraints is not None:
+            raise UsageError("--constraints is for a kit with the package: give --wheel, too")
+        return {}, _ASK
+    if not (wheel.name.startswith("ccfcpp-") and zipfile.is_zipfile(wheel)):
+        raise UsageError(f"{wheel} is no wheel of ccfcpp: make one with pip wheel --no-deps .")
+    content = wheel.read_bytes()
+    digest, own = hashlib.sha256(content).hexdigest(), f"./{wheel.name}[flower]"
+    lines = constraints.read_text().splitlines() if constraints is not None else []
+    for line in lines:
+        if "==" not in line or "--hash=sha256:" not in line:
+            raise UsageError(
+                f"{constraints}: {line[:60]!r} locks nothing: give lines name==version "
+                "--hash=sha256:…, as python -m scripts.constraints writes them"
+            )
+    # One hash makes pip ask for all of them.
+    lines = [f"{own} --hash=sha256:{digest}" if lines else own, *lines]
+    files = {wheel.name: content, "requirements.txt": "\n".join(lines).encode()}
+    return files, _INSTALL.format(digest=digest, wheel=wheel.name)
 
 
 def _zipped(folder: str, files: dict[str, bytes]) -> bytes:

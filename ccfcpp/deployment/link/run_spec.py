@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section, Tree
@@ -14,6 +14,14 @@ from ccfcpp.privacy.config import PrivacyConfig
 Size = Annotated[int, Field(ge=0, le=10**9)]
 Text = Annotated[str, Field(max_length=200)]
 ClassNames = Annotated[tuple[Text, ...], Field(max_length=10**5)]
+
+
+OWN_IMAGES = "the clients' own images"
+"""In place of a path on the server."""
+_OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
+"""Settings that mean nothing to a client."""
+_PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
+"""Paths on the server, in sections that a client needs."""
 
 
 class RunSpec(Section):
@@ -47,6 +55,19 @@ class RunSpec(Section):
     clients: Size = 0
     roster: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
+    @field_validator("config")
+    @classmethod
+    def _names_no_place(cls, config: Tree) -> Tree:
+        """Leave out what means nothing to a client, such as paths, which it must not look at."""
+        told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+        for section, place in _PLACES:
+            if isinstance(found := told.get(section), dict):
+                told[section] = {key: value for key, value in found.items() if key != place}
+                if place == "newcomers" and found.get(place):
+                    # Clients have to know that there are some, and not from where.
+                    told[section][place] = [OWN_IMAGES]
+        return told
+
     @property
     def method(self) -> str:
         """Name of the clustering system or of the method of classification."""
@@ -79,12 +100,19 @@ class RunSpec(Section):
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of data that leave a client, which its owner must allow."""
-        if self.command == "classify":
-            return ("models",)
-        if self.method not in METHODS:
-            raise UsageError(f"there is no system {self.method!r} here: install what brings it")
-        system = METHODS[self.method]
-        return (*system.kinds, *system.more_kinds(self.config))
+        found: tuple[Kind, ...] = ("models", "classes")
+        if self.command == "cluster":
+            if self.method not in METHODS:
+                raise UsageError(f"there is no system {self.method!r} here: install what brings it")
+            system = METHODS[self.method]
+            found = (*system.kinds, *system.more_kinds(self.config))
+        networks = [
+            net for name in ("scan", "model") if isinstance(net := self.config.get(name), dict)
+        ]
+        flat = any("widths" in net and not (net["widths"] or net.get("stem")) for net in networks)
+        # The gradient of a first layer over all numbers of a sample is made of averages of samples.
+        more = (flat or self.unit == "vector") and not {"pixels", "images"} & set(found)
+        return (*found, "pixels") if more else found
 
 
 class Facts(Section):

@@ -39,14 +39,6 @@ _LOOK = 0.5
 """Seconds between checks for clients."""
 _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 """Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
-_OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
-"""Settings that mean nothing to a client, such as paths on the server."""
-
-_PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
-"""Such paths in sections that a client needs."""
-
-OWN_IMAGES = "the clients' own images"
-"""In place of such a path."""
 
 
 @dataclass(frozen=True)
@@ -254,17 +246,10 @@ def wait_for_clients(
 
 def first_spec(command: str, config: Tree) -> RunSpec:
     """Return the description of a run before anything is known of the clients' images."""
-    sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
-    for section, place in _PLACES:
-        if section in sent:
-            sent[section] = {key: value for key, value in sent[section].items() if key != place}
-    if config.get("data", {}).get("newcomers"):
-        # Clients have to know that there are some, and not from where.
-        sent["data"]["newcomers"] = [OWN_IMAGES]
-    if encoder := sent.get("data", {}).get("encoder"):
+    if encoder := config.get("data", {}).get("encoder"):
         # Clients load their own, by whatever path it has there.
-        sent["data"] = {**sent["data"], "encoder": EncoderName.parse(encoder).called}
-    return RunSpec.model_validate({"command": command, "config": sent})
+        config = merge(config, {"data": {"encoder": EncoderName.parse(encoder).called}})
+    return RunSpec.model_validate({"command": command, "config": config})
 
 
 def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:

@@ -10,7 +10,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.link.algorithms import clustering_problem
 from ccfcpp.deployment.link.messages import new_token
-from ccfcpp.deployment.server.enrolment import OWN_IMAGES, Enrolment
+from ccfcpp.deployment.link.run_spec import OWN_IMAGES
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.folder import RunFolder
 

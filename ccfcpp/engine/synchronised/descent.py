@@ -34,6 +34,8 @@ from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.models.state import ModelState
 
+TRIP = ", trip "
+"""Between the name of steps and the number of a trip, in the names of exchanges."""
 _MOST = 4.0
 """Times its usual share that a client shows where others are away."""
 
@@ -119,7 +121,7 @@ class Descent:
         """The exchange of each trip of an exact step."""
         return [
             Exchange(
-                f"{self.name}, trip {number + 1}",
+                f"{self.name}{TRIP}{number + 1}",
                 Known,
                 Contribution,
                 PARTS,

@@ -14,7 +14,6 @@ import importlib.util
 import json
 import logging
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import add_line, lines_of, write_whole
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -54,8 +54,7 @@ def check_installed() -> None:
     """Raise ``UsageError`` where the library is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
-            "privacy.level needs dp-accounting, which is not installed: pip install "
-            "'ccfcpp[privacy]'"
+            "privacy.level needs dp-accounting, which is not installed: pip install '.[privacy]'"
         )
 
 
@@ -212,10 +211,13 @@ class Ledger:
         self.path = path
 
     def read(self) -> Counter[Release]:
-        """All releases so far; a ``UsageError`` where the file is damaged."""
+        """All releases so far; a ``UsageError`` where the file is damaged.
+
+        Nothing was published for a line that a crash has cut short: it counts as the one before.
+        """
         found: Counter[Release] = Counter()
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        for line in lines:
+        lines, rest = lines_of(self.path)
+        for line in [*lines, *(lines[-1:] if rest else ())]:
             try:
                 found.update(
                     Release(float(q), int(sums)) for q, sums in json.loads(line)["releases"]
@@ -230,7 +232,7 @@ class Ledger:
     def add(self, number: int, releases: list[Release]) -> None:
         """Write a round down; it outlasts a crash."""
         entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        lines, rest = lines_of(self.path)
+        if rest:
+            write_whole(self.path, "".join(f"{line}\n" for line in lines + lines[-1:]).encode())
+        add_line(self.path, json.dumps(entry), durable=True)

@@ -24,6 +24,7 @@ from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
@@ -259,9 +260,23 @@ def test_sizes_that_cannot_be_are_refused() -> None:
     state = CCFCState({}, centroids=torch.zeros(3, 2))
     work, counts = CollectSizes(3), torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
     assert refusal(work, state, ClusterSizes(counts), samples=3) is None
-    assert "claims 3 samples" in (refusal(work, state, ClusterSizes(counts), samples=4) or "")
+    # Fewer may come, since a client keeps small clusters to itself.
+    assert refusal(work, state, ClusterSizes(counts), samples=4) is None
+    assert "counts 3 samples" in (refusal(work, state, ClusterSizes(counts), samples=2) or "")
     assert "fewer than no" in (refusal(work, state, ClusterSizes(-counts), samples=3) or "")
     assert "expected" in (refusal(work, state, ClusterSizes(counts[:2]), samples=3) or "")
+
+
+@pytest.mark.parametrize("least", [0, 5])
+def test_sizes_of_small_clusters_are_not_told(least: int) -> None:
+    config = small_config(*STEPS, "training.pretrain_rounds=0")
+    clients = skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    state = replace(algorithm.initial_state(Randomness(0)), centroids=torch.randn(4, 12))
+    (work, *_) = algorithm.synchronised.client_works(Crew(99, 1, least=least))
+    told = work.local_sum(Task("", "", 0, 0), state.public, clients[:1], Randomness(0)).counts
+    sizes = clients[0].memory["pseudo-labels"].bincount(minlength=4)
+    assert told.tolist() == torch.where(sizes >= least, sizes, 0).tolist()
 
 
 # --- pre-training by neighbours -----------------------------------------------------------------

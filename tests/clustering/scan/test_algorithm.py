@@ -207,6 +207,8 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     told = work.local_sum(task, message, [client], Randomness(0)).neighbours.sum(dim=(1, 2)).round()
     assert torch.equal(told, torch.where(sizes < least, 0, sizes))
     assert 0 < int((told > 0).sum()) < FOLDS
+    few = replace(work, least=len(client) + 1)
+    assert not few.local_sum(task, message, [client], Randomness(0)).holders.any()
 
 
 @pytest.mark.usefixtures("double_precision")

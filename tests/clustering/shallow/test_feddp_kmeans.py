@@ -219,6 +219,20 @@ def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: An
         assert bool(found.moments.any()) == (held > 0)
 
 
+@given(st.integers(0, 12), st.integers(0, 100))
+@settings(max_examples=10, deadline=None)
+def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: int) -> None:
+    """A server could otherwise ask by its points where a single image lies."""
+    (client,) = clients_of_sizes(12)
+    rows = FRAME.coordinates(RULE.points(client.images))
+    points = rows[torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:5]]
+    nearest = torch.cdist(rows, points).argmin(dim=1).tolist()
+    expected = [nearest.count(place) for place in range(5)]
+    work = CountNearest(WEIGHTS, RULE, Crew(12, 1, least=least))
+    found = sent(work, Compared(FRAME, points), client)
+    assert found.counts.tolist() == [count if count >= least else 0 for count in expected]
+
+
 def test_updates_that_cannot_be_are_refused() -> None:
     algorithm = made(tiny(NAME))
     state = algorithm.initial_state(Randomness(0))

@@ -15,10 +15,13 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.prepared import made
-from ccfcpp.core.config import Tree
+from ccfcpp.clustering.vectors.preparation import Preparation, fittings
+from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.payload import pack, unpack
 from tests.support.federation import CPU, federated, over_a_wire
 from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, plan, there
@@ -228,3 +231,16 @@ HEEDED = {
     "k-fed": {"vectors"},
     "fed-scan": {"vectors", "scan"},
 }
+
+
+def test_a_column_of_few_values_is_not_told() -> None:
+    """The sum of a column in which one row alone has a value is this value."""
+    values = torch.arange(24.0).view(6, 4)
+    values[1:, 0] = torch.nan
+    values[4:, 2] = torch.nan
+    client = Client(0, "a", values)
+    filling = fittings(VectorsConfig(missing="mean"), 4)[0]
+    work = filling.work(Crew(6, 1, least=5))
+    told = work.local_sum(Task("", "", 0, 0), Preparation(), [client], Randomness(0))
+    assert told.counts.tolist() == [0, 6, 0, 6]
+    assert told.sums.tolist() == [0, float(values[:, 1].sum()), 0, float(values[:, 3].sum())]

@@ -1,0 +1,74 @@
+"""Lock what an installation takes, with hashes: ``python -m scripts.constraints --help``.
+
+The lines hold for machines like this one: of its platform and its version of Python. With what they
+lock, ``pip install --require-hashes`` takes no other file, whatever an index serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+
+def report(words: list[str]) -> Any:
+    """Return what pip would install, by its own report; nothing is installed.
+
+    Raises:
+        typer.BadParameter: pip refuses.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
+    asked = [*command, "--quiet", "--report", "-", *words]
+    done = subprocess.run(asked, stdout=subprocess.PIPE, check=False)  # noqa: S603 - the user's words
+    if done.returncode:
+        raise typer.BadParameter(f"pip refuses {' '.join(words)}: see above")
+    return json.loads(done.stdout)
+
+
+def locked(found: Any) -> list[str]:
+    """Return a line for each package of a report, without what was asked for as a file itself."""
+    return sorted(
+        f"{each['metadata']['name']}=={each['metadata']['version']} --hash=sha256:{_hash(each)}"
+        for each in found["install"]
+        if not each["is_direct"]
+    )
+
+
+def _hash(package: Any) -> str:
+    """Return the SHA-256 of a package's file, which pip leaves out of its report for some files."""
+    info = package["download_info"]
+    told = info.get("archive_info", {}).get("hashes", {}).get("sha256")
+    if told:
+        return str(told)
+    place = urlsplit(info["url"])
+    if place.scheme != "file":
+        raise typer.BadParameter(f"{package['metadata']['name']} comes from no file with a hash")
+    return hashlib.sha256(Path(unquote(place.path)).read_bytes()).hexdigest()
+
+
+def main(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHEEL[EXTRAS] [OPTION]...",
+            help="What is installed, and options of pip, such as --find-links, after --.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file, for ccfcpp keys kit --constraints.")] = Path(
+        "constraints.txt"
+    ),
+) -> None:
+    """Write name==version --hash=sha256:… for all that an installation needs beside the wheel."""
+    lines = locked(report(words))
+    out.write_text("".join(f"{line}\n" for line in lines))
+    typer.echo(f"{out}: {len(lines)} packages")
+
+
+if __name__ == "__main__":
+    typer.run(main)
