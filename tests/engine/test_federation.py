@@ -5,15 +5,18 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, by_size
-from ccfcpp.engine.exchange import Figures, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import ClientSide, Figures, RefusedUpdateError, Task
 from tests.support.election import (
     HOPELESS,
     VOTE,
@@ -119,15 +122,84 @@ def test_every_reason_of_a_round_is_kept() -> None:
     assert [len(r["refused"][1]) for r in reports if isinstance(r["refused"], dict)] == [1, 2]
 
 
-def test_where_nobody_can_be_used_the_state_stays() -> None:
-    nan = torch.full((2,), float("nan"))
-    (state,), (report,) = run(Election(1, {0: nan}), voters(0))
+NAN = torch.full((2,), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("election", "availability"),
+    [(Election(1, {0: NAN}), Availability()), (Election(1), Availability(dropout_rate=1.0))],
+)
+def test_in_a_round_without_an_update_the_state_stays(
+    election: Election, availability: Availability
+) -> None:
+    federation = federated("election", election, voters(0), 0, availability)
+    state, report = federation.run_round(Mean(torch.zeros(2)), 0)
     assert torch.equal(state.value, torch.zeros(2))
-    assert report["figures"] == {}
-    (state,), (report,) = run(Election(1), voters(0, 1), Availability(dropout_rate=1.0))
-    assert torch.equal(state.value, torch.zeros(2))
-    assert report["clients"] == []
-    assert report["bytes_down"] == 0
+    assert report.figures == {}
+
+
+@pytest.mark.parametrize("numbers", [(0,), (0, 1, 2)])
+def test_a_run_ends_where_every_update_is_refused(numbers: tuple[int, ...]) -> None:
+    election = Election(9, dict.fromkeys(numbers, NAN))
+    rounds = federated("election", election, voters(*numbers)).run(Mean(torch.zeros(2)))
+    _, report = next(rounds)  # The log has the round's reasons.
+    assert report.refused.keys() == set(numbers)
+    how_many = "1 client" if len(numbers) == 1 else f"{len(numbers)} clients"
+    wanted = f"refused in round 1, of {how_many}; client 0: vote: value holds NaN or Inf"
+    with pytest.raises(FederationError, match=wanted):
+        next(rounds)
+
+
+@pytest.mark.parametrize("availability", [Availability(dropout_rate=0.6), Availability()])
+def test_one_client_that_spoils_its_updates_ends_no_run(availability: Availability) -> None:
+    """Also in rounds in which it is alone."""
+    states, reports = run(Election(30, {0: NAN}), voters(0, 1, 2), availability)
+    assert len(reports) == 30
+    assert states[-1].value[0] != 0
+    assert any(r["clients"] == [0] for r in reports) == bool(availability.dropout_rate)
+
+
+@pytest.mark.parametrize(
+    ("hopeless", "availability", "wanted"),
+    [
+        ((0, 1, 2), Availability(sample_fraction=0.4), "refused in round 4, of 1 client"),
+        ((), Availability(dropout_rate=1.0), "no client has sent an update in any round"),
+    ],
+)
+def test_a_run_of_which_no_update_is_taken_has_no_result(
+    hopeless: tuple[int, ...], availability: Availability, wanted: str
+) -> None:
+    with pytest.raises(FederationError, match=wanted):
+        run(Election(4, dict.fromkeys(hopeless, NAN)), voters(0, 1, 2), availability)
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_where_clients_go_on_a_single_refusal_may_be_a_restart(refusals: int) -> None:
+    class Restarting(Voting):
+        exchange = replace(VOTE, name="second vote", follows=True)
+        left = refusals
+
+        def _vote(self, *rest: Any) -> Vote | RefusedUpdateError:
+            self.left -= 1
+            return (
+                RefusedUpdateError("it has not begun") if self.left >= 0 else super()._vote(*rest)
+            )
+
+    class TwoVotes(Election):
+        again = Restarting()
+
+        def exchanges(self, number: int, state: Mean) -> Sequence[Counting]:
+            return [self.counting, Counting(self.again.exchange)]
+
+        def client_side(self, crew: Crew) -> ClientSide:
+            return ClientSide.of(self.voting, self.again)
+
+    rounds = federated("election", TwoVotes(3), voters(0)).run(Mean(torch.zeros(2)))
+    if refusals == 1:
+        assert len(list(rounds)) == 3
+    else:
+        with pytest.raises(FederationError, match="round 2, of 1 client; client 0: second vote"):
+            list(rounds)
 
 
 def test_a_client_that_drops_out_is_missing_from_its_round_only() -> None:
