@@ -124,8 +124,8 @@ class Federation(Generic[State, Carrier]):
         """Run the rounds from ``first_round`` on; after each, give the new state and a report.
 
         Raises:
-            FederationError: Every client's update of an exchange was refused, or no update was
-                taken in the whole run. The report of the last round is given before that.
+            FederationError: Every client's update of an exchange was refused in two rounds, or in
+                the whole run, or none came. The report of the last round is given before that.
         """
         number = first_round
         while not self.is_over(state, number):
@@ -211,25 +211,24 @@ class Federation(Generic[State, Carrier]):
         refused: Sequence[int],
         report: RoundReport,
     ) -> None:
-        """Note whether an update was taken; it is a fault where every client's was refused.
+        """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
 
-        While somebody is absent, one client that spoils its updates must not end the run. Where
-        clients go on with what they have begun, a restart of theirs may refuse one exchange.
+        While somebody is absent, one client that spoils its updates must not end the run. A single
+        round may be refused since clients began anew in the middle of it.
         """
         if taken:
             self.taken.add(exchange.name)
             self._in_vain.pop(exchange.name, None)
         elif refused:
-            times = 1 + self._in_vain.get(exchange.name, (0, ""))[0]
             first = self.members[refused[0]].name
             why = (
                 f"all updates were refused in round {report.round + 1}, of "
                 f"{counted(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
             )
-            self._in_vain[exchange.name] = times, why
+            since, _ = self._in_vain.setdefault(exchange.name, (report.round, why))
             # Who was refused earlier in the round is not asked to go on.
             everyone = len(refused) == asked and self.members.keys() <= report.refused.keys()
-            if everyone and times > exchange.follows:
+            if everyone and since < report.round:
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
