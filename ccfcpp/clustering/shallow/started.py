@@ -27,8 +27,12 @@ class StartedBySums(PixelClustering[Known]):
         return self.start() if state.centroids is None else self.steps()
 
     def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
-        """Steps in each round; before them the start, where there are no centroids."""
+        """Steps in each round; before them the start, where there are no centroids.
+
+        What a start needs where there are few points is no part of it.
+        """
         start = [self.start()] if state.centroids is None else []
+        start = [[work for work in works if not getattr(work, "again", False)] for works in start]
         return [*start, *([self.steps()] * (self.rounds - len(start)))]
 
     def start(self) -> Sequence[AnyServerWork]:
