@@ -17,7 +17,7 @@ from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
-from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
+from ccfcpp.clustering.setup import AnyData, check_near, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
@@ -107,6 +107,7 @@ class ClusteringExperiment(Experiment[Any]):
             config.privacy.level != "none",
         )
         self.algorithm = made(self.problem)
+        check_near(config, self.data)
         self.check()
 
     def as_of(self, number: int) -> "ClusteringExperiment | None":

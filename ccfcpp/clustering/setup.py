@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
@@ -23,6 +25,9 @@ from ccfcpp.data.registry import DATASETS
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.runs.environment import choose_device
+
+_FAR = 1000
+"""Standard deviations of vectors from 0 to their mean."""
 
 # Drawn by a seed of its own, so that runs with different seeds see the same images.
 _PART = Randomness(0)
@@ -88,6 +93,27 @@ def has_vectors(config: ClusterConfig) -> bool:
     """Whether a run is on vectors, as far as its names and paths tell."""
     named = config.dataset in DATASETS and config.data.encoder is None
     return not named and config.data_kind == "vectors"
+
+
+def check_near(config: ClusterConfig, data: AnyData) -> None:
+    """Refuse vectors so far from 0 that a network, in float32, could not tell them apart.
+
+    Raises:
+        UsageError: They are, and the system trains a network of them as they are.
+    """
+    vectors, system = config.vectors, METHODS[config.method]
+    as_they_are = vectors.scale != "standard" and vectors.components is None
+    if data.unit != "vector" or not as_they_are or "scan" not in system.sections:
+        return
+    values = F.normalize(data.values, dim=1) if vectors.scale == "unit" else data.values
+    mean = values.nanmean(dim=0)
+    spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
+    if spread > 0 and mean.norm() > _FAR * spread:
+        raise UsageError(
+            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
+            f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
+            "network could not tell them apart; take --scale standard, or --method fed-em"
+        )
 
 
 def encoded(
