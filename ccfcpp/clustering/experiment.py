@@ -14,6 +14,7 @@ from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.holding import holding
 from ccfcpp.clustering.judging import Judged, Judging
+from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
@@ -29,7 +30,7 @@ from ccfcpp.core.metrics import (
 )
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import Columns, Rows
-from ccfcpp.data.images import ImageData, random_part, rows
+from ccfcpp.data.images import ImageData, random_part, rows, to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
@@ -39,6 +40,10 @@ from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 
 _MOST_COMPARED = 10_000
 """Images on which local models are compared with the global one."""
+
+
+_MOST_PIXELS = 1_000_000
+"""Of images whose pixels k-means clusters beside a run, in a second."""
 
 
 class ClusteringExperiment(Experiment[Any]):
@@ -181,6 +186,7 @@ class ClusteringExperiment(Experiment[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
             **sizes(owners, clusters, len(self.parts), found.get("clusters", self.clusters)),
+            "nmi_of_pixels": self._by_pixels(found.get("clusters", self.clusters)),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
@@ -194,6 +200,15 @@ class ClusteringExperiment(Experiment[Any]):
             arrays["spectra"] = spectra
             summary |= describe_spectra(spectra)
         return summary, arrays
+
+    def _by_pixels(self, clusters: int) -> float | None:
+        """NMI of k-means on the pixels of all images in one place, where these are few."""
+        images, labels = self.data.values, self.data.labels
+        if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
+            return None
+        points = to_float(images).flatten(1)
+        found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
+        return clustering_scores(labels.cpu().numpy(), found.cpu().numpy())["nmi"]
 
     def saved(self, state: Any, told: Judged | None) -> Mapping[str, Tensor]:
         """The server's state, and where the run's images lie."""
@@ -300,7 +315,9 @@ class ClusteringExperiment(Experiment[Any]):
             "skipped": self.data.skipped,
             "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
+            "classes": len(self.data.classes),
             "clusters": self.clusters,
+            **({"clusters_sought": config.clusters} if config.fewest_clusters else {}),
             "partition": config.partition.kind,
             **({"p": None, "classes_per_client": None, "alpha": None} | config.partition.degree),
             "seed": config.seed,
@@ -314,7 +331,7 @@ class ClusteringExperiment(Experiment[Any]):
 
 
 def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Number of images in each cluster, and of each client's: a row for each client.
+    """Numbers of clusters with images, of images in each, and of each client's: a row for each.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).
@@ -325,6 +342,7 @@ def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, A
     held = owners >= 0
     pairs = (owners * k + clusters)[held].bincount(minlength=clients * k)
     return {
+        "clusters_found": int((clusters.bincount() > 0).sum()),
         "cluster_sizes": clusters.bincount(minlength=k).tolist(),
         "client_cluster_sizes": pairs.view(clients, k).tolist(),
     }

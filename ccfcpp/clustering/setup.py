@@ -101,9 +101,9 @@ def check_near(config: ClusterConfig, data: AnyData) -> None:
     Raises:
         UsageError: They are, and the system trains a network of them as they are.
     """
-    vectors, system = config.vectors, METHODS[config.method]
-    as_they_are = vectors.scale != "standard" and vectors.components is None
-    if data.unit != "vector" or not as_they_are or "scan" not in system.sections:
+    vectors, trains = config.vectors, "scan" in METHODS[config.method].sections
+    centred = vectors.scale == "standard" or vectors.components is not None
+    if data.unit != "vector" or centred or not trains:
         return
     values = F.normalize(data.values, dim=1) if vectors.scale == "unit" else data.values
     mean = values.nanmean(dim=0)
@@ -183,12 +183,17 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
     """k: as configured, or the number of classes; where it is to be found, the largest.
 
     Raises:
-        UsageError: There are more clusters than images, or neither labels nor a configured number.
-            In the last case it names all that is missing.
+        UsageError: There are more clusters than images, or one class alone or no labels, and no
+            configured number. In the last case it names all that is missing.
     """
     clusters = config.most_clusters(len(data), len(data.classes), data.unit)
     if clusters == 0:
         raise UsageError(_missing(config, data))
+    if clusters == 1 and config.clusters is None:
+        raise UsageError(
+            f"clusters is not given and {data.name} has one class alone, {data.classes[0]!r}, so "
+            f"that all {data.unit}s would be one cluster: give --clusters"
+        )
     return clusters
 
 

@@ -15,7 +15,6 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
-    AnyExchange,
     AnyServerWork,
     RefusedUpdateError,
     State,
@@ -194,7 +193,7 @@ class Federation(Generic[State, Carrier]):
                     updates = itertools.chain([first], updates)
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
-                self._count(work.exchange, len(members), taken, refused, report)
+                self._count(request, taken, refused, report)
             if not work.exchange.once:
                 done += 1
                 tell_exchanges(done, paced)
@@ -204,12 +203,7 @@ class Federation(Generic[State, Carrier]):
         return state, report
 
     def _count(
-        self,
-        exchange: AnyExchange,
-        asked: int,
-        taken: Collection[int],
-        refused: Sequence[int],
-        report: RoundReport,
+        self, request: Request, taken: Collection[int], refused: list[int], report: RoundReport
     ) -> None:
         """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
 
@@ -217,18 +211,18 @@ class Federation(Generic[State, Carrier]):
         round may be refused since clients began anew in the middle of it.
         """
         if taken:
-            self.taken.add(exchange.name)
-            self._in_vain.pop(exchange.name, None)
+            self.taken.add(request.exchange.name)
+            self._in_vain.pop(request.exchange.name, None)
         elif refused:
             first = self.members[refused[0]].name
             why = (
                 f"all updates were refused in round {report.round + 1}, of "
                 f"{counted(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
             )
-            since, _ = self._in_vain.setdefault(exchange.name, (report.round, why))
+            since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
+            everyone = len(refused) == len(request.members)
             # Who was refused earlier in the round is not asked to go on.
-            everyone = len(refused) == asked and self.members.keys() <= report.refused.keys()
-            if everyone and since < report.round:
+            if everyone and since < report.round and self.members.keys() <= report.refused.keys():
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -343,3 +343,12 @@ def test_a_network_does_not_take_vectors_far_from_zero(scale: str) -> None:
     with pytest.raises(UsageError, match=r"times as far from 0 as they differ.*--scale standard"):
         estimator.fit(points + 1.7e9)
     assert FederatedClustering(1, method="fed-scan", settings=settings).fit(points * 0 + 9)
+
+
+@pytest.mark.parametrize("clusters", [6, "auto"])
+@pytest.mark.parametrize("method", ["fed-em", "fed-km"])
+def test_fewer_clusters_than_were_asked_for_are_a_warning(method: str, clusters: Any) -> None:
+    points = np.repeat(np.arange(3.0)[:, None] if clusters == 6 else np.ones((3, 1)), 40, axis=0)
+    wanted = rf"clusters \({3 if clusters == 6 else 1}\) found smaller than n_clusters \({clusters}"
+    with pytest.warns(ConvergenceWarning, match=wanted):
+        FederatedClustering(clusters, method=method).fit(points)

@@ -98,9 +98,12 @@ def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
 
     There faiss's distances, in float32, would be rounding alone.
     """
-    exact = points if points.dtype == torch.float64 else points.float()
-    spread, mean = torch.var_mean(exact, dim=0, correction=0)
+    spread, mean = torch.var_mean(_exact(points), dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())
+
+
+def _exact(points: Tensor) -> Tensor:
+    return points if points.dtype == torch.float64 else points.float()
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -109,8 +112,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
 
 def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
     """Make each point its own cluster."""
-    exact = points if points.dtype == torch.float64 else points.float()
-    return Clustering(exact, _weights_of(points, weights), 0.0)
+    return Clustering(_exact(points), _weights_of(points, weights), 0.0)
 
 
 def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
@@ -74,12 +75,7 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
 
     with section("k-means: server"):
         found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
-    costs = (
-        torch.cdist(before, found, compute_mode="donot_use_mm_for_euclid_dist")
-        .square()
-        .cpu()
-        .numpy()
-    )
+    costs = squared_distances(before, found).cpu().numpy()
     places, chosen = linear_sum_assignment(costs)
     moved = before.clone()
     moved[torch.as_tensor(places)] = found[torch.as_tensor(chosen)]
