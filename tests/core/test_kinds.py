@@ -14,7 +14,12 @@ from ccfcpp.runs.given import Given
 def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
     look = kinds.files_of
-    monkeypatch.setattr(kinds, "files_of", lambda path: (looks.append(path), look(path))[1])
+
+    def noting(path: Path) -> list[Path]:
+        looks.append(path)
+        return look(path)
+
+    monkeypatch.setattr(kinds, "files_of", noting)
     (tmp_path / "photos").mkdir()
     settings = {"dataset": str(tmp_path / "photos"), "clusters": 3, "vectors.components": 2}
     with pytest.raises(UsageError, match="it needs a dataset of vectors"):

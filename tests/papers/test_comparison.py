@@ -327,7 +327,8 @@ def test_a_sweep_has_a_row_for_each_value_and_one_best() -> None:
 
 
 def test_an_axis_that_changes_nothing_and_too_few_clusters_are_said() -> None:
-    axes = {"partition.p": [0.0], "means.rounds": [20, 40], "means.tolerance": [0.1, 0.2]}
+    axes: dict[str, list[float]] = {"partition.p": [0.0], "means.rounds": [20, 40]}
+    axes |= {"means.tolerance": [0.1, 0.2]}
     plan = planned_comparison({}, ["k-fed", "fed-km"], axes, seeds=1)
     few = {"clusters": 5, "clusters_found": 3}
     results = [
