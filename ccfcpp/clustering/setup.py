@@ -26,9 +26,6 @@ from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.runs.environment import choose_device
 
-_FAR = 1000
-"""Standard deviations of vectors from 0 to their mean."""
-
 # Drawn by a seed of its own, so that runs with different seeds see the same images.
 _PART = Randomness(0)
 
@@ -96,7 +93,7 @@ def has_vectors(config: ClusterConfig) -> bool:
 
 
 def check_near(config: ClusterConfig, data: AnyData) -> None:
-    """Refuse vectors so far from 0 that a network, in float32, could not tell them apart.
+    """Refuse vectors that lie 1,000 times as far from 0 as they differ where a network is trained.
 
     Raises:
         UsageError: They are, and the system trains a network of them as they are.
@@ -108,7 +105,7 @@ def check_near(config: ClusterConfig, data: AnyData) -> None:
     values = F.normalize(data.values, dim=1) if vectors.scale == "unit" else data.values
     mean = values.nanmean(dim=0)
     spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
-    if spread > 0 and mean.norm() > _FAR * spread:
+    if spread > 0 and mean.norm() > 1000 * spread:
         raise UsageError(
             f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
             f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "

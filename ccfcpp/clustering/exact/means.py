@@ -174,10 +174,6 @@ class ExactMeans(StartedBySums[CentroidState]):
         parts = self.rule.blocks(holder.images, len(centroids))
         return torch.cat([assigned(part, centroids) for part in parts])
 
-    def represent(self, state: CentroidState, holder: Client) -> Tensor | None:
-        """The points, of shape (samples, d); None before there are centroids."""
-        return None if state.centroids is None else self.rule.points(holder.images)
-
 
 class ExactFuzzyMeans(ExactMeans):
     """Fuzzy c-means, which also tells how much a sample belongs to each cluster."""

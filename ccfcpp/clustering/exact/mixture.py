@@ -284,10 +284,6 @@ class GaussianMixtures(StartedBySums[Mixture]):
         parts = self.rule.blocks(holder.images, means.numel())
         return torch.cat([responsibilities(part, known)[0] for part in parts])
 
-    def represent(self, state: Mixture, holder: Client) -> Tensor | None:
-        """The points, of shape (samples, d); None before there are means."""
-        return None if state.centroids is None else self.rule.points(holder.images)
-
     def delivery(self, state: Mixture) -> Mixture:
         """The mixture."""
         return state.public

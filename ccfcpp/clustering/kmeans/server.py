@@ -98,12 +98,8 @@ def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
 
     There faiss's distances, in float32, would be rounding alone.
     """
-    spread, mean = torch.var_mean(_exact(points), dim=0, correction=0)
+    spread, mean = torch.var_mean(points, dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())
-
-
-def _exact(points: Tensor) -> Tensor:
-    return points if points.dtype == torch.float64 else points.float()
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -112,7 +108,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
 
 def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
     """Make each point its own cluster."""
-    return Clustering(_exact(points), _weights_of(points, weights), 0.0)
+    return Clustering(points, _weights_of(points, weights), 0.0)
 
 
 def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
