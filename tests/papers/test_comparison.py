@@ -473,7 +473,9 @@ def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> No
     )  # fmt: skip
     assert result.code == 1
     complaint = result.stderr.splitlines()[-1]
-    assert "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: no client has delivered" in complaint
+    assert (
+        "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: all updates were refused" in complaint
+    )
     assert (out / "method=km" / "seed-0" / "summary.json").exists()
 
 
