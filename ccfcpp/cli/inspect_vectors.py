@@ -34,7 +34,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     Raises:
         UsageError: They cannot be read.
     """
-    from ccfcpp.clustering.vectors.preparation import check_near
+    from ccfcpp.clustering.vectors.checks import check_range
     from ccfcpp.data.tables import read_vectors
 
     read = partial(
@@ -45,7 +45,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     )
     try:
         data = read(missing=config.missing)
-        check_near(config, data.vectors)
+        check_range(config, data.vectors)
         return data, ""
     except UsageError as error:
         return read(missing="mean"), str(error)

@@ -149,3 +149,4 @@ class Shown(Generic[M, E]):
             )
             for title, table in self.tables(summary).items():
                 terminal.print_rows(title, table)
+            typer.echo(f"as a page: {terminal.report_command(folder.path)}")

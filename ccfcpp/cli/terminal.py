@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ccfcpp.clustering.judged import scores_over, shortfall
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed, watch_embedding
@@ -182,7 +183,10 @@ def run_to_end(
     if attendance is not None:
         attendance.progress = progress
     with progress, followed(progress.pace):
-        return experiment.run(folder, progress, should_stop)
+        summary = experiment.run(folder, progress, should_stop)
+    if line := shortfall(summary):
+        console.print(line)
+    return summary
 
 
 def resume_command(command: str, path: Path, encoder: object = None) -> str:
@@ -255,7 +259,7 @@ def score_rows(summary: "Summary") -> dict[str, str]:
     """The scores that a summary has."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
-        title: "" if summary[key] is None else f"{summary[key]:.4f}"
+        title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_over(summary)}"
         for title, key in scores.items()
         if key in summary
     }

@@ -1,6 +1,7 @@
 """Federated clustering with scikit-learn's interface, for images or vectors in memory."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -162,6 +164,14 @@ class FederatedClustering(
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
+        found, fewest = len(np.unique(self.labels_)), self._problem.fewest
+        if found < (max(fewest, self.n_clusters_) if fewest else self._problem.clusters):
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def predict(self, X: Samples) -> NDArray[np.int64]:  # noqa: N803

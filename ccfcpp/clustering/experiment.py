@@ -14,12 +14,13 @@ from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.holding import holding
 from ccfcpp.clustering.judging import Judged, Judging
+from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
-from ccfcpp.clustering.vectors.preparation import check_near, check_summed
+from ccfcpp.clustering.vectors.checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
     calibration,
@@ -30,7 +31,7 @@ from ccfcpp.core.metrics import (
 )
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import Columns, Rows
-from ccfcpp.data.images import ImageData, random_part, rows
+from ccfcpp.data.images import ImageData, random_part, rows, to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
@@ -40,6 +41,10 @@ from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 
 _MOST_COMPARED = 10_000
 """Images on which local models are compared with the global one."""
+
+
+_MOST_PIXELS = 1_000_000
+"""Of images whose pixels k-means clusters beside a run, in a second."""
 
 
 class ClusteringExperiment(Experiment[Any]):
@@ -109,12 +114,7 @@ class ClusteringExperiment(Experiment[Any]):
         )
         self.algorithm = made(self.problem)
         if self.problem.has_vectors:
-            check_near(config.vectors, self.data.values)
-            privacy, scaled = config.privacy, config.vectors.scale == "standard"
-            if scaled and privacy.secure_sums and privacy.level == "none":
-                step = privacy.rounding
-                most = step * 2.0 ** (privacy.bits - 1)
-                check_summed(self.data.values, len(self.clients) * step, most)
+            check_vectors(config, self.data.values, len(self.clients))
         self.check()
 
     def as_of(self, number: int) -> "ClusteringExperiment | None":
@@ -188,6 +188,7 @@ class ClusteringExperiment(Experiment[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
             **sizes(owners, clusters, len(self.parts), found.get("clusters", self.clusters)),
+            "nmi_of_pixels": self._by_pixels(found.get("clusters", self.clusters)),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
@@ -201,6 +202,15 @@ class ClusteringExperiment(Experiment[Any]):
             arrays["spectra"] = spectra
             summary |= describe_spectra(spectra)
         return summary, arrays
+
+    def _by_pixels(self, clusters: int) -> float | None:
+        """NMI of k-means on the pixels of all images in one place, where these are few."""
+        images, labels = self.data.values, self.data.labels
+        if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
+            return None
+        points = to_float(images).flatten(1)
+        found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
+        return clustering_scores(labels.cpu().numpy(), found.cpu().numpy())["nmi"]
 
     def saved(self, state: Any, told: Judged | None) -> Mapping[str, Tensor]:
         """The server's state, and where the run's images lie."""
@@ -307,7 +317,9 @@ class ClusteringExperiment(Experiment[Any]):
             "skipped": self.data.skipped,
             "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
+            "classes": len(self.data.classes),
             "clusters": self.clusters,
+            **({"clusters_sought": config.clusters} if config.fewest_clusters else {}),
             "partition": config.partition.kind,
             **({"p": None, "classes_per_client": None, "alpha": None} | config.partition.degree),
             "seed": config.seed,
@@ -321,7 +333,7 @@ class ClusteringExperiment(Experiment[Any]):
 
 
 def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Number of images in each cluster, and of each client's: a row for each client.
+    """Numbers of clusters with images, of images in each, and of each client's: a row for each.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).
@@ -332,6 +344,7 @@ def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, A
     held = owners >= 0
     pairs = (owners * k + clusters)[held].bincount(minlength=clients * k)
     return {
+        "clusters_found": int((clusters.bincount() > 0).sum()),
         "cluster_sizes": clusters.bincount(minlength=k).tolist(),
         "client_cluster_sizes": pairs.view(clients, k).tolist(),
     }

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ccfcpp.core.units import counted
+
 MEASURES = {
     "silhouette": ("simplified silhouette", "from \N{MINUS SIGN}1 to 1, which is best"),
     "davies_bouldin": ("Davies-Bouldin", "0 is best"),
@@ -18,7 +20,9 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """What is known without labels, by title; empty for another run, or of an earlier version."""
     if "clusters" not in summary:
         return {}
-    rows = {}
+    rows = {"clusters": number} if (number := _fewer(summary)) else {}
+    if (anchor := summary.get("nmi_of_pixels")) is not None:
+        rows["k-means on the pixels"] = f"NMI {anchor:.4f}, with all images in one place"
     if sizes := summary.get("cluster_sizes"):
         rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
@@ -28,6 +32,30 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
             value = summary[key]
             rows[title] = _NONE if value is None else f"{value:.4f} ({span})"
     return rows
+
+
+def _fewer(summary: Mapping[str, Any]) -> str:
+    """How many clusters there are where these are fewer than was asked for; else empty."""
+    asked, found = summary.get("clusters", 0), summary.get("clusters_found")
+    if found == 1 and summary.get("clusters_sought"):
+        return f"1, where {summary['clusters_sought']} was asked for"
+    return f"{found} of {asked}" if found is not None and found < asked else ""
+
+
+def shortfall(summary: Mapping[str, Any]) -> str:
+    """A line where there are fewer clusters than was asked for; else empty."""
+    unit, number = summary.get("unit", "image"), _fewer(summary)
+    why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
+    return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
+
+
+def scores_over(summary: Mapping[str, Any]) -> str:
+    """Over what scores are that say little: one class, or fewer clusters than classes."""
+    classes, found = summary.get("classes"), summary.get("clusters_found")
+    if not classes or found is None or 1 < classes <= found:
+        return ""
+    of = "1 class" if classes == 1 else f"{classes} classes"
+    return f" ({counted(found, 'cluster')}, {of})"
 
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -175,10 +175,11 @@ class Judging(Epilogue):
 
     def describe(self, known: Judged | None) -> dict[str, object]:
         """The measures, which are None where fewer than two clusters have images, and sizes."""
-        found: dict[str, object] = dict.fromkeys(MEASURES)
+        found: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return found
         found["cluster_sizes"] = known.members.counts[: known.number].round().int().tolist()
+        found["clusters_found"] = sum(size > 0 for size in found["cluster_sizes"])
         if known.clusters is None:
             return found
         means, counts, distances, silhouettes = known.clusters

@@ -158,12 +158,17 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
     """k: as configured, or the number of classes; where it is to be found, the largest.
 
     Raises:
-        UsageError: There are more clusters than images, or neither labels nor a configured number.
-            In the last case it names all that is missing.
+        UsageError: There are more clusters than images, or one class alone or no labels, and no
+            configured number. In the last case it names all that is missing.
     """
     clusters = config.most_clusters(len(data), len(data.classes), data.unit)
     if clusters == 0:
         raise UsageError(_missing(config, data))
+    if clusters == 1 and config.clusters is None:
+        raise UsageError(
+            f"clusters is not given and {data.name} has one class alone, {data.classes[0]!r}, so "
+            f"that all {data.unit}s would be one cluster: give --clusters"
+        )
     return clusters
 
 

@@ -87,9 +87,10 @@ class Typical:
             float64 of shape (samples, k), whose rows sum to 1.
         """
         whitener = self.whitener.to(points.device).double()
-        means = self.means.to(points.device) @ whitener.T
-        apart = torch.cdist(points.double() @ whitener.T, means)
-        apart = apart.masked_fill(self.counts.to(points.device) == 0, torch.inf)
+        means, counts = self.means.to(points.device), self.counts.to(points.device)
+        middle = counts @ means / counts.sum()  # Far from the origin digits would be lost.
+        apart = torch.cdist((points - middle) @ whitener.T, (means - middle) @ whitener.T)
+        apart = apart.masked_fill(counts == 0, torch.inf)
         return torch.softmax(-apart.square() * points.shape[1] ** 0.5 / 2, dim=1)
 
 

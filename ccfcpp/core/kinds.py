@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import zipfile
@@ -58,13 +59,19 @@ def kind_of(source: str) -> DataKind | None:
         return "vectors"
     try:
         if path.is_dir():
-            tables = len(files_of(path))
-            return "vectors" if tables and not _has_many_images(path, tables) else "images"
+            return _kind_of_folder(path, path.stat().st_mtime_ns)
         if path.is_file():
             return _kind_of_npz(path) if suffix == ".npz" else "images"
     except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
         return None  # Whoever reads it says what is wrong with it.
     return "images" if _NAME.fullmatch(source) else None
+
+
+@functools.lru_cache(maxsize=8)
+def _kind_of_folder(path: Path, changed: int) -> DataKind:
+    """Return what a folder holds; it is looked at once while settings are checked."""
+    tables = len(files_of(path))
+    return "vectors" if tables and not _has_many_images(path, tables) else "images"
 
 
 def kind_through(source: str, encoder: object) -> DataKind | None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.pace import tell_exchanges, tell_round
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import counted
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member, by_size
@@ -85,6 +87,8 @@ class Federation(Generic[State, Carrier]):
 
     Attributes:
         silent: Clients that did not answer in the last round.
+        taken: Names of the exchanges of which an update was accepted, in any round.
+        fault: Why the run must not go on or end; None where it may.
     """
 
     def __init__(
@@ -111,14 +115,31 @@ class Federation(Generic[State, Carrier]):
         self._looking = 0.0
         self._heard: set[int] = set()
         self.silent: Collection[int] = ()
+        self.taken: set[str] = set()
+        self.fault: str | None = None
+        self._in_vain: dict[str, tuple[int, str]] = {}
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
-        """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
+        """Run the rounds from ``first_round`` on; after each, give the new state and a report.
+
+        Raises:
+            FederationError: Every client's update of an exchange was refused in two rounds, or in
+                the whole run, or none came. The report of the last round is given before that.
+        """
         number = first_round
         while not self.is_over(state, number):
             state, report = self.run_round(state, number)
-            yield state, report
             number += 1
+            if (nothing := self._without_result()) and self.is_over(state, number):
+                self.fault = self.fault or nothing
+            yield state, report
+            if self.fault:
+                raise FederationError(self.fault)
+
+    def _without_result(self) -> str | None:
+        """Why the run would have no result if it were over; None where it would have one."""
+        vain = (why for name, (_, why) in self._in_vain.items() if name not in self.taken)
+        return next(vain, None if self.taken else "no client has sent an update in any round")
 
     def is_over(self, state: State, number: int) -> bool:
         """Whether there is no round ``number``: all are run, it has converged, or none may be."""
@@ -164,14 +185,15 @@ class Federation(Generic[State, Carrier]):
             task = Task(
                 self.system, work.exchange.name, number, index, last, self._samples(members)
             )
-            taken = set()
+            taken, refused = set(), list[int]()
             if members and work.is_due(state):
                 request = Request(work, task, work.broadcast(state), members)
-                updates = self._accepted(request, report, taken)
+                updates = self._accepted(request, report, taken, refused)
                 if (first := next(updates, None)) is not None:
                     updates = itertools.chain([first], updates)
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
+                self._count(request, taken, refused, report)
             if not work.exchange.once:
                 done += 1
                 tell_exchanges(done, paced)
@@ -180,13 +202,38 @@ class Federation(Generic[State, Carrier]):
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 
+    def _count(
+        self, request: Request, taken: Collection[int], refused: list[int], report: RoundReport
+    ) -> None:
+        """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
+
+        While somebody is absent, one client that spoils its updates must not end the run. A single
+        round may be refused since clients began anew in the middle of it.
+        """
+        if taken:
+            self.taken.add(request.exchange.name)
+            self._in_vain.pop(request.exchange.name, None)
+        elif refused:
+            first = self.members[refused[0]].name
+            why = (
+                f"all updates were refused in round {report.round + 1}, of "
+                f"{counted(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
+            )
+            since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
+            everyone = len(refused) == len(request.members)
+            # Who was refused earlier in the round is not asked to go on.
+            if everyone and since < report.round and self.members.keys() <= report.refused.keys():
+                self.fault = self.fault or why
+
     def _samples(self, members: Sequence[Member]) -> int:
         """Samples of those that will answer, as far as one can tell; 0 where nobody may know."""
         if self.guard is not None:  # What a client shows must not tell who else was drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)
 
-    def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
+    def _accepted(
+        self, request: Request, report: RoundReport, taken: set[int], refused: list[int]
+    ) -> Iterator[object]:
         """The updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
@@ -204,6 +251,7 @@ class Federation(Generic[State, Carrier]):
             except RefusedUpdateError as refusal:
                 # What led to such an update, such as moments that are NaN, is not remembered.
                 _note(report.refused, work, replace(reply, update=refusal))
+                refused.extend(reply.clients)
                 continue
             reply.accept()
             taken.update(reply.clients)

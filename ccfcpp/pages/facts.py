@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.clustering.judged import judged_rows
+from ccfcpp.clustering.judged import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
@@ -40,7 +40,8 @@ _TITLES = {
     "cohort": "clients trained side by side",
     "pretrain_rounds": "pre-training rounds",
 }
-_RESULTS = ("nmi", "kappa", "accuracy", "ari", "effective_rank", "local_effective_rank", "gap")
+_BY_LABELS = ("nmi", "kappa", "accuracy", "ari")
+_RESULTS = (*_BY_LABELS, "effective_rank", "local_effective_rank", "gap")
 _NOT_OF_THE_SETTING = {"method", "device", "rounds"}
 _NONE = "\N{EN DASH}"
 _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss")
@@ -89,7 +90,12 @@ def results(run: Run) -> dict[str, str]:
         down: bytes_in_words(sum(row["bytes_down"] for row in run.log)),
         "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
     }
-    scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
+    over = scores_over(found)
+    scores = {
+        title(key): f"{found[key]:.4g}{over * (key in _BY_LABELS)}"
+        for key in _RESULTS
+        if found.get(key) is not None
+    }
     return scores | judged_rows(found) | _scores_by_presence(found) | costs
 
 

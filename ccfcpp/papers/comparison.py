@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.clustering.judged import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
+from ccfcpp.core.units import counted
 from ccfcpp.papers.reproduction.published import published_score
 from ccfcpp.papers.reproduction.scores import in_words, plain
 from ccfcpp.runs import significance
@@ -172,6 +173,7 @@ class Comparison:
         if self._known(*JUDGED):
             labelled = self.scores if self._known(*SCORES) else {}
             self.scores = {**labelled, **JUDGED}
+        self._fewer = sum(bool(shortfall(summary)) for _, summary in results)
         self._cells = {self._key(row): row for row in self.rows}
         self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
         self._comparable = self._gathered()
@@ -299,8 +301,21 @@ class Comparison:
         return {
             score: f"{title}; {over_seeds(runs)}"
             + (f"; {significance.caption(reference)}" if score in tested else "")
+            + self._remarks()
             for score, title in self.titles().items()
         }
+
+    def _remarks(self) -> str:
+        """Return what a reader must know of all scores: axes without effect, too few clusters."""
+        runs = counted(self._fewer, "run")
+        found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
+        for name in self.rates:
+            others = [key for key in ("method", *DEGREES, *self.rates) if key != name]
+            rest = {tuple(row.get(key) for key in others) for row in self.rows}
+            same = {tuple(row.get(key) for key in (*others, *self.scores)) for row in self.rows}
+            if len(rest) == len(same) < len(self.rows) and self._known(*self.scores):
+                found += f"; {in_words(name)} changes nothing"
+        return found
 
     def written(
         self, bold: str, escape: Callable[[str], str] = str

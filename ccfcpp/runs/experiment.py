@@ -195,7 +195,7 @@ class Experiment(ABC, Generic[State]):
 
         Raises:
             StoppedError: ``should_stop`` returned true.
-            FederationError: The rounds left no usable result.
+            FederationError: The rounds left no usable result, or every update was refused.
         """
         folder.add_environment(describe_environment(self.device))
         if self.skipped:
@@ -246,13 +246,17 @@ class Experiment(ABC, Generic[State]):
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation = self.federation(transport, local)
         federation.silent = folder.absent_in_last_round()
+        federation.taken = set(history.taken)
         with folder.log(self.track) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):
                     scores = self.scores(report.round, state, memories)
                 history.add(report)
+                history.taken = sorted(federation.taken)
                 log_round(report.line() | {"scores": scores})
                 observe(report, scores)
+                if federation.fault:  # The last checkpoint stays; the loop says why it ends.
+                    continue
                 stopping = self._should_stop()
                 over = federation.is_over(state, report.round + 1)
                 other = None if stopping or over else self.as_of(report.round + 1)

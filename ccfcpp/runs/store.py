@@ -35,6 +35,7 @@ class History:
         rounds_by_client: Number of rounds of each client, by the client's number.
         refused: Number of refused updates.
         local_spectra: Singular values of the last round's local models, by the client's number.
+        taken: Names of the exchanges of which an update was accepted.
         held: What tells whether a client still has the same samples, by the client's number.
     """
 
@@ -46,6 +47,7 @@ class History:
     rounds_by_client: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     local_spectra: dict[str, list[float]] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
 
     def hold(self, clients: Iterable[Client]) -> None:

@@ -140,3 +140,22 @@ def test_flags_of_vectors_do_nothing_for_images() -> None:
     finished = ccfcpp("cluster", "--scale", "unit")
     assert finished.code == 2
     assert "--scale unit has no effect: it needs a dataset of vectors" in finished.stderr
+
+
+def test_clusters_that_are_missing_and_scores_over_too_little_are_said(tmp_path: Path) -> None:
+    """Three different rows are three clusters, whatever is asked for."""
+    table, run = tmp_path / "rows.csv", tmp_path / "run"
+    rows = "\n".join(f"{n % 3},{n % 3},{n % 5}" for n in range(60))
+    table.write_text(f"a,b,kind\n{rows}\n")
+    asked = ("--dataset", table, "--label-column", "kind", "--partition", "iid", "--clients", 2)
+    shown = succeeded("cluster", *asked, "--out", run)
+    assert "fewer clusters have vectors than was asked for (3 of 5)" in shown.stderr
+    assert "3 of 5" in shown.stdout
+    assert "(3 clusters, 5 classes)" in shown.stdout
+    assert f"ccfcpp report {run}" in shown.stdout
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["clusters"], summary["clusters_found"], summary["classes"]) == (5, 3, 5)
+    succeeded("report", run)
+    page = (run / "report.html").read_text()
+    assert "3 of 5" in page
+    assert "(3 clusters, 5 classes)" in page

@@ -9,7 +9,8 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -334,3 +335,42 @@ def test_a_model_of_images_takes_no_vectors_and_the_other_way_round() -> None:
 def test_a_system_of_images_refuses_vectors() -> None:
     with pytest.raises(UsageError, match="vectors, and the data are vectors: take one of km"):
         of_vectors("ccfc++").fit(VECTORS)
+
+
+FAR_METHODS = ("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "fed-km", "fed-fcm", "fed-em")
+
+
+@pytest.mark.parametrize("offset", [1.7e9, -1e12])
+@pytest.mark.parametrize("method", FAR_METHODS)
+def test_vectors_far_from_zero_are_told_apart(method: str, offset: float, tmp_path: Path) -> None:
+    """Such as seconds since 1970, which float32 rounds to minutes."""
+    source, classes = np.random.default_rng(0), np.arange(60) % 3
+    points = source.normal(0, 8, (3, 4))[classes] + source.normal(0, 1, (60, 4)) + offset
+    estimator = FederatedClustering(3, method=method, settings={"vectors": {"scale": "none"}})
+    estimator.fit(points, clients=np.arange(60) // 20)
+    assert adjusted_rand_score(classes, estimator.labels_) == 1
+    estimator.save(tmp_path / "model")
+    again = FederatedClustering.load(tmp_path / "model")
+    assert np.array_equal(again.predict(points), estimator.labels_)
+    assert estimator.transform(points).min(axis=1).max() < 10
+    assert estimator.outlier_factor(points).max() < 5
+
+
+@pytest.mark.parametrize("scale", ["none", "unit"])
+def test_a_network_does_not_take_vectors_far_from_zero(scale: str) -> None:
+    points = np.random.default_rng(0).normal(0, 1, (60, 4))
+    settings = {"vectors": {"scale": scale}, "scan": {"steps": 2, "steps_per_round": 2}}
+    estimator = FederatedClustering(3, method="fed-scan", settings=settings)
+    assert estimator.fit(points).n_clusters_ == 3
+    with pytest.raises(UsageError, match=r"times as far from 0 as they differ.*--scale standard"):
+        estimator.fit(points + 1.7e9)
+    assert FederatedClustering(1, method="fed-scan", settings=settings).fit(points * 0 + 9)
+
+
+@pytest.mark.parametrize("clusters", [6, "auto"])
+@pytest.mark.parametrize("method", ["fed-em", "fed-km"])
+def test_fewer_clusters_than_were_asked_for_are_a_warning(method: str, clusters: Any) -> None:
+    points = np.repeat(np.arange(3.0)[:, None] if clusters == 6 else np.ones((3, 1)), 40, axis=0)
+    wanted = rf"clusters \({3 if clusters == 6 else 1}\) found smaller than n_clusters \({clusters}"
+    with pytest.warns(ConvergenceWarning, match=wanted):
+        FederatedClustering(clusters, method=method).fit(points)

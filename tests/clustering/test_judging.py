@@ -100,6 +100,7 @@ def test_pooled_sums_give_the_measures_of_all_points(drawn: list[tuple[int, ...]
     stability = found.pop("stability")
     assert stability is None or 0 <= stability <= 1
     assert found.pop("cluster_sizes") == clusters.bincount(minlength=6).tolist()
+    assert found.pop("clusters_found") == there
     if there == 1:
         assert (found, stability) == ({"silhouette": None, "davies_bouldin": None}, None)
         return
@@ -261,6 +262,7 @@ def test_differential_privacy_leaves_the_measures_out() -> None:
 def test_sizes_count_all_images_and_those_of_clients() -> None:
     owners, clusters = torch.tensor([0, 0, 2, -1]), torch.tensor([1, 1, 0, 2])
     assert sizes(owners, clusters, 3, 4) == {
+        "clusters_found": 3,
         "cluster_sizes": [1, 2, 1, 0],
         "client_cluster_sizes": [[0, 2, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]],
     }

@@ -264,3 +264,10 @@ def test_partitions_that_the_images_do_not_allow(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         partition(tiny("km", {"partition": choice}), data, Randomness(0))
+
+
+def test_one_class_alone_is_no_number_of_clusters() -> None:
+    alike = replace(some_digits(), labels=torch.zeros(40, dtype=torch.int64), classes=("x",))
+    with pytest.raises(UsageError, match=r"mine has one class alone, 'x'.*give --clusters"):
+        number_of_clusters(tiny("fed-km", {"clusters": None}), alike)
+    assert number_of_clusters(tiny("fed-km", {"clusters": 1}), alike) == 1

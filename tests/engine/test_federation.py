@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import counted
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, by_size
 from ccfcpp.engine.exchange import Figures, RefusedUpdateError, Task
@@ -119,15 +122,74 @@ def test_every_reason_of_a_round_is_kept() -> None:
     assert [len(r["refused"][1]) for r in reports if isinstance(r["refused"], dict)] == [1, 2]
 
 
-def test_where_nobody_can_be_used_the_state_stays() -> None:
-    nan = torch.full((2,), float("nan"))
-    (state,), (report,) = run(Election(1, {0: nan}), voters(0))
+NAN = torch.full((2,), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("election", "availability"),
+    [(Election(1, {0: NAN}), Availability()), (Election(1), Availability(dropout_rate=1.0))],
+)
+def test_in_a_round_without_an_update_the_state_stays(
+    election: Election, availability: Availability
+) -> None:
+    federation = federated("election", election, voters(0), 0, availability)
+    state, report = federation.run_round(Mean(torch.zeros(2)), 0)
     assert torch.equal(state.value, torch.zeros(2))
-    assert report["figures"] == {}
-    (state,), (report,) = run(Election(1), voters(0, 1), Availability(dropout_rate=1.0))
-    assert torch.equal(state.value, torch.zeros(2))
-    assert report["clients"] == []
-    assert report["bytes_down"] == 0
+    assert report.figures == {}
+
+
+@pytest.mark.parametrize("numbers", [(0,), (0, 1, 2)])
+@pytest.mark.parametrize("planned", [1, 9])
+def test_a_run_ends_where_every_update_is_refused(planned: int, numbers: tuple[int, ...]) -> None:
+    election = Election(planned, dict.fromkeys(numbers, NAN))
+    rounds = federated("election", election, voters(*numbers)).run(Mean(torch.zeros(2)))
+    seen = min(planned, 2)
+    for _ in range(seen):  # The log has the rounds' reasons.
+        assert next(rounds)[1].refused.keys() == set(numbers)
+    wanted = f"of {counted(len(numbers), 'client')}; client 0: vote: value holds NaN or Inf"
+    with pytest.raises(FederationError, match=f"refused in round 1, {wanted}"):
+        next(rounds)
+
+
+@pytest.mark.parametrize("availability", [Availability(dropout_rate=0.6), Availability()])
+def test_one_client_that_spoils_its_updates_ends_no_run(availability: Availability) -> None:
+    """Also in rounds in which it is alone."""
+    states, reports = run(Election(30, {0: NAN}), voters(0, 1, 2), availability)
+    assert len(reports) == 30
+    assert states[-1].value[0] != 0
+    assert any(r["clients"] == [0] for r in reports) == bool(availability.dropout_rate)
+
+
+@pytest.mark.parametrize(
+    ("hopeless", "availability", "wanted"),
+    [
+        ((0, 1, 2), Availability(sample_fraction=0.4), "refused in round 1, of 1 client"),
+        ((), Availability(dropout_rate=1.0), "no client has sent an update in any round"),
+    ],
+)
+def test_a_run_of_which_no_update_is_taken_has_no_result(
+    hopeless: tuple[int, ...], availability: Availability, wanted: str
+) -> None:
+    with pytest.raises(FederationError, match=wanted):
+        run(Election(4, dict.fromkeys(hopeless, NAN)), voters(0, 1, 2), availability)
+
+
+@pytest.mark.parametrize(("refused", "ends"), [((2,), False), ((2, 4), False), ((2, 3), True)])
+def test_clients_may_begin_anew_in_the_middle_of_a_round(
+    refused: tuple[int, ...], ends: bool
+) -> None:
+    class Restarting(Voting):
+        def local_updates(
+            self, task: Task, message: Mean, clients: Sequence[Client], randomness: Randomness
+        ) -> list[Vote | RefusedUpdateError]:
+            if task.round in refused:
+                return [RefusedUpdateError("it has not begun this round") for _ in clients]
+            return super().local_updates(task, message, clients, randomness)
+
+    election = Election(6)
+    election.voting = Restarting()
+    with pytest.raises(FederationError, match="in round 3") if ends else nullcontext():
+        assert len(run(election, voters(0, 1))[0]) == 6
 
 
 def test_a_client_that_drops_out_is_missing_from_its_round_only() -> None:

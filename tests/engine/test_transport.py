@@ -198,10 +198,15 @@ def test_nothing_that_comes_up_is_not_counted_and_what_cannot_be_used_is() -> No
     assert [report.bytes_up for report in run({2: not_finite}, 1)[1]] == [4 * 8]
 
 
-def test_every_client_may_fail_and_the_state_stays() -> None:
-    states, reports, whole = run(dict.fromkeys(range(4), lost), 1)
-    assert torch.equal(states[0].value, torch.zeros(2))
-    assert list(reports[0].refused) == [0, 1, 2, 3]
+def test_every_client_may_fail_in_a_round_and_the_state_stays() -> None:
+    election, clients = Election(1), voters(0, 1)
+    whole = in_process(election, clients)
+    faulty = Faulty(whole, dict.fromkeys(range(2), lost))
+    members = [client.member for client in clients]
+    federation = Federation("election", election, members, Availability(), Randomness(0), faulty)
+    state, report = federation.run_round(election.initial_state(Randomness(0)), 0)
+    assert torch.equal(state.value, torch.zeros(2))
+    assert list(report.refused) == [0, 1]
     assert whole.save() == {}
 
 

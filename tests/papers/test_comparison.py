@@ -326,6 +326,22 @@ def test_a_sweep_has_a_row_for_each_value_and_one_best() -> None:
     assert [row.get("loss.eta") for row in found.rows] == [None, 0.0, 0.5]
 
 
+def test_an_axis_that_changes_nothing_and_too_few_clusters_are_said() -> None:
+    axes: dict[str, list[float]] = {"partition.p": [0.0], "means.rounds": [20, 40]}
+    axes |= {"means.tolerance": [0.1, 0.2]}
+    plan = planned_comparison({}, ["k-fed", "fed-km"], axes, seeds=1)
+    few = {"clusters": 5, "clusters_found": 3}
+    results = [
+        (run.axes, summary(run.axes.get("means.tolerance", 0)) | (few if n == 0 else {}))
+        for n, run in enumerate(plan)
+    ]
+    said = Comparison(plan, results).captions()["nmi"]
+    assert "; fewer clusters than was asked for in 1 run;" in said
+    assert said.endswith("; rounds changes nothing")
+    results[-1] = results[-1][0], summary(0.9)
+    assert "changes nothing" not in Comparison(plan, results).captions()["nmi"]
+
+
 def test_compare_from_python_is_what_the_command_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +473,9 @@ def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> No
     )  # fmt: skip
     assert result.code == 1
     complaint = result.stderr.splitlines()[-1]
-    assert "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: no client has delivered" in complaint
+    assert (
+        "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: all updates were refused" in complaint
+    )
     assert (out / "method=km" / "seed-0" / "summary.json").exists()
 
 

@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import AvailabilityConfig
 from ccfcpp.core.config_layers import validate
-from ccfcpp.core.errors import StoppedError
+from ccfcpp.core.errors import FederationError, StoppedError
 from ccfcpp.data import ImageData
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
@@ -21,7 +23,7 @@ from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.store import History
-from tests.support.election import HOPELESS, Election, Mean, voters
+from tests.support.election import HOPELESS, Election, Mean, Voting, voters
 
 
 class Poll(Experiment[Mean]):
@@ -103,6 +105,24 @@ def test_the_log_has_a_line_a_round_with_its_scores(tmp_path: Path) -> None:
         folder, lambda report, scores: seen.append({**report.line(), "scores": scores})
     )
     assert rows(folder) == json.loads(json.dumps([{**row, "seconds": 0} for row in seen]))
+
+
+def test_a_run_whose_updates_are_all_refused_ends_and_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log says why; a checkpoint of the rounds before is there."""
+    config = CONFIG.model_copy(update={"availability": AvailabilityConfig()})
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(StoppedError):
+        Poll(config).run(folder, should_stop=lambda: len(rows(folder)) == 2)
+    monkeypatch.setattr(Voting, "_vote", lambda *_: RefusedUpdateError("its disk is full"))
+    for _ in range(2):
+        with pytest.raises(FederationError, match="of 4 clients; client 0: vote: its disk is full"):
+            Poll(config).run(folder)
+        assert rows(folder)[3]["refused"]["0"] == ["vote: its disk is full"]
+        assert not folder.summary.exists()
+    monkeypatch.undo()
+    assert Poll(config).run(folder)["rounds"] == 6
 
 
 def test_a_run_that_is_stopped_after_each_round_ends_the_same(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> No
     with pytest.raises(FederationError, match=r"^2 of 3 runs failed: ") as raised:
         run(study)
     assert "run=0/seed-0: kfed.local_clusters = 11 is more than" in str(raised.value)
-    assert "run=1/seed-0: no client has delivered" in str(raised.value)
+    assert "run=1/seed-0: all updates were refused in round 1" in str(raised.value)
     assert [axes for axes, _ in study.results()] == [{"run": 2}]
 
 

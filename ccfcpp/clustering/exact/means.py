@@ -158,7 +158,7 @@ class ExactMeans(StartedBySums[CentroidState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
-        points = self.rule.exact_points
+        points = self.rule.points
         trials = [SumTrials(crew, points)] if self.starts > 1 else []
         return ClientSide.of(
             SumCells(crew, points), *trials, SumWeighted(crew, points, self.weights)
@@ -171,12 +171,8 @@ class ExactMeans(StartedBySums[CentroidState]):
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
         """The nearest centroid of each sample, int64 of shape (samples,)."""
         centroids = required_centroids(state.centroids)
-        parts = self.rule.exact_blocks(holder.images, len(centroids))
+        parts = self.rule.blocks(holder.images, len(centroids))
         return torch.cat([assigned(part, centroids) for part in parts])
-
-    def represent(self, state: CentroidState, holder: Client) -> Tensor | None:
-        """The points, of shape (samples, d); None before there are centroids."""
-        return None if state.centroids is None else self.rule.exact_points(holder.images)
 
 
 class ExactFuzzyMeans(ExactMeans):
@@ -188,7 +184,7 @@ class ExactFuzzyMeans(ExactMeans):
         """Memberships u, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
         m = self.problem.config.section(FuzzyConfig).m
-        parts = self.rule.exact_blocks(holder.images, len(centroids))
+        parts = self.rule.blocks(holder.images, len(centroids))
         return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
 
 

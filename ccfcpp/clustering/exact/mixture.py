@@ -142,7 +142,7 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
 
     def block(self, message: Mixture, images: Tensor) -> MixtureSums:
         """Share points among the components, and add them up."""
-        means, points = required_centroids(message.centroids), self.rule.exact_points(images)
+        means, points = required_centroids(message.centroids), self.rule.points(images)
         r, logs = responsibilities(points, message)
         points = points.double()
         if self.covariance == "diag":
@@ -267,7 +267,7 @@ class GaussianMixtures(StartedBySums[Mixture]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         expectation = Expectation(crew, self.rule, self.config.covariance)
-        return ClientSide.of(SumCells(crew, self.rule.exact_points), expectation)
+        return ClientSide.of(SumCells(crew, self.rule.points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
         """Whether the log-likelihood has grown by no more than the tolerance."""
@@ -281,12 +281,8 @@ class GaussianMixtures(StartedBySums[Mixture]):
     def probabilities(self, known: Mixture, holder: Client) -> Tensor:
         """Responsibilities, of shape (samples, k)."""
         means = required_centroids(known.centroids)
-        parts = self.rule.exact_blocks(holder.images, means.numel())
+        parts = self.rule.blocks(holder.images, means.numel())
         return torch.cat([responsibilities(part, known)[0] for part in parts])
-
-    def represent(self, state: Mixture, holder: Client) -> Tensor | None:
-        """The points, of shape (samples, d); None before there are means."""
-        return None if state.centroids is None else self.rule.exact_points(holder.images)
 
     def delivery(self, state: Mixture) -> Mixture:
         """The mixture."""

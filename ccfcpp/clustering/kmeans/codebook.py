@@ -10,6 +10,8 @@ from ccfcpp.core.metrics import simplified_silhouettes
 
 _FEWEST_TO_SPLIT = 4
 _RESTARTS = 10
+_ROUNDING = 10 * torch.finfo(torch.float64).eps
+"""By which share of its distance from the origin a mean may be off."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,21 @@ class Codebook:
         return float((self.counts * silhouettes).sum() / self.counts.sum())
 
 
-def split(book: Codebook, most: int, generator: torch.Generator) -> Tensor:
+def split(
+    book: Codebook, most: int, generator: torch.Generator, fewest: int = _FEWEST_TO_SPLIT
+) -> Tensor:
     """Split the cells with the largest scatter in two, up to a number of cells.
 
     Args:
         book: The cells.
         most: Cells that there may be.
         generator: Of the directions, on the CPU.
+        fewest: Points of a cell that is split.
     """
     cells, counts, scatter = book.cells, book.counts, book.scatter
     order = scatter.argsort(descending=True, stable=True)
-    order = order[(counts[order] >= _FEWEST_TO_SPLIT) & (scatter[order] > 0)]
+    apart = scatter > counts * (_ROUNDING * cells).square().sum(dim=1)
+    order = order[(counts[order] >= fewest) & apart[order]]
     order = order[: max(0, most - len(cells))]
     deviation = (scatter[order] / counts[order] / cells.shape[1]).sqrt().unsqueeze(1)
     drawn = torch.randn(len(order), cells.shape[1], generator=generator, dtype=torch.float64)

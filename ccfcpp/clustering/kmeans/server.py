@@ -17,7 +17,7 @@ class Clustering:
     """Centroids, sizes and inertia of a k-means clustering.
 
     Attributes:
-        centroids: float32 tensor of shape (found, dimensions), with 1 ≤ found ≤ k.
+        centroids: Of shape (found, dimensions), with 1 ≤ found ≤ k; float64 of points that are so.
         sizes: float64 tensor of shape (found,), the positive total weight of each cluster's points.
         inertia: Weighted sum of the squared distances of the points to their centroids.
     """
@@ -76,7 +76,7 @@ def kmeans(
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
-    mean = _far_mean(points)
+    mean = far_mean(points)
     about = points - mean.to(points)
     trained.train(
         _as_array(about),
@@ -93,13 +93,13 @@ def kmeans(
     return Clustering(centroids[owned] + mean, sizes[owned], float((weights * squares).sum()))
 
 
-def _far_mean(points: Tensor) -> Tensor:
-    """The points' mean where it is far from the origin, float32 (dimensions,); else 0.
+def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
+    """The points' mean where it is far from the origin, of shape (dimensions,); else 0.
 
     There faiss's distances, in float32, would be rounding alone.
     """
-    spread, mean = torch.var_mean(points.float(), dim=0, correction=0)
-    return mean * (mean.square().sum() > _FAR**2 * spread.sum())
+    spread, mean = torch.var_mean(points, dim=0, correction=0)
+    return mean * (mean.square().sum() > far**2 * spread.sum())
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -108,7 +108,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
 
 def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
     """Make each point its own cluster."""
-    return Clustering(points.float(), _weights_of(points, weights), 0.0)
+    return Clustering(points, _weights_of(points, weights), 0.0)
 
 
 def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:

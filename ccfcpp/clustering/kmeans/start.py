@@ -4,16 +4,17 @@ To draw k-means++ seeds among points, clients would have to send points. Here th
 codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
 Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
 clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
-means over all clients' points, of five of them and more on average. k-means++ (Arthur and
-Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points. The best
-of several k-means of the codebook is where k-means begins; or several of them are tried
-(``trials``).
+means over all clients' points, of five of them and more on average. Where there are fewer cells
+than clusters in the end, as of few points, cells are split until each may be a single point.
+k-means++ (Arthur and Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of
+its points. The best of several k-means of the codebook is where k-means begins; or several of them
+are tried (``trials``).
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -131,6 +132,9 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         splits: Whether cells are split then.
         ends: Whether the codebook is whole then, so that centroids, or starts, are found.
         starts: How many starts to find; a single one is not tried.
+        samples: Points of all clients.
+        tries: How often cells may be split after this, where there are fewer of them than clusters.
+        again: Whether it is there for that alone.
     """
 
     clusters: int
@@ -140,7 +144,14 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
     splits: bool
     ends: bool
     starts: int
+    samples: int = 0
+    tries: int = 0
+    again: bool = False
     exchange = START
+
+    def is_due(self, state: S) -> bool:
+        """Whether the codebook is not whole yet."""
+        return state.cells is not None or not self.ends
 
     def broadcast(self, state: S) -> Cells:
         """The cells; at first a single one."""
@@ -169,11 +180,17 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         means = total.sums[held] / counts.unsqueeze(1)
         moved = (means - before[held]).square().sum(dim=1)
         book = Codebook(means, counts, (total.squares[held] - counts * moved).clamp(min=0))
-        if self.ends:
-            return self._ended(state, book, randomness.integer("start")), {}
-        if self.splits:
+        whole = float(total.counts.sum()) >= self.samples
+        if self.again and not whole:
+            # Clients do not tell of cells so small: those before them are where they stop.
+            book = Codebook(before, torch.ones_like(before[:, 0]), torch.zeros_like(before[:, 0]))
+        lacks = self.ends and whole and self.tries > 0 and len(means) < self.clusters
+        if self.splits or lacks:
             generator = randomness.generator(f"split {len(means)}")
-            means = split(book, self.most, generator)
+            means = split(book, self.most, generator, **({"fewest": 2} if lacks else {}))
+            lacks = lacks and len(means) > len(book.cells)
+        if self.ends and not lacks:
+            return self._ended(state, book, randomness.integer("start")), {}
         return changed(state, cells=means), {}
 
     def _ended(self, state: S, book: Codebook, seed: int) -> S:
@@ -197,13 +214,16 @@ def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServe
         starts: How many starts to find; they are tried if there are several.
     """
     clusters, samples = problem.clusters, problem.samples
+    tries = 0 if problem.protected else clusters
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
-    growth: list[AnyServerWork] = [
-        GrowCodebook(
-            clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts
+    growth = [
+        GrowCodebook[Any](
+            *(clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last, starts),
+            *(samples, tries),
         )
         for number in range(last + 1)
     ]
-    return growth + trial_works() if starts > 1 else growth
+    growth += [replace(growth[-1], tries=left, again=True) for left in reversed(range(tries))]
+    return [*growth, *(trial_works() if starts > 1 else ())]

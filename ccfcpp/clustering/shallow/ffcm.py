@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
@@ -43,8 +44,8 @@ from ccfcpp.engine.payload import check_counts, pack
 class FuzzyUpdate:
     """A client's fuzzy clusters, in the order of the global ones.
 
-    ``centroids`` are float32 of shape (k, pixels); ``supports`` are float64 of shape (k,), the sum
-    of the client's memberships in each.
+    ``centroids`` are of shape (k, pixels) and of ``PixelRule.dtype``; ``supports`` are float64 of
+    shape (k,), the sum of the client's memberships in each.
     """
 
     centroids: Tensor
@@ -74,7 +75,7 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
 
     with section("k-means: server"):
         found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
-    costs = torch.cdist(before, found).square().cpu().numpy()
+    costs = squared_distances(before, found).cpu().numpy()
     places, chosen = linear_sum_assignment(costs)
     moved = before.clone()
     moved[torch.as_tensor(places)] = found[torch.as_tensor(chosen)]
@@ -106,16 +107,17 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
 
     def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
         with section("fuzzy c-means: clients"):
+            points = self.rule.points(client.images)
             found = fuzzy_c_means(
-                self.rule.points(client.images),
-                centroids,
+                points,
+                centroids.to(points),
                 m=self.choices.m,
                 tolerance=self.choices.tolerance,
                 iterations=self.choices.iterations,
             )
         enough = torch.minimum(found.supports, found.averaged) >= self.least
         # A centroid without support has no weight; the client returns the global one in its place.
-        sent = torch.where(enough.unsqueeze(1), found.centroids, centroids)
+        sent = torch.where(enough.unsqueeze(1), found.centroids.to(centroids), centroids)
         return FuzzyUpdate(sent, found.supports * enough)
 
 
@@ -152,12 +154,12 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         choices = self.problem.config.section(FuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, crew.least)]
         if self.problem.has_vectors:
-            works.append(SumCells(crew, self.rule.exact_points))
+            works.append(SumCells(crew, self.rule.points))
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """Send the global centroids to the clients."""
-        return CentroidState(required_centroids(state.centroids).float())
+        return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
     def form(self, message: CentroidState) -> Form:
         """A centroid and its support for each that went down."""
@@ -176,7 +178,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
         """Combine the local centroids; the figures report how far the global ones moved."""
-        before = required_centroids(state.centroids).float()
+        before = required_centroids(state.centroids).to(self.rule.dtype)
         received = list(updates)
         local = torch.stack([update.centroids for update in received])
         supports = torch.stack([update.supports for update in received])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.kmeans.server import Clustering, kmeans, own_points
+from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
 from ccfcpp.clustering.shallow.config import KFedConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.errors import UsageError
@@ -37,6 +37,8 @@ from ccfcpp.engine.parts import Form, Rows, Spec, Votes
 
 _SEPARATION = 3
 """A point is kept where it is this many times closer to one seed than to any other."""
+_FAR = 1e5
+"""Standard deviations of the points from the origin to their mean."""
 
 
 def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
@@ -65,7 +67,8 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
     # Imported where it is needed, since scikit-learn takes most of a second.
     from sklearn.cluster import kmeans_plusplus
 
-    projected = _on_top_singular_vectors(points, k)
+    # So far away, differences would be rounding in the products of which these vectors are made.
+    projected = _on_top_singular_vectors(points - far_mean(points, _FAR), k)
     _, chosen = kmeans_plusplus(
         projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
     )
@@ -115,7 +118,7 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends: float32 of shape (at most k', pixels)."""
+    """Centroids that a client sends: of shape (at most k', pixels), of ``PixelRule.dtype``."""
 
     centroids: Tensor
 
@@ -147,7 +150,7 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
         enough = found.sizes >= self.least
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {self.least} images")
-        return LocalCentroids(found.centroids[enough])
+        return LocalCentroids(found.centroids[enough].to(self.rule.dtype))
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
@@ -197,7 +200,8 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def form(self, message: Nothing) -> Form:
         """At most k′ centroids."""
-        return {"centroids": Spec(torch.float32, (Rows(self.local_clusters), self.rule.dimensions))}
+        shape = (Rows(self.local_clusters), self.rule.dimensions)
+        return {"centroids": Spec(self.rule.dtype, shape)}
 
     def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
         """Refuse centroids that are far off."""

@@ -58,6 +58,11 @@ class PixelRule:
         return prod(self.image_shape)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of points on their way: vectors may lie far from 0, where float32 tells none apart."""
+        return torch.float64 if len(self.image_shape) == 1 else torch.float32
+
+    @property
     def by_angle(self) -> bool:
         """Whether images are assigned by cosine similarity."""
         return self.config.assignment == "cosine"
@@ -69,20 +74,15 @@ class PixelRule:
             images: uint8 of shape (samples, channels, height, width), or vectors (samples, d).
 
         Returns:
-            float32 of shape (samples, pixels); of vectors the same, of shape (samples, d).
+            float32 of shape (samples, pixels); of vectors the same, of shape (samples, d) and in
+            their own precision.
         """
-        pixels = to_float(images).flatten(1)
+        pixels = images if images.is_floating_point() else to_float(images).flatten(1)
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
 
-    def exact_points(self, images: Tensor) -> Tensor:
-        """The same, but vectors keep their precision."""
-        if not images.is_floating_point():
-            return self.points(images)
-        return F.normalize(images, dim=1) if self.config.normalise else images
-
-    def exact_blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
-        """Exact points, a block at a time, of each of which so many numbers are made."""
-        return map(self.exact_points, blocks(images, width))
+    def blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
+        """Points, a block at a time, of each of which so many numbers are made."""
+        return map(self.points, blocks(images, width))
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
         """Assign each image to a centroid, int64 of shape (samples,)."""

@@ -27,8 +27,9 @@ class StartedBySums(PixelClustering[Known]):
         return self.start() if state.centroids is None else self.steps()
 
     def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
-        """Steps in each round; before them the start, where there are no centroids."""
-        start = [self.start()] if state.centroids is None else []
+        """Steps in each round; before them the start, if need be, of points that are not few."""
+        first = [work for work in self.start() if not getattr(work, "again", False)]
+        start = [first] if state.centroids is None else []
         return [*start, *([self.steps()] * (self.rounds - len(start)))]
 
     def start(self) -> Sequence[AnyServerWork]:

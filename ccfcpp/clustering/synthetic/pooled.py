@@ -75,7 +75,7 @@ class ImagesUpdate:
 
     Attributes:
         client: The client's number.
-        images: uint8 of shape (images, channels, height, width), or vectors, float32 (vectors, d).
+        images: uint8 of shape (images, channels, height, width), or vectors, float64 (vectors, d).
     """
 
     client: int
@@ -195,7 +195,7 @@ class OwnImages(ClientWork[Nothing, ImagesUpdate]):
 
 
 def _on_its_way(samples: Tensor) -> Tensor:
-    return samples.float() if samples.is_floating_point() else samples
+    return samples.double() if samples.is_floating_point() else samples
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
@@ -278,7 +278,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
     @property
     def dtype(self) -> torch.dtype:
         """That of images, or of vectors on their way."""
-        return torch.uint8 if len(self.image_shape) > 1 else torch.float32
+        return torch.uint8 if len(self.image_shape) > 1 else torch.float64
 
     def broadcast(self, state: PooledState) -> Nothing:
         """Send nothing: clients need no message."""

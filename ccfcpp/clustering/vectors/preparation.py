@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
-from ccfcpp.clustering.kmeans.centroids import FARTHEST
 from ccfcpp.clustering.lessons import Lesson, Stage, learnt
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
@@ -28,8 +27,6 @@ from ccfcpp.engine.payload import check_counts
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
-_STEPS = 1000
-"""Of this many steps a sum is known well enough."""
 _LEAST = torch.finfo(torch.float64).tiny
 
 
@@ -54,38 +51,6 @@ def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
     return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
-
-
-def check_near(config: VectorsConfig, values: Tensor) -> None:
-    """Check that vectors do not lie farther away than centroids may.
-
-    Raises:
-        UsageError: They do, and are not scaled.
-    """
-    far = max(float(block.nan_to_num().abs().max()) for block in blocks(values))
-    if far > FARTHEST and config.scale == "none" and not config.whiten:
-        raise UsageError(
-            f"vectors lie as far as {far:g}, and without scaling {FARTHEST:g} is the farthest: "
-            "give --scale standard, or a larger unit"
-        )
-
-
-def check_summed(values: Tensor, step: float, most: float) -> None:
-    """Check that sums of multiples of a step, up to a size, tell how far columns are spread.
-
-    Raises:
-        UsageError: A column's squares about its mean are lost in rounding, or beyond such a sum.
-    """
-    values = values.double()
-    mean = values.nanmean(dim=0)
-    squares = (values - mean).square().nansum(dim=0)
-    lost = (squares > len(values) * (_ROUNDING * mean).square()) & (squares < _STEPS * step)
-    if bool((lost | (squares > most)).any()):
-        unit = "smaller" if bool(lost.any()) else "larger"
-        raise UsageError(
-            f"secure sums tell nothing of a column whose squares are below {_STEPS * step:g} or "
-            f"above {most:g}: give it in a {unit} unit, or set privacy.fraction_bits"
-        )
 
 
 def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:

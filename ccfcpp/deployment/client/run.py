@@ -16,7 +16,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
-from ccfcpp.clustering.vectors.preparation import check_near
+from ccfcpp.clustering.vectors.checks import check_range
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName
@@ -165,7 +165,7 @@ class ClusteringRun(ClientRun[Any]):
             self.images = self.images[:, [own.index(name) for name in self.spec.columns]]
         self.problem = clustering_problem(self.config, self.spec, self.device)
         if self.problem.has_vectors:
-            check_near(self.config.vectors, self.images)
+            check_range(self.config.vectors, self.images)
         self.algorithm = made(self.problem)
 
     def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:

@@ -130,7 +130,7 @@ def test_the_clients_k_means_is_the_algorithm_as_printed(
     starts = book_starts(points, projected, seeds.tolist())
     expected = book_lloyd(points, starts, iterations)
     found = separated_kmeans(torch.from_numpy(points), k, seed=draw, iterations=iterations)
-    assert found.centroids.dtype == torch.float32
+    assert found.centroids.dtype == torch.float64
     np.testing.assert_allclose(found.centroids.numpy(), expected, atol=1e-4)
     labels = cdist(points, expected).argmin(axis=1)
     assert found.sizes.tolist() == np.bincount(labels, minlength=k).tolist()
