@@ -34,7 +34,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     Raises:
         UsageError: They cannot be read.
     """
-    from ccfcpp.clustering.vectors.checks import check_range
+    from ccfcpp.clustering.vector_checks import check_range
     from ccfcpp.data.tables import read_vectors
 
     read = partial(

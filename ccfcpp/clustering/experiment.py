@@ -20,7 +20,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
-from ccfcpp.clustering.vectors.checks import check_vectors
+from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
     calibration,
