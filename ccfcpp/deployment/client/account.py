@@ -1,10 +1,12 @@
 """What a client was asked for and what it has sent, in words for its owner."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.deployment.client.audit import Entry
 from ccfcpp.deployment.client.spending import Spending
+from ccfcpp.deployment.link.messages import printable
 
 DELTA = 1e-5
 """δ of the ε that is shown."""
@@ -45,3 +47,20 @@ def reasons(entries: Sequence[Entry]) -> list[str]:
     """Return why requests were refused, each reason once."""
     found = (entry.reason or entry.status for entry in entries if entry.status != "done")
     return list(dict.fromkeys(found))
+
+
+@dataclass
+class Tally:
+    """What a client has done in a round, for a line when the round is over."""
+
+    of: tuple[str, int] = "", -1
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    sent: int = 0
+
+    def line(self) -> str:
+        """Return the round's exchanges, seconds and bytes as one line."""
+        count = len(self.names)
+        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self.sent)
+        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"

@@ -4,7 +4,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,10 @@ from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
-from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
 from ccfcpp.data.reading import in_words
+from ccfcpp.deployment.client.account import Tally
 from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.found import save_found
@@ -304,23 +303,6 @@ class Worker:
             for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
-
-
-@dataclass
-class Tally:
-    """What a client has done in a round, for a line when the round is over."""
-
-    of: tuple[str, int] = "", -1
-    names: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    sent: int = 0
-
-    def line(self) -> str:
-        """Return the round's exchanges, seconds and bytes as one line."""
-        count = len(self.names)
-        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
-        sent = bytes_in_words(self.sent)
-        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"
 
 
 class _ActiveRun:
