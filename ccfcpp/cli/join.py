@@ -110,7 +110,7 @@ class Terms:
     most_exchanges: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Refuse further exchanges of a run; 1,000 otherwise."
+            min=1, metavar="N", help="Refuse further exchanges of a run; 5,000 otherwise."
         ),
     ] = None
     restarts: Annotated[

@@ -164,6 +164,12 @@ class Judging(Epilogue):
             CompareHalves(self.of_halves),
         ]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the exchanges, in the order of ``works``."""
+        cells = [self.of_cells.name] * MOVES
+        return self.of_members.name, self.of_spreads.name, *cells, self.of_halves.name
+
     def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """The sums that clients send."""
         return ClientSide.of(

@@ -256,7 +256,7 @@ def _audit(path: Path) -> None:
 
 
 def _answered(path: Path) -> None:
-    Answered(path.parent).note(REQUEST)
+    Answered(path.parent).note(REQUEST, None)
     (path.parent / "answered" / f"{REQUEST.run}.json").rename(path)
 
 
@@ -265,7 +265,7 @@ def _read_answered(path: Path) -> None:
     folder.mkdir(exist_ok=True)
     path.rename(folder / f"{REQUEST.run}.json")
     with suppress(MessageError, ForbiddenError):
-        Answered(path.parent).check(REQUEST, Rules(restarts=0, most_exchanges=1))
+        Answered(path.parent).check(REQUEST, Rules(restarts=0, most_exchanges=1), None)
 
 
 def _read_memory(path: Path) -> None:

@@ -9,6 +9,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.link.messages import MessageError, Request
+from ccfcpp.engine.synchronised.contract import Known
+from ccfcpp.privacy.sums.messages import STAGES
 
 _FOLDER = "answered"
 
@@ -22,6 +24,7 @@ class _Progress(Section):
         place: Round, and place in it, of the last answer.
         exchanges: Names of the exchanges that were answered there.
         places: Number of places with an answer, those that came again counted again.
+        version: That of the model with which the last step began.
     """
 
     session: int = 0
@@ -29,6 +32,7 @@ class _Progress(Section):
     place: tuple[int, int] = (-1, -1)
     exchanges: tuple[str, ...] = ()
     places: int = 0
+    version: int = -1
 
 
 class Answered:
@@ -41,15 +45,15 @@ class Answered:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / _FOLDER
 
-    def check(self, request: Request, rules: Rules) -> None:
+    def check(self, request: Request, rules: Rules, message: object) -> None:
         """Check that a request goes on with its run.
 
         Raises:
-            MessageError: It was answered before, or a later one was.
+            MessageError: It was answered before, or a later one was; or so was its step.
             ForbiddenError: The owner does not allow so many exchanges or restarts.
         """
         before = self._read(request.run)
-        after = _with(before, request)
+        after = _with(before, request, message)
         if after is None:
             raise MessageError("it has answered this, or a later exchange of the run, before")
         if after.restarts > rules.restarts:
@@ -62,9 +66,9 @@ class Answered:
                 f"its owner allows {rules.most_exchanges} exchanges in a run (--most-exchanges)"
             )
 
-    def note(self, request: Request) -> None:
+    def note(self, request: Request, message: object) -> None:
         """Write down that a request is answered, before the answer is sent."""
-        after = _with(self._read(request.run), request)
+        after = _with(self._read(request.run), request, message)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self._path(request.run), after.model_dump_json().encode())
@@ -83,16 +87,27 @@ class Answered:
             ) from error
 
 
-def _with(before: _Progress, request: Request) -> _Progress | None:
+def _with(before: _Progress, request: Request, message: object) -> _Progress | None:
     """Return the progress with an answer to a request; None where it would go back."""
-    place, now = (request.round, request.index), before
+    place, name, now = (request.round, request.index), request.exchange, before
     if request.session > before.session:
         restarts = before.restarts + (before.places > 0)
         now = _Progress(session=request.session, restarts=restarts, places=before.places)
-    is_known = place == now.place and request.exchange in now.exchanges
-    if request.session < now.session or place < now.place or is_known:
+    here = now.exchanges if place == now.place else ()
+    # At a place there is one exchange, and the stages of a secure sum around it.
+    other = name not in STAGES and any(each not in STAGES for each in here)
+    if request.session < now.session or place < now.place or name in here or other:
         return None
-    if place == now.place:
-        return now.model_copy(update={"exchanges": (*now.exchanges, request.exchange)})
-    more = {"place": place, "exchanges": (request.exchange,), "places": now.places + 1}
-    return now.model_copy(update=more)
+    known, version = getattr(message, "message", message), now.version
+    if isinstance(known, Known) and known.model:
+        if known.version <= version:
+            return None
+        version = known.version
+    return now.model_copy(
+        update={
+            "place": place,
+            "exchanges": (*here, name),
+            "places": now.places + (place != now.place),
+            "version": version,
+        }
+    )

@@ -1,10 +1,11 @@
 """Randomness of a client's own, from which no server can draw again."""
 
 import hashlib
-import os
 import secrets
 from pathlib import Path
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import whole_file
 from ccfcpp.core.randomness import Randomness
 
 _FILE, _BYTES = "secret", 32
@@ -36,9 +37,10 @@ class OwnDraws:
     def _secret(self) -> bytes:
         if not self._path.exists():
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            number = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
-            with os.fdopen(number, "wb") as file:
-                file.write(secrets.token_bytes(_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-        return self._path.read_bytes()
+            with whole_file(self._path) as temporary:
+                temporary.chmod(0o600)
+                temporary.write_bytes(secrets.token_bytes(_BYTES))
+        content = self._path.read_bytes()
+        if len(content) != _BYTES:
+            raise UsageError(f"{self._path} is damaged: take it away, and draws begin anew")
+        return content

@@ -50,7 +50,7 @@ class Rules(Section):
     """The largest ε that all runs together may cost the images, by the client's own reckoning."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The largest δ that goes with either."""
-    most_exchanges: Positive = 1000
+    most_exchanges: Positive = 5000
     """Refuse further exchanges of a run; each tells a sum or a model."""
     restarts: Count = 10
     """How often a server may be started again in a run, and repeat what was lost."""
@@ -133,7 +133,9 @@ class Rules(Section):
         # whether a sum is sent.
         if spec.privacy.level == "image":
             return 0
-        return max(self.smallest_count, spec.privacy.smallest_count)
+        wanted, floor = spec.privacy.smallest_count, self.smallest_count
+        # Groups of images in steps are made of whole groups of the owner's floor.
+        return -(-max(wanted, floor) // floor) * floor if floor else wanted
 
     def _too_little_noise(self, spec: RunSpec) -> str | None:
         privacy, most = spec.privacy, self.only_private
@@ -169,6 +171,9 @@ def read_rules(path: Path, given: dict[str, object]) -> Rules:
         raise UsageError(f"{path} cannot be read as YAML: mend it, or move it away") from error
     if not isinstance(written, dict):
         raise UsageError(f"{path} holds no settings: write lines such as smallest_count: 5")
+    for name in ("allow", "accept"):
+        if isinstance(written.get(name), str):
+            raise UsageError(f"{name} in {path} is no list: write {name}: [{written[name]}]")
     lists = {
         name: [*(written.get(name) or ()), *(given.pop(name, None) or ())]  # type: ignore[misc]
         for name in ("allow", "accept")

@@ -31,6 +31,7 @@ from ccfcpp.data.vectors import VectorData
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
+    NO_COUNTS,
     Counts,
     classification,
     clustering_problem,
@@ -56,6 +57,8 @@ from supervised.setup import check_images, split
 Model = TypeVar("Model")
 _COLUMNS = {"label_column": None, "text_column": "text"}
 """Settings that name columns of a table, with what they are if nobody gives them."""
+_OWNERS = {"skip", "max_pixels"}
+"""Settings that decide which files are read: a server that chose them could compare runs."""
 FOUND = "found"
 """Key in a client's scratch: the cluster, or the predicted class, of each image."""
 
@@ -72,6 +75,8 @@ class ClientRun(ABC, Generic[Model]):
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None
+    judging: tuple[str, ...] = ()
+    """Names of the exchanges after the last round, in their order."""
 
     def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         self.spec = spec
@@ -132,6 +137,19 @@ class ClientRun(ABC, Generic[Model]):
         """Return the work of the exchanges after the last round, by their names."""
         return {}
 
+    def check_place(self, exchange: str, number: int, index: int) -> None:
+        """Check that the exchanges after the last round come there, in their order.
+
+        Their sums are over the clusters that a model has: of many models they would tell images.
+
+        Raises:
+            RefusedUpdateError: They do not.
+        """
+        planned, last = self.judging[index : index + 1], number == self.algorithm.rounds
+        for name in set(self.judging):
+            if exchange.startswith(name) and not (last and planned == (name,)):
+                raise RefusedUpdateError(f"{name} comes once, after the last round")
+
     def _numbered(self, labels: Tensor) -> Tensor:
         """Return labels in the run's numbering of the classes."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
@@ -172,7 +190,9 @@ class ClusteringRun(ClientRun[Any]):
         """Return the sums by which the clustering is judged without labels."""
         if self.config.privacy.level != "none":
             return {}
-        return Judging(self.algorithm, self.spec.clusters).client_works(crew)
+        judging = Judging(self.algorithm, self.spec.clusters)
+        self.judging = judging.names
+        return judging.client_works(crew)
 
     def assign(self, model: Any, client: Client) -> Tensor:
         """Return the cluster of each image."""
@@ -251,7 +271,7 @@ class Counting(ClientWork[Model, Counts]):
         client.scratch[FOUND] = found
         classes = self.run.test_classes if self.tells else None
         if classes is None:
-            return [Counts(torch.zeros(0, 0, dtype=torch.int64))]
+            return [NO_COUNTS]
         table = torch.zeros(self.run.spec.table_shape, dtype=torch.int64)
         ones = torch.ones(len(found), dtype=torch.int64)
         return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
@@ -279,7 +299,7 @@ def load_for(
         spec: Description of the run; it cannot name another place. Before it has a shape, images
             have the one that follows from them.
         place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
-        skip: Share of the files that may be unreadable; that of the run where it is None.
+        skip: Share of the files that may be unreadable; the default where it is None.
         encoder: What makes vectors of images or texts, by the name that the owner gives. The run
             may say which one all clients have, and never makes a client load one.
         own: What columns are, by the names that the owner gives.
@@ -304,7 +324,9 @@ def load_for(
         raise UsageError(
             f"the run is on vectors of {wanted}, and {place} holds none: give --encoder"
         )
-    settings = {key: value for key, value in known if key in DataConfig.model_fields}
+    settings = {
+        key: value for key, value in known if key in DataConfig.model_fields.keys() - _OWNERS
+    }
     if skip is not None:
         settings["skip"] = skip
     reading = validated(DataConfig, settings).reading
@@ -343,6 +365,7 @@ def _encoded_for(
     changes: Tree = {"dataset": place, "data": {"encoder": encoder, "encoder_hash": None}}
     changes["partition"] = {"kind": "iid"}
     changes["vectors"] = _own_columns(config.vectors, columns)
+    changes["data"] |= DataConfig().model_dump(include=_OWNERS)
     if skip is not None:
         changes["data"]["skip"] = skip
     config = validate(ClusterConfig, merge(spec.config, changes))

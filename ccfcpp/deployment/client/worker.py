@@ -25,7 +25,7 @@ from ccfcpp.deployment.client.own_draws import OwnDraws
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.client.spending import Part, Spending
-from ccfcpp.deployment.link.algorithms import COUNTS
+from ccfcpp.deployment.link.algorithms import COUNTS, NO_COUNTS
 from ccfcpp.deployment.link.messages import (
     MessageError,
     Request,
@@ -190,19 +190,17 @@ class Worker:
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
-        began, once = time.monotonic(), self._is_answered_once(request)
-        if once:
-            self.answered.check(request, self.rules)
+        began = time.monotonic()
         active = self._activate(request)
+        active.run.check_place(request.exchange, request.round, request.index)
         work = active.works.get(request.exchange)
         if work is None:
             raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
         message = deserialize(work.exchange.message, payload, self.device)
+        again = self._comes_again(request, message)
         self._spend(request, work)
         update, remembers = self._update(active, work, request, message)
-        sent = serialize(update)
-        if once:
-            self.answered.note(request)
+        sent = serialize(NO_COUNTS if again else update)
         if request.exchange == COUNTS:
             found = active.client.scratch.pop(FOUND)
             rows = active.run.table(message, active.client, found)
@@ -219,15 +217,26 @@ class Worker:
             self.tally.sent += len(sent)
             if request.last:
                 self.say(self.tally.line())
+        if not again and not self.rules.reproducible:
+            self.answered.note(request, message)
         return Response(nonce=request.nonce, remembers=remembers), sent
 
-    def _is_answered_once(self, request: Request) -> bool:
-        """Return whether a request is refused when it comes again.
+    def _comes_again(self, request: Request, message: object) -> bool:
+        """Return whether the model comes again, as after a lost answer: counts do not.
 
-        The model may come again where the client tells nothing of its images.
+        Raises:
+            MessageError: Another exchange was answered before.
+            ForbiddenError: The owner does not allow so many.
         """
-        tells = request.exchange != COUNTS or "counts" in self.rules.allowed
-        return tells and not self.rules.reproducible
+        if self.rules.reproducible:
+            return False
+        try:
+            self.answered.check(request, self.rules, message)
+        except MessageError:
+            if request.exchange != COUNTS:
+                raise
+            return True
+        return False
 
     def _done(self, spec: RunSpec) -> str:
         """Return what the owner has at the end of a run."""

@@ -36,6 +36,10 @@ class Counts:
     table: Tensor
 
 
+NO_COUNTS = Counts(torch.zeros(0, 0, dtype=torch.int64))
+"""The table of a client that does not tell."""
+
+
 def counts_exchange(
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification,
 ) -> Exchange[Any, Counts]:

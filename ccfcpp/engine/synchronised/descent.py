@@ -296,7 +296,8 @@ def turn(
         drawn = (grouping or source).at_round(SETUP).generator("groups")
         order, part = torch.randperm(samples, generator=drawn), groups / samples
         chosen = turn(groups, share * part, step, randomness, more=more * part).tolist()
-        return torch.cat([order[:0], *(order[group::groups] for group in chosen)])
+        ends = [(group + 1) * least if group + 1 < groups else samples for group in range(groups)]
+        return torch.cat([order[:0], *(order[group * least : ends[group]] for group in chosen)])
     offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
     first = math.floor(step * share + offset)
     last = math.floor((step + 1) * share + more + offset)

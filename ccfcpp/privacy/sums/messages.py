@@ -264,6 +264,8 @@ KEYS = Exchange("secure sum, keys", Begun, Keys)
 SHARES = Exchange("secure sum, shares", Neighbours, Rows)
 AGREEMENT = Exchange("secure sum, agreement", Letters, Rows)
 UNMASKING = Exchange("secure sum, unmasking", Letters, Shown)
+STAGES = frozenset(stage.name for stage in (KEYS, SHARES, AGREEMENT, UNMASKING))
+"""Names of the stages around an exchange, at its place in a round."""
 
 
 def within_bounds(exchange: AnyExchange) -> Exchange[Any, Bounded]:
