@@ -60,8 +60,9 @@ def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> Non
     found = {k: json.loads((runs / f"k{k}" / "summary.json").read_text()) for k in (2, 3, 4)}
     if torch.cuda.is_available():
         pytest.skip("the page has the numbers of a run without a GPU")
-    # Halves of 45 photos: on another processor that of four clusters is 0.57 or 0.82.
-    assert found[2]["stability"] == found[3]["stability"] == 1.0 > found[4]["stability"]
+    # Halves of 45 photos: that of four clusters is 0.57, 0.82 or 1 by the kind of processor.
+    assert found[2]["stability"] == found[3]["stability"] == 1.0
+    assert found[4]["silhouette"] < found[3]["silhouette"] - 0.1
     best = max(own["silhouette"] for own in found.values())
     good = [k for k, own in found.items() if own["stability"] >= 0.8]
     assert max(k for k in good if found[k]["silhouette"] > best - 0.1) == 3

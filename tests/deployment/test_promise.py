@@ -83,7 +83,13 @@ class Asked:
         answer = self.step(round, **place)
         return answer[0].status, answer[0].reason
 
-    def step(self, round: int, **place: Any) -> tuple[Response, bytes]:  # noqa: A002
+    def step(
+        self,
+        round: int,  # noqa: A002
+        version: int | None = None,
+        **place: Any,
+    ) -> tuple[Response, bytes]:
+        version = round + place.get("index", 0) if version is None else version
         request = Request(
             kind="work",
             run=place.pop("run", RUN),
@@ -93,7 +99,7 @@ class Asked:
             round=round,
             **place,
         )
-        known = serialize(Known(0, self.model))
+        known = serialize(Known(version, self.model))
         answer = self.worker.answer(Packet(request.written(), known))
         return Response.to(request, answer.header), answer.payload
 
@@ -107,7 +113,9 @@ def test_each_exchange_is_answered_once_also_after_a_restart(tmp_path: Path) -> 
         assert client.answers(0)[1].startswith("it has answered this")
         assert client.answers(1, samples=99)[0] == "refused"
     assert again.answers(1, index=4) == ("done", "")
-    assert again.answers(2) == ("done", "")
+    assert again.answers(2, version=6) == ("done", "")
+    assert again.answers(3, version=3)[0] == "refused", "this step has been before"
+    assert again.answers(3, version=7) == ("done", "")
     assert again.answers(0, run="b" * 32) == ("done", "")
 
 
