@@ -142,7 +142,7 @@ class FedEmp(Prepared):
         if number < self.config.rounds:
             return self._steps(number)
         if state.centroids is None:
-            return self._first_of_means()
+            return self._first_of_means(self.inner.start())
         return self._moves(number)
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
@@ -150,10 +150,10 @@ class FedEmp(Prepared):
         first = self.config.rounds
         steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(first)))
         moves = [self._moves(number) for number in range(first + 1, self.rounds)]
-        return [*steps, self._first_of_means(), *moves]
+        return [*steps, self._first_of_means(self.inner.usual_start()), *moves]
 
-    def _first_of_means(self) -> list[AnyServerWork]:
-        return [*self._learning(), *self._carrying(self.inner.start())]
+    def _first_of_means(self, start: Sequence[AnyServerWork]) -> list[AnyServerWork]:
+        return [*self._learning(), *self._carrying(start)]
 
     def _moves(self, number: int) -> Sequence[AnyServerWork]:
         """Several steps of k-means, since the encoder goes down in each round."""

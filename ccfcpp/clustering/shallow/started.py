@@ -28,13 +28,16 @@ class StartedBySums(PixelClustering[Known]):
 
     def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
         """Steps in each round; before them the start, if need be, of points that are not few."""
-        first = [work for work in self.start() if not getattr(work, "again", False)]
-        start = [first] if state.centroids is None else []
+        start = [self.usual_start()] if state.centroids is None else []
         return [*start, *([self.steps()] * (self.rounds - len(start)))]
 
     def start(self) -> Sequence[AnyServerWork]:
         """The server's work until there are centroids."""
         return start_works(self.problem, self.rule.dimensions, self.starts)
+
+    def usual_start(self) -> Sequence[AnyServerWork]:
+        """Return the start without what only few points need."""
+        return [work for work in self.start() if not getattr(work, "again", False)]
 
     def found(self, state: Known) -> dict[str, object]:
         """The number of clusters, and what speaks for each, where it was to be found."""
