@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.own_images import settings_over_a_network
+from ccfcpp.clustering.prepared import made as made_for
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
 from ccfcpp.core.presets import preset_file, preset_names
@@ -25,6 +27,7 @@ from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.deployment import RUN, spec_of, trusting, worker_of
+from tests.support.federation import CPU
 
 CAREFUL = Rules(allow=KINDS, smallest_count=0, accept=("all",))
 """Draws of the client's own, and each exchange once, of the small networks of tests."""
@@ -186,3 +189,19 @@ def test_whole_runs_need_no_answer_twice(method: str, tmp_path: Path) -> None:
     rounds = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
     assert not any(each.get("refused") for each in rounds)
     assert summary["without_model"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *(("cluster/cifar10", (3, 32, 32)), ("cluster/stl10", (3, 32, 32))),
+        *(("cluster/mnist", (1, 28, 28)), ("cluster/digits", (1, 8, 8)), ("cluster/vectors", (9,))),
+    ],
+)
+def test_whole_runs_of_presets_are_within_an_owners_number_of_exchanges(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
+    algorithm = made_for(Problem(config, shape, 10, CPU, 60_000, config.fewest_clusters))
+    plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
+    assert sum(map(len, plan)) + 20 < Rules().most_exchanges
