@@ -141,7 +141,7 @@ class Terms:
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of the files that may be unreadable, such as 5%; the run's otherwise.",
+            help="Share of the files that may be unreadable, such as 5%; 1% otherwise.",
         ),
     ] = None
     encoder: Annotated[
