@@ -22,10 +22,10 @@ _RULES = """\
 # allow: [counts]        # also names of classes, and how many photos of each are in which cluster
 # smallest_count: 10     # no centre and no sum over fewer photos; 5 if not given
 # budget: 10             # refuse what would take all runs together beyond this epsilon
-#
-# Sums protect photos only as long as they are few: noise alone bounds what many of them tell. The
-# next four lines together are what a hospital could defend. They cost quality: clusters of MNIST
-# fall from 0.77 to 0.63 in NMI.
+##
+## Sums protect photos only as long as they are few: noise alone bounds what many of them tell. The
+## next four lines together are what a hospital could defend. They cost quality: clusters of MNIST
+## fall from 0.77 to 0.63 in NMI.
 # only_secure_sums: true # refuse a run in which the server sees what this client sends
 # honest: 5              # and one in which it could learn the sum of fewer honest clients
 # colluders: 1           # also if so many other clients help it
