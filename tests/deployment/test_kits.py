@@ -144,7 +144,8 @@ def test_each_rule_of_a_kit_can_be_switched_on(keys: Path, tmp_path: Path) -> No
     (tmp_path / "on.rules").write_text("\n".join(line.removeprefix("# ") for line in lines))
     rules = read_rules(tmp_path / "on.rules", {})
     secure = {"only_secure_sums", "honest", "colluders"}
-    assert rules.model_fields_set == {"allow", "smallest_count", "only_private", "budget"} | secure
+    told = {"allow", "smallest_count", "only_private", "budget"}
+    assert rules.model_fields_set - {"accept"} == told | secure
 
 
 @pytest.mark.parametrize(
