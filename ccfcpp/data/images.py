@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import canonical
 
 if TYPE_CHECKING:
     from ccfcpp.data.reading import Reading
@@ -229,7 +230,7 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
         UsageError: If there is no such class.
     """
     kept = check_classes(names, data.classes, data.name)
-    classes = tuple(name for name in data.classes if name in kept)
+    classes = tuple(name for name in data.classes if canonical(name) in kept)
     assert data.labels is not None  # else there are no classes, and none can be kept
     new_label = torch.full((len(data.classes),), -1)
     new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
@@ -239,7 +240,7 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Return `names` as a set.
+    """Return `names` as `canonical` has them.
 
     Raises:
         UsageError: If there are none, or one is not among the `known` ones.
@@ -249,12 +250,12 @@ def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> fro
     if not known:
         raise UsageError(f"{where} has no classes to choose {names[0]!r} from: leave classes out")
     for name in names:
-        if name not in known:
+        if canonical(name) not in map(canonical, known):
             close = difflib.get_close_matches(name, known, n=3)
             some = f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else some
             raise UsageError(f"{where} has no class {name!r}: {hint}")
-    return frozenset(names)
+    return frozenset(map(canonical, names))
 
 
 def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
