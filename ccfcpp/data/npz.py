@@ -127,7 +127,8 @@ def index_names(
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
     """Number the distinct names of samples, integers or strings of shape `(samples,)`.
 
-    Names that are one by `canonical` are one, as it is written first. They are sorted, and by value if all are numbers.
+    Names that are one by `canonical` are one, as it is written first. They are sorted, and by value
+    if all are numbers.
 
     Returns:
         int64 indices of shape `(samples,)` and the distinct names; None and () without names. Then

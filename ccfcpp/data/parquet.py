@@ -86,10 +86,8 @@ def _cells(path: Path, name: str, column: Any) -> Array:
     found = _decoded(column).to_numpy()
     if found.dtype == object:
         # Bytes as those of an array are read.
-        texts = (
-            str(cell, "utf-8", "replace") if isinstance(cell, bytes) else cell for cell in found
-        )
-        found = np.array(["" if cell is None else str(cell) for cell in texts], np.str_)
+        texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in found]
+        found = np.array(["" if text is None else str(text) for text in texts], np.str_)
     return cells(path, name, found)
 
 
