@@ -214,6 +214,9 @@ def cells(path: Path, name: str, column: Array) -> Array:
         UsageError: A cell is empty.
     """
     found = np.char.strip(column.astype(np.str_))
+    if column.dtype.kind == "f":  # Nobody has written 1 as 1.0.
+        distinct, places = np.unique(found, return_inverse=True)
+        found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
     if len(empty := np.flatnonzero((column != column) | (found == ""))):
         raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
     return found

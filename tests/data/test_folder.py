@@ -336,18 +336,18 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
     assert (_owners(listed_data), _labels(listed_data)) == (["bar", nfc], ["low", "1"])
     shutil.rmtree(tmp_path / "lists")
     data = read_images(tmp_path, folders_are_clients=True)
-    assert (data.classes, data.owner_names) == (("1", "Low", "low"), ("bar", nfc))
+    assert (data.classes, data.owner_names) == (("1.0", "Low", "low"), ("bar", nfc))
     assert dict(
         zip(_values(data), zip(_owners(data), _labels(data), strict=True), strict=True)
     ) == {
-        0: (nfc, "1"),
-        1: (nfc, "1"),
+        0: (nfc, "1.0"),
+        1: (nfc, "1.0"),
         2: (nfc, "Low"),
         3: ("bar", "low"),
     }
     assert data.notes == (
-        "classes '1' and '1.0' are taken for one, '1'",
-        "classes 'Low' and 'low' differ only in case or spaces: rename one if they are the same",
+        "classes '1' and '1.0' are taken for one, '1.0'",
+        "classes 'Low' and 'low' look alike: rename one if they are the same",
         "clients 'cafe\\u0301' and 'cafe\\u0301 ' and 'caf\\xe9' are taken for one, 'caf\u00e9'",
     )
     assert set(data.notes) <= set(in_words(data))

@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "one of such names": ("a,Unnamed: 0.1\n0,1\n", {}, r"column 2 is called 'Unnamed: 0\.1'"),
     "a cleaned one": ("a,unnamed_0\n0,1\n", {}, "column 2 is called 'unnamed_0'"),
     "one that R gives": ("...1,a\n0,1\n", {}, r"column 1 is called '\.\.\.1'"),
-    "an index as a column": ("index,a\n7,1\n3,1\n5,2\n", {}, "column 'index' numbers the rows"),
+    "an index as a column": ("index,a\n7,1\n5,1\n6,2\n", {}, "column 'index' numbers the rows"),
     "a comma at the end": ("a,b,\n1,2,\n", {}, "column 3 has no name"),
     "two spellings": ("a,a \n1,2\n", {}, "has two columns 'a' and 'a ': give each"),
     "two spellings of a number": ("a,1,01\n1,2,3\n", {}, "has two columns '1' and '01'"),
