@@ -24,9 +24,20 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
     Raises:
         UsageError: They are too large, or too far from 0 for a network.
     """
-    check_range(config.vectors, values)
-    if "scan" in METHODS[config.method].sections:
-        _check_network(config, values)
+    vectors = config.vectors
+    check_range(vectors, values)
+    centred = vectors.scale == "standard" or vectors.components is not None
+    if centred or "scan" not in METHODS[config.method].sections:
+        return
+    values = F.normalize(values, dim=1) if vectors.scale == "unit" else values
+    mean = values.nanmean(dim=0)
+    spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
+    if spread > 0 and mean.norm() > _FAR * spread:
+        raise UsageError(
+            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
+            f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
+            "network could not tell them apart; take --scale standard, or --method fed-em"
+        )
 
 
 def check_range(config: VectorsConfig, values: Tensor) -> None:
@@ -40,19 +51,4 @@ def check_range(config: VectorsConfig, values: Tensor) -> None:
         raise UsageError(
             f"vectors lie as far as {far:g}, and without scaling {FARTHEST:g} is the farthest: "
             "give --scale standard, or a larger unit"
-        )
-
-
-def _check_network(config: ClusterConfig, values: Tensor) -> None:
-    vectors = config.vectors
-    if vectors.scale == "standard" or vectors.components is not None:
-        return
-    values = F.normalize(values, dim=1) if vectors.scale == "unit" else values
-    mean = values.nanmean(dim=0)
-    spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
-    if spread > 0 and mean.norm() > _FAR * spread:
-        raise UsageError(
-            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
-            f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
-            "network could not tell them apart; take --scale standard, or --method fed-em"
         )

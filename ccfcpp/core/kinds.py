@@ -29,12 +29,10 @@ _RUBBISH = frozenset(
         *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
         *("@synoresource", "@synoeastream", "@__thumb", "@sharesnap"),
         *("system volume information", "lost+found", "recycler"),
-        *("network trash folder", "temporary items"),
+        *("network trash folder", "temporary items", *(f"found.{n:03}" for n in range(1000))),
     }
 )
 """What systems and network storage lay beside files, thumbnails and deleted files among it."""
-_FOUND = re.compile("found[.][0-9]{3}")
-"""Where Windows lays parts of broken files."""
 _IMAGES_A_TABLE = 4
 """A folder with more images for each table than these holds images."""
 
@@ -49,8 +47,7 @@ _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder of this name is not looked at."""
-    lower = name.lower()
-    return name.startswith((".", "~$")) or lower in _RUBBISH or bool(_FOUND.fullmatch(lower))
+    return name.startswith((".", "~$")) or name.lower() in _RUBBISH
 
 
 def kind_of(source: str) -> DataKind | None:

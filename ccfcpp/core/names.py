@@ -41,10 +41,7 @@ def canonical(name: str) -> str:
 
 def called(names: Iterable[str]) -> dict[str, str]:
     """Return, by their canonical names, the names for show: each as it is written first."""
-    found: dict[str, str] = {}
-    for name in names:
-        found.setdefault(canonical(name), tidy(name))
-    return found
+    return {name: tidy(written[0]) for name, written in _grouped(names, canonical).items()}
 
 
 def spellings(names: Iterable[str], what: str) -> list[str]:

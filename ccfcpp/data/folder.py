@@ -213,14 +213,13 @@ def _top_of(found: Walk, owner: Path, owners: Sequence[Path]) -> Path:
     others = [sub for other in owners if other != owner for sub in found.folders[other]]
     others += [below for sub in others if _is_split(sub) for below in found.folders[sub]]
     known, top = {canonical(sub.name) for sub in others}, owner
-    while len(found.folders[top]) == 1 and not found.images[top]:
-        (only,) = found.folders[top]
-        if canonical(only.name) in known or found.images[only]:
-            break
-        top = only
-        if known.intersection(canonical(sub.name) for sub in found.folders[top]):
-            return top
-    return owner
+
+    def is_like_others(folder: Path) -> bool:
+        return not known.isdisjoint(canonical(sub.name) for sub in found.folders[folder])
+
+    while len(found.folders[top]) == 1 and not found.images[top] and not is_like_others(top):
+        (top,) = found.folders[top]
+    return top if is_like_others(top) and not found.images[top] else owner
 
 
 def _is_split(folder: Path) -> bool:
