@@ -3,8 +3,9 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 
-_NUMBER = re.compile(r"([+-]?)(?:([0-9]+)(?:\.0*)?|([1-9])(?:\.([0-9]+))?e\+([0-9]{2}))")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,999}(\.0*)?|[1-9](\.[0-9]+)?e\+[0-9]{2})")
 """A whole number, also as pandas writes it beside a gap: ``1.0``, ``1e+16``."""
 _DECIMAL = re.compile("[+-]?[0-9]*[.][0-9]+")
 _ALIKE = {"true": "1", "false": "0"}
@@ -30,13 +31,10 @@ def canonical(name: str) -> str:
         ('1', 'low', '1.10', '1200')
     """
     name = tidy(name)
-    if not (match := _NUMBER.fullmatch(name)):
+    if not _NUMBER.fullmatch(name):
         return name
-    sign, whole, first, part, power = match.groups(default="")
-    if first and len(part) > int(power):
-        return name
-    digits = (whole or first + part.ljust(int(power or 0), "0")).lstrip("0")
-    return f"{sign.strip('+')}{digits}" if digits else "0"
+    number = Decimal(name)
+    return str(int(number)) if number == int(number) else name
 
 
 def called(names: Iterable[str]) -> dict[str, str]:
