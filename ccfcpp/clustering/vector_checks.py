@@ -10,7 +10,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 
-_FAR = 2500
+_FAR = 1000
 """Times as far from 0 as they differ, from where on float32 does not tell vectors apart."""
 
 
