@@ -33,8 +33,9 @@ from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.core.names import called, canonical, spellings
 from ccfcpp.data import archives
 from ccfcpp.data.cache import Arrays, cached
+from ccfcpp.data.choosing import check_classes
 from ccfcpp.data.decoding import UNREAD, looks_like_image
-from ccfcpp.data.images import ImageData, check_classes
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.lists import LIST_SUFFIX, SPLITS, File, listed, lists_of
 from ccfcpp.data.reading import (
     FileFacts,
