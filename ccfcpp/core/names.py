@@ -1,5 +1,6 @@
 """The one rule by which names are compared: names of classes, clients, columns and files."""
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -63,6 +64,7 @@ def spellings(names: Iterable[str], what: str) -> list[str]:
     ]
 
 
+@functools.lru_cache(1 << 16)
 def _look(name: str) -> str:
     """Return what is left of a name at a glance, without case, brackets and hidden letters."""
     name = unicodedata.normalize("NFKC", name).casefold().replace("\u2212", "-")
