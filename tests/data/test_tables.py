@@ -348,6 +348,8 @@ def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> 
         read_rows(south, 2, columns, "refuse")
     with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
         read_rows(south, 1, ("b",), "mean")
+    few = read_rows(south, 4, (*columns, "c", "d"), "mean")
+    assert few.vectors.nan_to_num(-1).tolist() == [[-1, 3, -1, -1]]
     with_label = written(tmp_path / "label.csv", "a,kind\n3,7\n")
     assert read_rows(with_label, 2, columns, "mean").vectors.nan_to_num(-1).tolist() == [[-1, 3]]
     spaced = written(tmp_path / "x.csv", "a, b\n1,2\n")
