@@ -114,7 +114,7 @@ class ClusteringExperiment(Experiment[Any]):
         )
         self.algorithm = made(self.problem)
         if self.problem.has_vectors:
-            check_vectors(config, self.data.values, len(self.clients))
+            check_vectors(config, self.data.values)
         self.check()
 
     def as_of(self, number: int) -> "ClusteringExperiment | None":

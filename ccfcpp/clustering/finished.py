@@ -11,6 +11,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import read_yaml, stack, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import canonical
 from ccfcpp.runs.folder import RunFolder
 
 _MOST_NAMES = 20
@@ -95,12 +96,12 @@ def without(
     folder = finished_run(path, "a new run", "start ccfcpp serve again without the client's key")
     there = folder.read_summary()["participants"]
     numbers = {str(one["client"]): one["client"] for one in there}
-    numbers |= {one["name"]: one["client"] for one in there}
-    if unknown := [client for client in clients if client not in numbers]:
+    numbers |= {canonical(one["name"]): one["client"] for one in there}
+    if unknown := [client for client in clients if canonical(client) not in numbers]:
         names = ", ".join(one["name"] for one in there[:_MOST_NAMES])
         more = ", …" if len(there) > _MOST_NAMES else ""
         raise UsageError(f"no client {unknown[0]} took part in {path}: give one of {names}{more}")
-    chosen = sorted({numbers[client] for client in clients})
+    chosen = sorted({numbers[canonical(client)] for client in clients})
     if len(chosen) == len(there):
         raise UsageError(f"{path} without all of its clients would have nobody: name fewer")
     saved = folder.saved_config(ClusterConfig)

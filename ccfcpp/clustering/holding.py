@@ -9,7 +9,7 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.setup import AnyData, partition
 from ccfcpp.core.kinds import is_hidden
-from ccfcpp.core.names import canonical
+from ccfcpp.core.names import canonical, tidy
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.joining import joined
@@ -51,7 +51,7 @@ def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Hol
 
 
 def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding:
-    stem = canonical(Path(place).expanduser().resolve().stem)
+    stem = tidy(Path(place).expanduser().resolve().stem)
     data = _newcomers(config, held.data, place)
     parts, names = [torch.arange(len(data))], [stem]
     if data.owners is not None:
@@ -59,7 +59,7 @@ def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding
         names = list(data.owner_names)
     called = [*held.names]
     for name in names:
-        while name in called:
+        while canonical(name) in map(canonical, called):
             name = f"{stem}/{name}"
         called.append(name)
     later = [part + len(held.data) for part in parts]

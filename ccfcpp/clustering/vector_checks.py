@@ -1,6 +1,5 @@
 """Vectors that a system could not tell apart, refused before a run."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -11,30 +10,34 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 
-_STEPS = 1000
-"""Of this many steps a sum is known well enough."""
 _FAR = 1000
 """Times as far from 0 as they differ, from where on float32 does not tell vectors apart."""
-_ROUNDING = 10 * torch.finfo(torch.float64).eps
 
 
-def check_vectors(config: ClusterConfig, values: Tensor, clients: int) -> None:
+def check_vectors(config: ClusterConfig, values: Tensor) -> None:
     """Check that a run can tell vectors apart.
 
     Args:
         config: Of the run.
         values: Vectors of shape (samples, d).
-        clients: How many clients send sums of them.
 
     Raises:
-        UsageError: They are too large, too far from 0 for a network, or lost in secure sums.
+        UsageError: They are too large, or too far from 0 for a network.
     """
-    privacy = config.privacy
-    check_range(config.vectors, values)
-    if "scan" in METHODS[config.method].sections:
-        _check_network(config, values)
-    if config.vectors.scale == "standard" and privacy.secure_sums and privacy.level == "none":
-        _check_summed(values, clients * privacy.rounding, privacy.rounding * 2.0**privacy.bits / 2)
+    vectors = config.vectors
+    check_range(vectors, values)
+    centred = vectors.scale == "standard" or vectors.components is not None
+    if centred or "scan" not in METHODS[config.method].sections:
+        return
+    values = F.normalize(values, dim=1) if vectors.scale == "unit" else values
+    mean = values.nanmean(dim=0)
+    spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
+    if spread > 0 and mean.norm() > _FAR * spread:
+        raise UsageError(
+            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
+            f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
+            "network could not tell them apart; take --scale standard, or --method fed-em"
+        )
 
 
 def check_range(config: VectorsConfig, values: Tensor) -> None:
@@ -48,33 +51,4 @@ def check_range(config: VectorsConfig, values: Tensor) -> None:
         raise UsageError(
             f"vectors lie as far as {far:g}, and without scaling {FARTHEST:g} is the farthest: "
             "give --scale standard, or a larger unit"
-        )
-
-
-def _check_network(config: ClusterConfig, values: Tensor) -> None:
-    vectors = config.vectors
-    if vectors.scale == "standard" or vectors.components is not None:
-        return
-    values = F.normalize(values, dim=1) if vectors.scale == "unit" else values
-    mean = values.nanmean(dim=0)
-    spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
-    if spread > 0 and mean.norm() > _FAR * spread:
-        raise UsageError(
-            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
-            f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
-            "network could not tell them apart; take --scale standard, or --method fed-em"
-        )
-
-
-def _check_summed(values: Tensor, step: float, most: float) -> None:
-    """Check that sums of multiples of a step, up to a size, tell how far columns are spread."""
-    values = values.double()
-    mean = values.nanmean(dim=0)
-    squares = (values - mean).square().nansum(dim=0)
-    lost = (squares > len(values) * (_ROUNDING * mean).square()) & (squares < _STEPS * step)
-    if bool((lost | (squares > most)).any()):
-        unit = "smaller" if bool(lost.any()) else "larger"
-        raise UsageError(
-            f"secure sums tell nothing of a column whose squares are below {_STEPS * step:g} or "
-            f"above {most:g}: give it in a {unit} unit, or set privacy.fraction_bits"
         )

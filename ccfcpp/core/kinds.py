@@ -27,7 +27,9 @@ _RUBBISH = frozenset(
     {
         *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"),
         *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
-        *("system volume information", "lost+found"),
+        *("@synoresource", "@synoeastream", "@__thumb", "@sharesnap"),
+        *("system volume information", "lost+found", "recycler"),
+        *("network trash folder", "temporary items", *(f"found.{n:03}" for n in range(1000))),
     }
 )
 """What systems and network storage lay beside files, thumbnails and deleted files among it."""
@@ -45,7 +47,7 @@ _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder of this name is not looked at."""
-    return name.startswith(".") or name.lower() in _RUBBISH
+    return name.startswith((".", "~$")) or name.lower() in _RUBBISH
 
 
 def kind_of(source: str) -> DataKind | None:

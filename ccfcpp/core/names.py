@@ -1,52 +1,76 @@
 """The one rule by which names are compared: names of classes, clients, columns and files."""
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from decimal import Context, Decimal
+from decimal import Decimal
 
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,999}(\.0*)?|[1-9](\.[0-9]+)?e\+[0-9]{2})")
+"""A whole number, also as pandas writes it beside a gap: ``1.0``, ``1e+16``."""
+_DECIMAL = re.compile("[+-]?[0-9]*[.][0-9]+")
+_ALIKE = {"true": "1", "false": "0"}
+
+
+def tidy(name: str) -> str:
+    """Return a name for show: in Unicode's form NFC, without space at its ends.
+
+    Bytes of files' names that are no UTF-8 are written out.
+    """
+    name = name.encode("utf-8", "backslashreplace").decode()
+    return unicodedata.normalize("NFC", name).strip()
 
 
 def canonical(name: str) -> str:
-    """Return the spelling by which a name is known.
+    """Return the spelling by which a name is compared.
 
-    Names are compared in Unicode's form NFC and without space at their ends, and numbers by their
-    value: pandas writes an integer beside a gap as ``1.0``, and a spreadsheet drops leading zeros.
-    Bytes of files' names that are no UTF-8 are written out.
+    It is a tidy one, and of a whole number its digits: pandas writes an integer beside a gap as
+    ``1.0``, and a spreadsheet drops leading zeros.
 
     Example:
-        >>> canonical("1.0"), canonical(" low "), canonical("12e1")
-        ('1', 'low', '120')
+        >>> canonical("01.0"), canonical(" low "), canonical("1.10"), canonical("1.2e+03")
+        ('1', 'low', '1.10', '1200')
     """
-    name = name.encode("utf-8", "backslashreplace").decode()
-    name = unicodedata.normalize("NFC", name).strip()
+    name = tidy(name)
     if not _NUMBER.fullmatch(name):
         return name
-    # A context of so many digits rounds no number, however long.
-    number = Decimal(name).normalize(Context(prec=len(name)))
-    return format(number, "f") if number else "0"
+    number = Decimal(name)
+    return str(int(number)) if number == int(number) else name
+
+
+def called(names: Iterable[str]) -> dict[str, str]:
+    """Return, by their canonical names, the names for show: each as it is written first."""
+    return {name: tidy(written[0]) for name, written in _grouped(names, canonical).items()}
 
 
 def spellings(names: Iterable[str], what: str) -> list[str]:
     """Return a line for names that the rule takes for one, and for names that only look alike.
 
     Args:
-        names: Names as they are written, in any order.
+        names: Names as they are written.
         what: What they name, in the plural, such as "classes".
     """
-    written = sorted(set(names))
-    by_name = _grouped(written, canonical)
-    by_look = _grouped(by_name, lambda name: " ".join(name.casefold().split()))
+    written = list(dict.fromkeys(names))
+    shown = called(written)
+    by_name = _grouped(sorted(written), canonical)
     return [
-        f"{what} {_listed(group)} are taken for one, {name!r}"
+        f"{what} {_listed(group)} are taken for one, {shown[name]!r}"
         for name, group in by_name.items()
         if len(group) > 1
     ] + [
-        f"{what} {_listed(group)} differ only in case or spaces: rename one if they are the same"
-        for group in by_look.values()
+        f"{what} {_listed(group)} look alike: rename one if they are the same"
+        for group in _grouped(by_name, _look).values()
         if len(group) > 1
     ]
+
+
+@functools.lru_cache(1 << 16)
+def _look(name: str) -> str:
+    """Return what is left of a name at a glance, without case, brackets and hidden letters."""
+    name = unicodedata.normalize("NFKC", name).casefold().replace("\u2212", "-")
+    name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    name = re.sub(r"[\s_()\[\]{}]+", " ", name).strip()
+    return str(float(name)) if _DECIMAL.fullmatch(name) else canonical(_ALIKE.get(name, name))
 
 
 def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ archive is unpacked on disk, so no member's name can lead out of it.
 
 import gzip
 import lzma
+import re
 import stat
 import tarfile
 import zipfile
@@ -162,6 +163,8 @@ class _Archive(Tree):
 
 
 def _parts(name: str) -> list[str]:
+    # As Windows writes folders, on a drive or on none.
+    name = re.sub("^[A-Za-z]:(?=/)", "", name.replace("\\", "/"))
     return [part for part in name.split("/") if part not in ("", ".")]
 
 
@@ -170,8 +173,7 @@ def _zip_member(archive: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> 
     if not info.flag_bits & _ZIP_UTF8:
         with suppress(UnicodeError):  # macOS writes UTF-8 and does not say so
             name = name.encode("cp437").decode()
-    name = name.replace("\\", "/")  # as Windows writes folders
-    if name.endswith("/"):
+    if name.endswith(("/", "\\")):
         return _Member(name, is_folder=True)
     mode = info.external_attr >> 16
     if stat.S_ISLNK(mode) and info.file_size < _HEAD:

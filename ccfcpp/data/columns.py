@@ -137,33 +137,36 @@ def check_lacking(
     Names are different, however much they look alike, where some file has them ``together``.
 
     Raises:
-        UsageError: One of its own differs in case or spaces alone, or it lacks most of them.
+        UsageError: One of its own looks like it, or it lacks all that are wanted.
     """
     apart = {line for names in together for line in spellings(names, "columns")}
     why = [line for line in spellings([*own, lacking], "columns") if line not in apart]
-    if not 0 < len(wanted) <= 2 * len(set(wanted).intersection(own)):
-        why.append("fewer than half of those that others have: call columns the same everywhere")
+    if not set(wanted).intersection(own):
+        why.append("none of those that others have: call columns the same everywhere")
     if why:
         raise UsageError(f"{path} has no column {lacking!r}, and {why[0]}")
 
 
 def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list[str]:
-    """Return a line for each column that counts the rows.
+    """Return a line for each column that counts the rows, or is called as if it did.
 
     Raises:
         UsageError: One is called as an index that has become a column.
     """
     counting, rows = [], np.arange(len(numbers))
     for name, column in zip(names, numbers.T, strict=True) if len(rows) > _FEW_ROWS else ():
-        counts = column[0] in (0, 1) and np.array_equal(column, column[0] + rows)
-        whole = name in _INDEX and np.array_equal(column, np.rint(column.astype(np.float64)))
-        if whole and len(np.unique(column)) == len(rows):
+        first, last = float(column.min()), len(rows) - 1
+        # In any order: rows may have been shuffled.
+        counts = column.max() == first + last and np.array_equal(np.sort(column), first + rows)
+        if counts and name in _INDEX:
             raise UsageError(
                 f"{where}: column {name!r} numbers the rows, as an index that has become a column: "
                 "take it out, or give it another name"
             )
-        if counts:
-            counting.append(f"column {name!r} counts the rows: take it out if it is their number")
+        named = name in _INDEX and len(np.unique(column)) == len(rows)
+        if named or (counts and first in (0, 1)):
+            does = "counts" if counts else "may number"
+            counting.append(f"column {name!r} {does} the rows: take it out if it is their number")
     return counting
 
 
@@ -211,6 +214,9 @@ def cells(path: Path, name: str, column: Array) -> Array:
         UsageError: A cell is empty.
     """
     found = np.char.strip(column.astype(np.str_))
+    if column.dtype.kind == "f":  # Nobody has written 1 as 1.0.
+        distinct, places = np.unique(found, return_inverse=True)
+        found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
     if len(empty := np.flatnonzero((column != column) | (found == ""))):
         raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
     return found

@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
-from ccfcpp.core.names import canonical, spellings
+from ccfcpp.core.names import called, canonical, spellings
 from ccfcpp.data import archives
 from ccfcpp.data.cache import Arrays, cached
+from ccfcpp.data.choosing import check_classes
 from ccfcpp.data.decoding import UNREAD, looks_like_image
-from ccfcpp.data.images import ImageData, check_classes
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.lists import LIST_SUFFIX, SPLITS, File, listed, lists_of
 from ccfcpp.data.reading import (
     FileFacts,
@@ -155,8 +156,8 @@ def _laid_out(found: Walk, clients: bool, classes: Sequence[str] | None) -> _Lay
     ):
         files = [file.deeper for file in files]  # One folder more: it tells nothing.
     if classes is not None:
-        known = sorted({canonical(name) for file in files if (name := file.class_name)})
-        kept = check_classes([*map(canonical, classes)], known, str(found.tree.root))
+        known = sorted({name for file in files if (name := file.class_name)})
+        kept = check_classes(classes, known, str(found.tree.root))
         files = [file for file in files if canonical(file.class_name or "") in kept]
     return _Layout(files, found.no_images(lists), empty)
 
@@ -167,8 +168,8 @@ def _top(found: Walk, clients: bool) -> Path:
     while len(found.folders[top]) == 1 and not found.images[top]:
         (only,) = found.folders[top]
         within, images = found.folders[only], found.images[only]
-        is_client = clients and {folder.name for folder in within} <= set(SPLITS)
-        if only.name in SPLITS or images or not within or is_client:
+        is_client = clients and all(map(_is_split, within))
+        if _is_split(only) or images or not within or is_client:
             break
         # A client's classes hold images. An archive, though, may well hold the folder of clients.
         if clients and (top != root or root.is_dir()) and any(map(found.images.get, within)):
@@ -196,7 +197,8 @@ def _client_files(
     lists.update(path for paths in by_owner.values() for path in paths)
     files: list[File] = []
     for owner in owners:
-        own = _files(found, owner, empty) if any(found.below(owner)) else []
+        top = _top_of(found, owner, owners)
+        own = _files(found, top, empty) if any(found.below(owner)) else []
         if not own:
             empty.append(owner)
         if by_owner:
@@ -207,17 +209,34 @@ def _client_files(
     return files
 
 
+def _top_of(found: Walk, owner: Path, owners: Sequence[Path]) -> Path:
+    """Return the folder in which a client's classes lie: below one that others do not have."""
+    others = [sub for other in owners if other != owner for sub in found.folders[other]]
+    others += [below for sub in others if _is_split(sub) for below in found.folders[sub]]
+    known, top = {canonical(sub.name) for sub in others}, owner
+
+    def is_like_others(folder: Path) -> bool:
+        return not known.isdisjoint(canonical(sub.name) for sub in found.folders[folder])
+
+    while len(found.folders[top]) == 1 and not found.images[top] and not is_like_others(top):
+        (top,) = found.folders[top]
+    return top if is_like_others(top) and not found.images[top] else owner
+
+
+def _is_split(folder: Path) -> bool:
+    return folder.name.lower() in SPLITS
+
+
 def _files(found: Walk, folder: Path, empty: list[Path]) -> list[File]:
     folders, images = found.folders[folder], found.images[folder]
-    names = {sub.name for sub in folders}
-    if not names or not names <= set(SPLITS) or images:
+    if not folders or not all(map(_is_split, folders)) or images:
         return _class_files(found, folder, empty)
+    names = {sub: sub.name.lower() for sub in folders}
     return [
         # Training images alone are all that there is: nothing was set apart.
-        file._replace(test=split == "test" if "test" in names else None)
-        for split in SPLITS
-        if split in names
-        for file in _class_files(found, folder / split, empty)
+        file._replace(test=names[sub] == "test" if "test" in names.values() else None)
+        for sub in sorted(folders, key=lambda sub: SPLITS.index(names[sub]))
+        for file in _class_files(found, sub, empty)
     ]
 
 
@@ -227,7 +246,7 @@ def _class_files(found: Walk, folder: Path, empty: list[Path]) -> list[File]:
         return [File(path, None) for path in found.below(folder)]
     files = []
     for sub in folders:
-        if sub.name in SPLITS and found.folders[sub]:
+        if _is_split(sub) and found.folders[sub]:
             raise UsageError(
                 f"{folder} holds {sub.name}/ and other folders ({folders[0].name}, …): put train/ "
                 "and test/ with nothing beside them, or rename them"
@@ -250,15 +269,17 @@ def _facts(found: Walk, layout: _Layout) -> Arrays:
     said = {
         "empty": [found.name(path) for path in layout.empty],
         "hidden": found.hidden,
-        "notes": spellings({name for file in files if (name := file.class_name)}, "classes")
-        + spellings({name for file in files if (name := file.owner)}, "clients"),
+        "notes": spellings((name for file in files if (name := file.class_name)), "classes")
+        + spellings((name for file in files if (name := file.owner)), "clients"),
     }
     facts = {"others": as_text(layout.others), "said": np.array(json.dumps(said))}
     return dict(zip(_LAYOUT, arrays, strict=True)) | facts
 
 
 def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    known = np.array([canonical(name) for name in names if name is not None], np.str_)
+    written = [name for name in names if name is not None]
+    shown = called(written)
+    known = np.array([shown[canonical(name)] for name in written], np.str_)
     distinct, indices = np.unique(known, return_inverse=True)
     return distinct, indices.astype(np.int64)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import called, canonical
 from ccfcpp.data.images import Samples
 from ccfcpp.data.reading import Reading
 
@@ -59,9 +60,9 @@ def joined(first: S, second: S, prefix: str) -> S:
 def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
     if first.labels is None or second.labels is None:
         return None, ()
-    classes = tuple(dict.fromkeys((*first.classes, *second.classes)))
-    places = torch.tensor([classes.index(name) for name in second.classes])
-    return torch.cat([first.labels, places[second.labels]]), classes
+    classes = called((*first.classes, *second.classes))
+    places = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
+    return torch.cat([first.labels, places[second.labels]]), tuple(classes.values())
 
 
 def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.names import canonical, spellings
+from ccfcpp.core.names import called, canonical, spellings
 from ccfcpp.data.images import ImageData
 
 _Array = NDArray[np.generic]
@@ -127,7 +127,8 @@ def index_names(
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
     """Number the distinct names of samples, integers or strings of shape `(samples,)`.
 
-    Names that are one by `canonical` are one. They are sorted, and by value if all are numbers.
+    Names that are one by `canonical` are one, as it is written first. They are sorted, and by value
+    if all are numbers.
 
     Returns:
         int64 indices of shape `(samples,)` and the distinct names; None and () without names. Then
@@ -149,21 +150,22 @@ def index_names(
             f"one for each {unit}"
         )
     if names.dtype.kind == "S":
-        names = as_text(names)
-    distinct, indices = np.unique(names, return_inverse=True)
+        names = as_strings(names)
+    distinct, first, indices = np.unique(names, return_index=True, return_inverse=True)
     written = [str(name) for name in distinct]
-    known = sorted({canonical(name) for name in written})
+    shown = called(written[place] for place in np.argsort(first))
+    known = sorted(shown)
     with suppress(InvalidOperation):
         known = sorted(known, key=Decimal)
     place = {name: number for number, name in enumerate(known)}
     places = torch.tensor([place[canonical(name)] for name in written], dtype=torch.int64)
-    notes = spellings(written, what)
+    notes = spellings((written[place] for place in np.argsort(first)), what)
     if gaps := [name for name in known if name.lower() in NOTHING]:
         notes.append(f"{what} {gaps[0]!r} are taken for a name, and not for missing ones")
-    return places[torch.from_numpy(indices)], tuple(known), notes
+    return places[torch.from_numpy(indices)], tuple(shown[name] for name in known), notes
 
 
-def as_text(names: _Array) -> _Array:
+def as_strings(names: _Array) -> _Array:
     """Return bytes and integers as strings, so that names of several arrays can be joined."""
     if names.dtype.kind == "S":
         return np.char.decode(names.view(np.ndarray), "utf-8", "replace")

@@ -56,12 +56,14 @@ def read_parquet(path: Path, roles: Roles) -> Table:
 
 def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
     """Yield a column, or of lists of one length a column for each place in them."""
-    from pyarrow import compute, types
+    from pyarrow import chunked_array, compute, nulls, types
 
     kind, lengths = column.type, []
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = compute.list_value_length(column).drop_null().unique().to_pylist()
-    if len(lengths) != 1:
+        if lengths in ([], [0]):
+            column = chunked_array([nulls(len(column))])
+    if len(lengths) != 1 or not lengths[0]:
         yield name, column
         return
     for place in range(lengths[0]):
@@ -72,9 +74,8 @@ def _decoded(column: Any) -> Any:
     """Return a column of what it holds: in an array a dictionary's gaps would be values."""
     from pyarrow import types
 
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column.cast("string") if types.is_binary(column.type) else column
+    kind = column.type
+    return column.cast(kind.value_type) if types.is_dictionary(kind) else column
 
 
 def _cells(path: Path, name: str, column: Any) -> Array:
@@ -84,7 +85,9 @@ def _cells(path: Path, name: str, column: Any) -> Array:
         raise UsageError(f"{path}: column {name!r} holds {column.type}, no names: give a string")
     found = _decoded(column).to_numpy()
     if found.dtype == object:
-        found = np.array(["" if cell is None else str(cell) for cell in found], np.str_)
+        # Bytes as those of an array are read.
+        texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in found]
+        found = np.array(["" if text is None else str(text) for text in texts], np.str_)
     return cells(path, name, found)
 
 

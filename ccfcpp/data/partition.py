@@ -58,11 +58,14 @@ def skewed_partition(
     left_over[torch.cat(own)] = False
     pool = left_over.nonzero().flatten()
     pool = pool[torch.randperm(len(pool), generator=randomness.generator("partition"))]
-    counts = [
-        round(share * (1 - p)) if len(mine) == wanted else _others_that_fit(len(mine), p)
-        for mine in own
-    ]
-    others = torch.split(pool[: sum(counts)], _fit(counts, len(pool)))
+    # Where the class runs short, so many others leave it the share p > 0. The small addend keeps an
+    # exact quotient such as 5250·(0.25/0.75) from falling just below.
+    fitting = [math.floor(len(mine) * (1 - p) / p + 1e-9) if p else 0 for mine in own]
+    full = round(share * (1 - p))
+    counts = [full if len(mine) == wanted else n for mine, n in zip(own, fitting, strict=True)]
+    # Cut, from the last on, to what there is.
+    ends = np.minimum(np.cumsum(counts), len(pool)).tolist()
+    others = pool[: ends[-1]].tensor_split(ends[:-1])
     return [torch.cat(parts) for parts in zip(own, others, strict=True)]
 
 
@@ -81,21 +84,6 @@ def _own_samples(members: Sequence[Tensor], clients: int, client: int, wanted: i
         start = client // classes * wanted
         return own[start : start + wanted]
     return own.tensor_split(sharers)[client // classes][:wanted]
-
-
-def _others_that_fit(own: int, p: float) -> int:
-    """Return how many other samples leave ``own`` samples at the share ``p`` > 0."""
-    # The small addend keeps an exact quotient such as 5250·(0.25/0.75) from falling just below.
-    return math.floor(own * (1 - p) / p + 1e-9)
-
-
-def _fit(counts: list[int], available: int) -> list[int]:
-    """Cut the counts, from the last on, to what is available."""
-    fitted = []
-    for count in counts:
-        fitted.append(min(count, available))
-        available -= fitted[-1]
-    return fitted
 
 
 _DRAWS = 10_000

@@ -116,7 +116,7 @@ class Reading:
     @property
     def rows(self) -> list[dict[str, object]]:
         """The files that are left out, as rows of a table."""
-        return as_rows(self.skipped)
+        return [{"file": file.name, "reason": file.reason} for file in self.skipped]
 
 
 class Read(NamedTuple):
@@ -226,11 +226,6 @@ def sizes_of(files: Sequence[FileFacts]) -> Sizes:
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
-
-
-def as_rows(files: Sequence[FileFacts]) -> list[dict[str, object]]:
-    """Return files and why they are left out, as rows of a table."""
-    return [{"file": file.name, "reason": file.reason} for file in files]
 
 
 def as_text(files: Sequence[FileFacts]) -> NDArray[np.str_]:

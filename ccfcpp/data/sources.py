@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
+from ccfcpp.data.choosing import keep_classes
 from ccfcpp.data.decoding import MOST_PIXELS
 from ccfcpp.data.folder import read_images
-from ccfcpp.data.images import ImageData, fit, keep_classes
+from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.reading import SKIP, Options
 from ccfcpp.data.registry import DATASETS, root_folder

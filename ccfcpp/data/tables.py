@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import VECTOR_SUFFIXES, files_of
+from ccfcpp.core.kinds import VECTOR_SUFFIXES, files_of, is_hidden
 from ccfcpp.core.names import canonical, spellings
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import counted, first_of
 from ccfcpp.data.columns import (
     ENCODE,
     Array,
@@ -37,7 +37,7 @@ from ccfcpp.data.columns import (
     row_numbers,
     with_columns,
 )
-from ccfcpp.data.npz import as_text
+from ccfcpp.data.npz import as_strings
 from ccfcpp.data.parquet import read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -92,9 +92,9 @@ def read_vectors(
         clients=table.clients,
         missing=missing,
     )
-    notes = list(dict.fromkeys((*table.notes, *spellings(table.written, "columns"), *data.notes)))
+    notes = list(dict.fromkeys((*spellings(table.written, "columns"), *data.notes, *table.notes)))
     if len(notes) > _MOST_NOTES:
-        notes[_MOST_NOTES:] = [f"and {len(notes) - _MOST_NOTES} notes more on {path}"]
+        notes[_MOST_NOTES:] = [f"and {counted(len(notes) - _MOST_NOTES, 'note')} more on {path}"]
     data = replace(data, encoder=table.encoder, notes=tuple(notes))
     if table.names is None:
         return data
@@ -310,16 +310,17 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
     files = files_of(folder)
     if not files:
         raise UsageError(f"{folder} holds no vectors: put files {', '.join(VECTOR_SUFFIXES)} there")
-    if others := [each.name for each in folder.iterdir() if each.name.lower().endswith(_ELSEWHERE)]:
+    names = sorted(each.name for each in folder.iterdir() if not is_hidden(each.name))
+    if others := [name for name in names if name.lower().endswith(_ELSEWHERE)]:
         raise UsageError(
-            f"{folder} holds {min(others)}, which is not read: write it as .csv or .parquet, or "
+            f"{folder} holds {others[0]}, which is not read: write it as .csv or .parquet, or "
             "move it away"
         )
     stems = [file.stem for file in files]
     known_names(folder, stems, "files")
     found = [_read(file, roles) for file in files]
     tables = aligned(list(zip(files, found, strict=True)), roles.missing)
-    labels = [as_text(table.labels) for table in tables if table.labels is not None]
+    labels = [as_strings(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
         raise UsageError(f"{without} has no labels, and other files have: give all, or none")
@@ -328,14 +329,14 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         raise UsageError(
             f"the files of {folder} hold vectors of several encoders: embed them again by one"
         )
-    names = [table.names for table in tables if table.names is not None]
+    rows = [table.names for table in tables if table.names is not None]
     return Table(
         # A single file may be mapped: it is not copied.
         np.concatenate(numbers) if len(tables) > 1 else numbers[0],
         tables[0].columns,
         np.concatenate(labels) if labels else None,
         np.repeat(np.array(stems), list(map(len, numbers))),
-        np.concatenate(names) if len(names) == len(tables) else None,
+        np.concatenate(rows) if len(rows) == len(tables) else None,
         tables[0].encoder,
         tuple(name for table in found for name in table.written),
         tuple(note for table in found for note in table.notes),

@@ -1,5 +1,6 @@
 """A run without a client is the run that there would have been if it had never been there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -
     assert found.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
     assert any(not torch.equal(tensor, before[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("given", ["002", "2", "2.0"])
+def test_a_client_is_known_by_any_spelling_of_its_name(tmp_path: Path, given: str) -> None:
+    data = replace(owned(0, 1, 2), owner_names=("001", "002", "010"))
+    whole = run(tmp_path / "whole", tiny("fed-km", HELD), data)
+    again = RunFolder(run_without(whole, [given])).saved_config(ClusterConfig)
+    assert again.availability.without == (1,)
 
 
 def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:

@@ -328,6 +328,7 @@ def test_folders_of_photos_come_later(tmp_path: Path) -> None:
         ("known/a", 0),
         ("known/b", 1),
         ("new/c", 6),
+        ("new/a ", 6),
         ("new/.thumbs", 6),
         ("one", 7),
     ):
@@ -342,8 +343,10 @@ def test_folders_of_photos_come_later(tmp_path: Path) -> None:
     later = run_with(run.path, str(tmp_path / "new"), {"clusters": 3}, tmp_path / "later")
     went_on(later)
     _, _, folder = went_on(run_with(later, str(tmp_path / "one"), {"clusters": 4}))
-    assert [one["name"] for one in folder.read_summary()["participants"]] == ["a", "b", "c", "one"]
+    assert [one["name"] for one in folder.read_summary()["participants"]] == [
+        *("a", "b", "new/a", "c", "one")
+    ]
     assert "new/c/bad.png" in (folder.path / "skipped.csv").read_text()
     rows = (folder.path / "clusters.csv").read_text().splitlines()
-    assert len(rows) == 1 + 4 * 30
+    assert len(rows) == 1 + 5 * 30
     assert any(row.startswith("one/7.png,") for row in rows)

@@ -29,3 +29,19 @@ def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.utime(tmp_path / "photos", ns=(1, 1))
     CLUSTERING.open(Given.of(settings), tmp_path / "run")
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RECYCLER", "Network Trash Folder", "Temporary Items", "@SynoResource", "@SynoEAStream"),
+        *("@__thumb", "@sharesnap", "FOUND.000", "found.012", "Thumbs.db", "._x.xlsx", "~$x.xlsx"),
+    ],
+)
+def test_what_systems_leave_is_hidden(name: str) -> None:
+    assert kinds.is_hidden(name)
+
+
+@pytest.mark.parametrize("name", ["found", "found.0001", "recycling", "temporary", "thumb"])
+def test_other_names_are_not(name: str) -> None:
+    assert not kinds.is_hidden(name)

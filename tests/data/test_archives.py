@@ -286,8 +286,29 @@ def test_a_zip_of_windows_or_of_a_mac(tmp_path: Path) -> None:
     data = load(str(tmp_path / "some.zip"), folders_are_clients=True)
     assert (data.owner_names, data.classes) == (("anna", "bob"), ("caf\u00e9", "x"))
     assert data.reading is not None
-    assert (data.reading.empty, data.reading.hidden) == (("C:/eve",), ("C:/..",))
+    assert (data.reading.empty, data.reading.hidden) == (("eve",), ("..",))
     assert not list(tmp_path.rglob("out*"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_with_backslashes_and_drives_are_folders(tmp_path: Path, suffix: str) -> None:
+    files = {"x\\h\\1.png": flat(1), "x/v/2.png": flat(2), "C:\\x\\h\\3.png": flat(3)}
+    write_archive(tmp_path / f"some{suffix}", files)
+    data = load(str(tmp_path / f"some{suffix}"))
+    assert (data.classes, _values(data)) == (("h", "v"), [1, 3, 2])
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_are_those_of_the_folder(tmp_path: Path, suffix: str) -> None:
+    files = {"001/0007/1.png": flat(1), "001/1.10/2.png": flat(2), "2/7.0/3.png": flat(3)}
+    files["2/1.1/4.png"] = flat(4)
+    write_tree(tmp_path / "some", files)
+    write_archive(tmp_path / f"some{suffix}", files)
+    for name in ("some", f"some{suffix}"):
+        data = load(str(tmp_path / name), folders_are_clients=True)
+        assert (data.owner_names, data.classes) == (("001", "2"), ("0007", "1.1", "1.10"))
+        chosen = load(str(tmp_path / name), folders_are_clients=True, classes=["7"])
+        assert (chosen.classes, _values(chosen)) == (("0007",), [1, 3])
 
 
 @pytest.mark.parametrize("damage", ["broken", "cut"])

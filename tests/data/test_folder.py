@@ -293,6 +293,29 @@ def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
     assert classes("anna/photos/cat bob/photos/dog", clients=True) == ("anna", "bob", *two)
     assert classes("anna/cat/1 bob/dog", clients=True) == ("anna", "bob", *two)
     assert classes("anna/train/cat anna/test/dog", clients=True) == ("anna", *two)
+    # So does one around the classes of a single client.
+    plain = "anna/cat anna/dog"
+    expected = ("anna", "bob", *two)
+    assert classes(f"{plain} bob/photos/cat bob/photos/dog", clients=True) == expected
+    assert classes(f"{plain} bob/my/own/cat bob/my/own/dog", clients=True) == expected
+    assert classes("anna/train/cat anna/test/dog bob/all/cat bob/all/dog", clients=True) == expected
+    assert classes("anna/train/cat bob/all/train/cat bob/all/test/dog", clients=True) == expected
+    assert classes(f"{plain} bob/cat/dog bob/cat/old", clients=True) == expected
+    assert classes(f"{plain} bob/cow/1 bob/cow/2", clients=True) == (
+        "anna",
+        "bob",
+        "cat",
+        "cow",
+        "dog",
+    )
+
+
+def test_the_splits_may_be_written_in_capitals(tmp_path: Path) -> None:
+    for number, name in enumerate(("TEST/a", "Train/a", "Train/b", "train/b")):
+        _save(tmp_path / name / "0.png", number)
+    data = read_images(tmp_path)
+    assert (data.classes, _values(data)) == (("a", "b"), [1, 2, 3, 0])
+    assert _test(data) == [False, False, False, True]
 
 
 def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
@@ -313,18 +336,18 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
     assert (_owners(listed_data), _labels(listed_data)) == (["bar", nfc], ["low", "1"])
     shutil.rmtree(tmp_path / "lists")
     data = read_images(tmp_path, folders_are_clients=True)
-    assert (data.classes, data.owner_names) == (("1", "Low", "low"), ("bar", nfc))
+    assert (data.classes, data.owner_names) == (("1.0", "Low", "low"), ("bar", nfc))
     assert dict(
         zip(_values(data), zip(_owners(data), _labels(data), strict=True), strict=True)
     ) == {
-        0: (nfc, "1"),
-        1: (nfc, "1"),
+        0: (nfc, "1.0"),
+        1: (nfc, "1.0"),
         2: (nfc, "Low"),
         3: ("bar", "low"),
     }
     assert data.notes == (
-        "classes '1' and '1.0' are taken for one, '1'",
-        "classes 'Low' and 'low' differ only in case or spaces: rename one if they are the same",
+        "classes '1' and '1.0' are taken for one, '1.0'",
+        "classes 'Low' and 'low' look alike: rename one if they are the same",
         "clients 'cafe\\u0301' and 'cafe\\u0301 ' and 'caf\\xe9' are taken for one, 'caf\u00e9'",
     )
     assert set(data.notes) <= set(in_words(data))

@@ -14,3 +14,14 @@ def test_newcomers_keep_their_digits() -> None:
     small, precise = (replace(each, notes=(f"note on {each.name}",)) for each in (small, precise))
     assert joined(small, precise, "b").notes == ("note on a", "note on b")
     assert joined(small, precise, "b").vectors.tolist() == [[1, 2], [1.7e9 + 1, 2]]
+
+
+def test_classes_in_other_spellings_are_the_same() -> None:
+    rows = np.eye(2)
+    first, second = (
+        vectors_from(name, rows, name, labels=np.array(labels))
+        for name, labels in (("a", ["01", "x"]), ("b", ["1.0", "y"]))
+    )
+    whole = joined(first, second, "b")
+    assert whole.labels is not None
+    assert (whole.classes, whole.labels.tolist()) == (("01", "x", "y"), [0, 1, 0, 2])

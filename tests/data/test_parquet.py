@@ -73,6 +73,8 @@ NUMBERS: dict[str, tuple[Callable[[Any], Any], list[Any], list[list[float]]]] = 
         lambda of: of.list_(of.int8()), [[1, None], None, [3, 4]], [[1, -1], [-1, -1], [3, 4]],
     ),
     "large lists": (lambda of: of.large_list(of.float32()), [[1], [2], [3]], [[1], [2], [3]]),
+    "empty": (lambda of: of.list_(of.int8()), [[], None, []], [[-1], [-1], [-1]]),
+    "gaps": (lambda of: of.list_(of.int8()), [None, None, None], [[-1], [-1], [-1]]),
     "lists of a size": (lambda of: of.list_(of.float64(), 2), [[1, 2]] * 3, [[1, 2]] * 3),
 }  # fmt: skip
 
@@ -119,6 +121,7 @@ def test_classes_and_clients_are_names_of_any_type(tmp_path: Path) -> None:
         "padded": pyarrow.array(["x ", " x", "y"]).dictionary_encode(),
         "float": pyarrow.array([0.1, 1, 10], pyarrow.float32()),
         "bytes": [b"b", b"a", b"b"],
+        "other bytes": [b"h\xf4", b"a", b"h\xf4"],
         "day": [date(2020, 1, day) for day in (1, 2, 1)],
         "gap": pyarrow.array(["x", None, "y"]).dictionary_encode(),
         "blank": ["x", "y", " "],
@@ -133,6 +136,7 @@ def test_classes_and_clients_are_names_of_any_type(tmp_path: Path) -> None:
     assert classes("padded") == ("x", "y")
     assert classes("float") == ("0.1", "1", "10")
     assert classes("bytes") == ("a", "b")
+    assert classes("other bytes") == ("a", "h\ufffd")
     assert classes("day") == ("2020-01-01", "2020-01-02")
     for column, message in (("gap", "row 2"), ("blank", "row 3"), ("list", "no names")):
         with pytest.raises(UsageError, match=f"column '{column}' .*{message}"):

@@ -91,10 +91,12 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
 PATIENTS = ("weight,age,patient,ward", *(f"{n}.5,{n % 40},p{n:03},{n % 3}" for n in range(60)))
 
 
-def asked(folder: Path, run: Tree, own: VectorsConfig) -> Response:
+def asked(
+    folder: Path, run: Tree, own: VectorsConfig, patients: Sequence[str] = PATIENTS
+) -> Response:
     """The answer of a client that tells counts to a server that names columns."""
     table = folder / "own.csv"
-    lines = PATIENTS if own.label_column == "patient" else [x.replace("p0", "0") for x in PATIENTS]
+    lines = patients if own.label_column == "patient" else [x.replace("p0", "0") for x in patients]
     table.write_text("\n".join(lines) + "\n")
     spec = RunSpec.model_validate(
         {"command": "cluster", "config": {"method": "fed-em", "vectors": run}}
@@ -117,6 +119,13 @@ def test_the_owners_column_holds_the_classes(run: Tree, tmp_path: Path) -> None:
     assert answer.facts is not None
     assert answer.facts.classes == ("0", "1", "2")
     assert answer.facts.columns == ("weight", "age", "patient")
+
+
+def test_a_client_names_classes_in_the_spelling_that_all_compare(tmp_path: Path) -> None:
+    spelt = [PATIENTS[0], *(f"{line}.0" for line in PATIENTS[1:])]
+    answer = asked(tmp_path, {}, VectorsConfig(label_column="ward"), spelt)
+    assert answer.facts is not None
+    assert answer.facts.classes == ("0", "1", "2")
 
 
 def test_a_column_that_tells_rows_apart_is_not_named(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.kinds import kind_of
+from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
 from ccfcpp.data import ImageData, load
@@ -153,9 +154,10 @@ class ClientRun(ABC, Generic[Model]):
     def _numbered(self, labels: Tensor) -> Tensor:
         """Return labels in the run's numbering of the classes."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
-        if missing := [name for name in self.data.classes if name not in places]:
+        own = [*map(canonical, self.data.classes)]
+        if missing := [name for name in own if name not in places]:
             raise UsageError(f"the run knows no class {missing[0]!r}")
-        return torch.tensor([places[name] for name in self.data.classes])[labels]
+        return torch.tensor([places[name] for name in own])[labels]
 
 
 class ClusteringRun(ClientRun[Any]):

@@ -11,6 +11,7 @@ import torch
 
 from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.data import ImageData
@@ -185,7 +186,7 @@ class Worker:
             columns=() if isinstance(data, ImageData) else data.columns,
             encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
-            classes=data.classes if self.rules.names(spec) else (),
+            classes=tuple(map(canonical, data.classes)) if self.rules.names(spec) else (),
             counts="counts" in self.rules.allowed and run.data.labels is not None,
         )
 
