@@ -76,7 +76,7 @@ def test_the_commands_run_and_each_client_has_its_clusters(machines: Machines) -
     machines.wait_for("waiting for 3 of 3 clients")
     for clinic in CLINICS:
         words = join.replace("clinic-1", clinic).replace("server.example.org:9092", where)
-        machines.begin(clinic, words, "--allow", "counts", name=f"{clinic}-joins")
+        machines.begin(clinic, words, "--allow", "counts", "--reproducible", name=f"{clinic}-joins")
     summary = machines.end()
     assert summary["held"] == EACH * 7
     assert summary["refused_updates"] == 0
