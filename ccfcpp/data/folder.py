@@ -211,12 +211,17 @@ def _client_files(
 
 def _top_of(found: Walk, owner: Path, owners: Sequence[Path]) -> Path:
     """Return the folder in which a client's classes lie: below one that others do not have."""
-    others = [sub for other in owners if other != owner for sub in found.folders[other]]
-    others += [below for sub in others if _is_split(sub) for below in found.folders[sub]]
-    known, top = {canonical(sub.name) for sub in others}, owner
+
+    def names_in(folder: Path) -> set[str]:
+        subs = found.folders[folder]
+        below = [each for sub in subs if _is_split(sub) for each in found.folders[sub]]
+        return {canonical(sub.name) for sub in [*subs, *below]}
+
+    known = set[str]().union(*(names_in(other) for other in owners if other != owner))
+    top = owner
 
     def is_like_others(folder: Path) -> bool:
-        return not known.isdisjoint(canonical(sub.name) for sub in found.folders[folder])
+        return not known.isdisjoint(names_in(folder))
 
     while len(found.folders[top]) == 1 and not found.images[top] and not is_like_others(top):
         (top,) = found.folders[top]

@@ -67,7 +67,12 @@ def test_a_run_in_which_nothing_fails_goes_as_planned(method: str, other: Tree) 
     planned, number = [names(works) for works in algorithm.plan(state)], 0
     assert len(planned) == algorithm.rounds
     while not federation.is_over(state, number):
-        assert names(algorithm.exchanges(number, state)) == planned[number]
+        foreseen = [
+            work
+            for work in algorithm.exchanges(number, state)
+            if not getattr(getattr(work, "work", work), "again", False)  # for few points alone
+        ]
+        assert names(foreseen) == planned[number]
         state, _ = federation.run_round(state, number)
         number += 1
 

@@ -373,7 +373,7 @@ def test_without_a_way_to_the_weights_one_line_says_what_to_do(
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UsageError, match=r"needs timm.*pip install 'ccfcpp\[encoders\]'"):
+    with pytest.raises(UsageError, match=r"needs timm.*pip install '\.\[encoders\]'"):
         load_encoder("timm:resnet18", CPU)
 
 

@@ -30,7 +30,7 @@ def written(path: Path, columns: dict[str, Any], index: list[Any] | None = None)
 def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "x.parquet").touch()
-    with pytest.raises(UsageError, match=r"pip install 'ccfcpp\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[parquet\]'"):
         read_vectors(tmp_path / "x.parquet")
 
 

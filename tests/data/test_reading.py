@@ -124,7 +124,7 @@ def test_an_extra_that_is_missing_is_named(
         importlib.util, "find_spec", lambda name: None if name == package else found(name)
     )
     traps.write(tmp_path, [Trap(name, content)])
-    with pytest.raises(UsageError, match=rf"needs an extra: pip install 'ccfcpp\[{extra}\]'"):
+    with pytest.raises(UsageError, match=rf"needs an extra: pip install '\.\[{extra}\]'"):
         load(str(tmp_path))
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.clustering.setup import AnyData
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.cache import cache_folder, cached
 from ccfcpp.deployment.client.audit import AuditLog
@@ -134,7 +135,10 @@ def test_what_is_too_large_is_not_parsed(tmp_path: Path, monkeypatch: pytest.Mon
         return packet
 
     grid.tampering[clients[-1].name] = limit
-    ((_, report),) = federation.run(begin(federation))
+    rounds = federation.run(begin(federation))
+    _, report = next(rounds)
+    with pytest.raises(FederationError, match="all updates were refused in round 1"):
+        next(rounds)
     assert all("bytes, over 100" in said for (said,) in report.refused.values())
     assert len(report.refused) == 3
 

@@ -94,7 +94,7 @@ class CentroidRule:
         enough = found.sizes >= least
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {least} images")
-        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
+        return CentroidUpdate(found.centroids[enough].float(), found.sizes[enough])
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
@@ -109,7 +109,7 @@ class CentroidRule:
                 iterations=self.config.iterations,
                 weights=sizes if self.config.server_weights == "sizes" else None,
             )
-        return found.centroids
+        return found.centroids.float()
 
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
