@@ -123,8 +123,8 @@ class Federation(Generic[State, Carrier]):
         """Run the rounds from ``first_round`` on; after each, give the new state and a report.
 
         Raises:
-            FederationError: Every client's update of an exchange was refused, in the first two
-                rounds or in the whole run, or none came. The last round's report is given first.
+            FederationError: Every client's update of an exchange was refused in two rounds, or in
+                the whole run, or none came. The last round's report is given first.
         """
         number = first_round
         while not self.is_over(state, number):
@@ -205,11 +205,10 @@ class Federation(Generic[State, Carrier]):
     def _count(
         self, request: Request, taken: Collection[int], refused: list[int], report: RoundReport
     ) -> None:
-        """Note whether an update was taken; it is a fault where none was yet, two rounds in a row.
+        """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
 
         While somebody is absent, one client that spoils its updates must not end the run. A single
-        round may be refused since clients began anew in the middle of it. What was learnt before an
-        exchange failed is a result.
+        round may be refused since clients began anew in the middle of it.
         """
         if taken:
             self.taken.add(request.exchange.name)
@@ -221,8 +220,7 @@ class Federation(Generic[State, Carrier]):
                 f"{counted(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
             )
             since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
-            never = request.exchange.name not in self.taken
-            everyone = never and len(refused) == len(request.members)
+            everyone = len(refused) == len(request.members)
             # Who was refused earlier in the round is not asked to go on.
             if everyone and since < report.round and self.members.keys() <= report.refused.keys():
                 self.fault = self.fault or why
