@@ -35,7 +35,7 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fewer(summary: Mapping[str, Any]) -> str:
-    """How many clusters there are where these are fewer than was asked for; else empty."""
+    """Say how many clusters there are where these are fewer than was asked for; else nothing."""
     asked, found = summary.get("clusters", 0), summary.get("clusters_found")
     if found == 1 and summary.get("clusters_sought"):
         return f"1, where {summary['clusters_sought']} was asked for"
@@ -43,14 +43,14 @@ def _fewer(summary: Mapping[str, Any]) -> str:
 
 
 def shortfall(summary: Mapping[str, Any]) -> str:
-    """A line where there are fewer clusters than was asked for; else empty."""
+    """Return a line where there are fewer clusters than was asked for; else nothing."""
     unit, number = summary.get("unit", "image"), _fewer(summary)
     why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
     return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
 
 
 def scores_over(summary: Mapping[str, Any]) -> str:
-    """Over what scores are that say little: one class, or fewer clusters than classes."""
+    """Say over what scores are that mean little: one class, or fewer clusters than classes."""
     classes, found = summary.get("classes"), summary.get("clusters_found")
     if not classes or found is None or 1 < classes <= found:
         return ""

@@ -79,7 +79,7 @@ def opened(
 
 
 class _Member(NamedTuple):
-    """What an archive says of a member.
+    """Facts of a member of an archive.
 
     Attributes:
         name: With slashes.

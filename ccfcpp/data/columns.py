@@ -28,7 +28,7 @@ _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
 
 @dataclass(frozen=True)
 class Table:
-    """What a file holds.
+    """Content of a file.
 
     Attributes:
         numbers: Of shape `(n, d)`.
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Roles:
-    """What columns are, by their names, as `canonical` has them.
+    """Roles of columns, by their names, as `canonical` has them.
 
     Attributes:
         label: The one with classes, no part of the vectors; None where there is none.

@@ -94,7 +94,7 @@ def kmeans(
 
 
 def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
-    """The points' mean where it is far from the origin, of shape (dimensions,); else 0.
+    """Return the points' mean where it is far from the origin, of shape (dimensions,); else 0.
 
     There faiss's distances, in float32, would be rounding alone.
     """

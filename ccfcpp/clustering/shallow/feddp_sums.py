@@ -189,7 +189,7 @@ class AddProducts(AddMoments):
 
 
 class CountNearest(SumOfImages[Compared, Weights]):
-    """How many images are nearest to each point; 0 where they are too few."""
+    """Count the images that are nearest to each point; 0 where they are too few."""
 
     def over_images(self, message: Compared, client: Client) -> Weights:
         """Count them."""

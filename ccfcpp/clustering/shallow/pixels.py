@@ -59,7 +59,7 @@ class PixelRule:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of points on their way: vectors may lie far from 0, where float32 tells none apart."""
+        """Return the dtype of points that are sent: far from 0 float32 tells none apart."""
         return torch.float64 if len(self.image_shape) == 1 else torch.float32
 
     @property

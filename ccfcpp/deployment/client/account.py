@@ -51,7 +51,7 @@ def reasons(entries: Sequence[Entry]) -> list[str]:
 
 @dataclass
 class Tally:
-    """What a client has done in a round, for a line when the round is over."""
+    """Work of a client in a round, for a line when the round is over."""
 
     of: tuple[str, int] = "", -1
     names: list[str] = field(default_factory=list)

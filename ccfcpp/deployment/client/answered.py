@@ -16,7 +16,7 @@ _FOLDER = "answered"
 
 
 class _Progress(Section):
-    """How far a client has followed a run.
+    """Progress of a client in a run.
 
     Attributes:
         session: How often the server had been started again.
