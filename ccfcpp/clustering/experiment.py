@@ -44,7 +44,7 @@ _MOST_COMPARED = 10_000
 
 
 _MOST_PIXELS = 1_000_000
-"""Of images whose pixels k-means clusters beside a run, in a second."""
+"""Number of pixels of all images that k-means clusters beside a run, in a second."""
 
 
 class ClusteringExperiment(Experiment[Any]):

@@ -32,7 +32,7 @@ _RUBBISH = frozenset(
         *("network trash folder", "temporary items", *(f"found.{n:03}" for n in range(1000))),
     }
 )
-"""What systems and network storage lay beside files, thumbnails and deleted files among it."""
+"""Names that systems and network storage lay beside files, such as folders of thumbnails."""
 _IMAGES_A_TABLE = 4
 """A folder with more images for each table than these holds images."""
 

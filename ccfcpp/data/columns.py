@@ -19,11 +19,11 @@ from ccfcpp.data.vectors import Missing
 Array = NDArray[np.generic]
 _FEW_ROWS = 2
 ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
-"""What to do with a column that holds no numbers."""
+"""Advice for a column that holds no numbers."""
 _UNNAMED = re.compile(r"(unnamed[: _]*[0-9]+\S*|__index_level_[0-9]+__|\.\.\.[0-9]+)?", re.I)
 """A column that has no name, and what pandas and R call such a one."""
 _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
-"""What pandas and R call the numbers of rows where these become a column."""
+"""Names that pandas and R give the numbers of rows where these become a column."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _Array = NDArray[np.generic]
 _KEYS = (("images", "x"), ("labels", "y"), ("test",), ("clients",))
 _CHANNELS = (1, 3)
 NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
-"""What stands in a cell without a value, in small letters."""
+"""Content of a cell without a value, in small letters."""
 
 
 def read_npz(path: Path) -> ImageData:

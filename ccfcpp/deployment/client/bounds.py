@@ -18,7 +18,7 @@ from supervised.config import ClassifyConfig
 Command = Literal["cluster", "classify"]
 
 EVERYTHING = "all"
-"""What an owner accepts who sets no bounds."""
+"""Entry of ``accept`` by which an owner sets no bounds."""
 
 _SHAPES = (
     *("scan.encoder", "scan.stem", "scan.widths", "scan.hidden", "scan.latent"),

@@ -18,9 +18,9 @@ from ccfcpp.deployment.link.fleet_calls import ANSWERS, SMALL
 from ccfcpp.deployment.link.news import HEADER
 
 OTHER = "no answer of a gate"
-"""What an error says where something else than a gate answers."""
+"""Text of an error where something else than a gate answers."""
 _SECONDS = 30.0
-"""How long to wait for the next bytes."""
+"""Seconds to wait for the next bytes."""
 
 
 class Connection(FleetHttpClient):

@@ -53,7 +53,7 @@ class Rules(Section):
     most_exchanges: Positive = 5000
     """Refuse further exchanges of a run; each tells a sum or a model."""
     restarts: Count = 10
-    """How often a server may be started again in a run, and repeat what was lost."""
+    """Number of times that a server may be started again in a run, and repeat what was lost."""
     accept: tuple[str, ...] = ()
     """Settings beyond those of the installed presets that a run may have, as KEY=VALUE; ``all``
     sets no bounds."""

@@ -80,7 +80,7 @@ class Reason(NamedTuple):
 
 ENDED = Reason("the server has ended its run")
 _CLOSES = "the server closes"
-"""What the gate answers at the end of a run."""
+"""Answer of the gate at the end of a run."""
 _REASONS = {
     STRANGER: Reason(
         "the server does not know this key: give its .pub file to the server's owner for the "
@@ -124,7 +124,7 @@ _REASONS = {
         final=True,
     ),
 }
-"""What stands in an error, and the reason for it."""
+"""Texts in errors, and the reason that each stands for."""
 
 
 def reason(error: Exception, proxy: Proxy | None = None) -> Reason:

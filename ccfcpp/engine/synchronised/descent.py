@@ -296,8 +296,10 @@ def turn(
         drawn = (grouping or source).at_round(SETUP).generator("groups")
         order, part = torch.randperm(samples, generator=drawn), groups / samples
         chosen = turn(groups, share * part, step, randomness, more=more * part).tolist()
-        ends = [(group + 1) * least if group + 1 < groups else samples for group in range(groups)]
-        return torch.cat([order[:0], *(order[group * least : ends[group]] for group in chosen)])
+        # The last group has the rest, too.
+        ends = [samples if group == groups - 1 else (group + 1) * least for group in chosen]
+        shown = (order[group * least : end] for group, end in zip(chosen, ends, strict=True))
+        return torch.cat([order[:0], *shown])
     offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
     first = math.floor(step * share + offset)
     last = math.floor((step + 1) * share + more + offset)
