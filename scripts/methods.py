@@ -8,11 +8,11 @@ import torch
 
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData
+from ccfcpp.models.decorrelation import feddecorr
 from ccfcpp.runs.environment import choose_device
 from scripts.timing import Seconds, alternate, timed
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
-from supervised.losses import feddecorr
 from supervised.setup import load_images
 
 _BATCH = 64

@@ -17,38 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
+from ccfcpp.models.batch_statistics import batch_mean, centred, squared_norms, squared_products
+from ccfcpp.models.decorrelation import feddecorr
 from supervised.config import DecorrelationConfig
 
 DecorrelationTerm = Callable[[Tensor, Tensor | None], Tensor]
 """Maps representations (clients, batch, dimensions) and a mask to losses (clients,)."""
-
-_EPSILON = 1e-8
-"""Added to variances, so that a constant dimension gives 0 in place of 0/0."""
-
-
-def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None = None) -> Tensor:
-    """FedDecorr: mean of the squared correlations between dimensions.
-
-    Args:
-        representations: z of shape (…, batch, dimensions).
-        scale: ``paper``: Eq. (9) by Algorithm 1, the mean over all d² entries of (ZᵀZ/N)², where Z
-            is standardised by the unbiased deviation; ``code``: the authors' code, the mean over
-            the entries off the diagonal of (ZᵀZ)²/N, about N times as large.
-        mask: Which samples count.
-
-    Returns:
-        Tensor of shape (…), without the weight β.
-    """
-    residuals, counts = centred(representations, mask)
-    freedom = (counts - 1).clamp(min=1)[..., None, None]
-    variances = residuals.square().sum(dim=-2, keepdim=True) / freedom
-    scored = residuals * (variances + _EPSILON).rsqrt()
-    dimensions = representations.shape[-1]
-    if scale == "paper":
-        return squared_products(scored) / (counts * dimensions) ** 2
-    off_diagonal = squared_products(scored) - _squared_norms(scored)
-    return off_diagonal / (counts * max(1, dimensions * (dimensions - 1)))
 
 
 def decov(representations: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -62,7 +36,7 @@ def decov(representations: Tensor, mask: Tensor | None = None) -> Tensor:
         Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
     """
     residuals, counts = centred(representations, mask)
-    return (squared_products(residuals) - _squared_norms(residuals)) / (2 * counts**2)
+    return (squared_products(residuals) - squared_norms(residuals)) / (2 * counts**2)
 
 
 def structured_decov(representations: Tensor, groups: int, mask: Tensor | None = None) -> Tensor:
@@ -144,8 +118,3 @@ def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> Decorrel
             "of the representation: give a divisor of it"
         )
     return lambda z, mask: structured_decov(z, config.groups, mask)
-
-
-def _squared_norms(z: Tensor) -> Tensor:
-    """Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz."""
-    return z.square().sum(dim=-2).square().sum(dim=-1)

@@ -35,3 +35,8 @@ def squared_products(z: Tensor) -> Tensor:
     # ‖zᵀz‖_F = ‖zzᵀ‖_F: the smaller of the two products is formed.
     product = z @ z.mT if batch < dimensions else z.mT @ z
     return product.square().sum(dim=(-2, -1))
+
+
+def squared_norms(z: Tensor) -> Tensor:
+    """Return Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz."""
+    return z.square().sum(dim=-2).square().sum(dim=-1)

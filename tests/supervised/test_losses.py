@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.models.decorrelation import feddecorr
 from supervised.losses import (
     cross_entropy,
     decov,
-    feddecorr,
     model_contrast,
     structured_decov,
 )

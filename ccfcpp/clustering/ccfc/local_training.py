@@ -73,7 +73,8 @@ def pretraining_loss(
         drift = batch_mean(negative_cosine(predictions, reference), by_view)
         loss = loss + weights.lam * drift.mean(dim=1)
     if weights.pretrain_eta:
-        loss = loss + weights.pretrain_eta * decorrelation(latents, by_view).mean(dim=1)
+        term = decorrelation(latents, by_view, weights.scale)
+        loss = loss + weights.pretrain_eta * term.mean(dim=1)
     return loss
 
 
@@ -181,7 +182,7 @@ class ContrastiveTrainer:
                 batch.mask,
             )
             if weights.eta:
-                loss = loss + weights.eta * decorrelation(latents, batch.mask)
+                loss = loss + weights.eta * decorrelation(latents, batch.mask, weights.scale)
             return loss
 
         rate = contrast_learning_rate(self.training, randomness.round)

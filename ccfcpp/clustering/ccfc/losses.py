@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
+from ccfcpp.models.decorrelation import feddecorr
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -95,19 +96,23 @@ def cluster_contrast(
     return loss + lam * drift.sum(dim=-1)
 
 
-def decorrelation(latents: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The decorrelation term ‖Σ‖²_F / d² of Eq. (10) of the paper, without its weight η.
+def decorrelation(latents: Tensor, mask: Tensor | None = None, scale: str = "paper") -> Tensor:
+    """Return the decorrelation term of Eq. (10) of the paper, without its weight η.
 
-    Σ is the unbiased covariance over the batch, with 1/(N − 1); Eq. (9) has 1/N. So the term is
-    (N/(N − 1))² times the printed one: 1.6% more for a batch of 128.
+    As printed it is ‖Σ‖²_F / d². Σ is the unbiased covariance over the batch, with 1/(N − 1); Eq.
+    (9) has 1/N. So the term is (N/(N − 1))² times the printed one: 1.6% more for a batch of 128.
 
     Args:
         latents: z of shape (…, batch, dimensions).
         mask: Which samples count.
+        scale: ``paper``; or ``feddecorr``, the public code of the work that the paper follows,
+            about N times as large.
 
     Returns:
         Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.
     """
+    if scale == "feddecorr":
+        return feddecorr(latents, "code", mask)
     residuals, counts = centred(latents, mask)
     freedom = (counts - 1).clamp(min=1)
     return squared_products(residuals) / (freedom * latents.shape[-1]) ** 2

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.losses import negative_cosine
 from ccfcpp.clustering.ccfc.network import ContrastiveModel, pooled_latents
+from ccfcpp.models.decorrelation import EPSILON
 from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, through
 
 _ROUNDING = 1.001
@@ -45,7 +46,7 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
     """
     views = pairs.transpose(0, 1).flatten(0, 1)
     z = yield from pooled_latents(model, views)
-    z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta, weights.scale)
     p = yield from through(model.predictor, z, "predictor")
     sums = partial(_siamese_sums, z.detach())
     p, totals = yield Pool(
@@ -75,7 +76,7 @@ def contrast_program(
         The objective; its figure is ``loss``.
     """
     z = yield from pooled_latents(model, images)
-    z, decorrelation = yield from pooled_decorrelation(z, weights.eta)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.eta, weights.scale)
     return (yield from _contrast(model, clusters, weights, z, labels, decorrelation))
 
 
@@ -116,14 +117,17 @@ def _contrast(
     return _shared(loss + decorrelation, len(labels) / counts.sum().clamp(min=1))
 
 
-def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]]:
-    """η ‖Σ‖²_F / d², the decorrelation term of Eq. (10), over the latents of all clients.
+def pooled_decorrelation(
+    z: Tensor, eta: float, scale: str = "paper"
+) -> Pooling[tuple[Tensor, Tensor]]:
+    """Return the decorrelation term of Eq. (10) with its weight, over the latents of all clients.
 
-    Σ is their unbiased covariance, from (n, Σz, Σzzᵀ).
+    It is made of their unbiased covariance Σ, from (n, Σz, Σzzᵀ).
 
     Args:
         z: Latents of shape (batch, d).
         eta: Its weight η. Where it is 0, nothing is pooled.
+        scale: As of :func:`~ccfcpp.clustering.ccfc.losses.decorrelation`; N is n.
 
     Returns:
         What stands for z from here on, and the term: a scalar.
@@ -136,8 +140,14 @@ def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]
         "covariance", z, _products, common=True, valid=plausible, nearest=nearest
     )
     count, sums, products = totals[0].detach(), totals[1 : d + 1], totals[d + 1 :].view(d, d)
-    covariance = (products - torch.outer(sums, sums) / count) / (count - 1).clamp(min=1)
-    return z, eta * covariance.square().sum() / d**2
+    freedom = (count - 1).clamp(min=1)
+    covariance = (products - torch.outer(sums, sums) / count) / freedom
+    if scale == "paper":
+        return z, eta * covariance.square().sum() / d**2
+    deviations = (covariance.diagonal() + EPSILON).sqrt()
+    squares = (covariance / torch.outer(deviations, deviations)).square()
+    off_diagonal = (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))
+    return z, eta * off_diagonal * freedom**2 / count
 
 
 def _shared(loss: Tensor, own: Tensor) -> Objective:

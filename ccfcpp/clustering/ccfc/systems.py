@@ -83,7 +83,7 @@ CCFC = System(
     make=_MAKE,
     sections=_SECTIONS,
     counts=_counts,
-    ignores=_IGNORES,
+    ignores=(*_IGNORES, "loss.scale"),
     needs=_NEEDS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
@@ -94,6 +94,7 @@ CCFC_PLUS_PLUS = replace(
     CCFC,
     title="CCFC++",
     fixed={},
+    ignores=_IGNORES,
     check=_fits,
     summary="CCFC with decorrelated representations",
 )

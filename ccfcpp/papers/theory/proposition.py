@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.models.decorrelation import feddecorr
 from ccfcpp.papers.theory.statements import Statement, equal, worst
-from supervised.losses import feddecorr
 
 SUBJECT = "FedDecorr, Proposition 1"
 _SHAPES = ((64, 16), (64, 48), (16, 32))

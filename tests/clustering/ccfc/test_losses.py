@@ -165,9 +165,10 @@ def weighted(losses: Callable[[Tensor], Tensor], weights: Tensor, x: Tensor) -> 
     st.integers(1, 4),
     SEEDS,
     st.sampled_from([0.0, 0.5]),
+    st.sampled_from(["paper", "feddecorr"]),
 )
 def test_padded_batches_side_by_side_are_their_losses_one_by_one(
-    lengths: list[int], dimensions: int, clusters: int, seed: int, lam: float
+    lengths: list[int], dimensions: int, clusters: int, seed: int, lam: float, scale: str
 ) -> None:
     """Whatever stands in the rows that do not count, in value and in gradient."""
     longest = max(lengths)
@@ -181,7 +182,7 @@ def test_padded_batches_side_by_side_are_their_losses_one_by_one(
         losses = [
             cluster_contrast(x, z, q if lam else None, labels, clusters, lam, mask=mask),
             siamese((x, q), (z, x), mask),
-            decorrelation(x, mask),
+            decorrelation(x, mask, scale),
         ]
         return torch.stack(losses).sum(dim=0)
 
@@ -192,7 +193,8 @@ def test_padded_batches_side_by_side_are_their_losses_one_by_one(
             contrast = cluster_contrast(
                 own, z_k, q_k if lam else None, labels[k, :n], clusters, lam
             )
-            total.append(contrast + siamese((own, q_k), (z_k, own)) + decorrelation(own))
+            pairs = siamese((own, q_k), (z_k, own))
+            total.append(contrast + pairs + decorrelation(own, scale=scale))
         return torch.stack(total)
 
     torch.testing.assert_close(together(p), one_by_one(p))

@@ -1,0 +1,36 @@
+"""FedDecorr's loss, which CCFC++ takes over for clustering.
+
+Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning* ("the
+paper" below).
+"""
+
+from torch import Tensor
+
+from ccfcpp.models.batch_statistics import centred, squared_norms, squared_products
+
+EPSILON = 1e-8
+"""Added to variances, so that a constant dimension gives 0 in place of 0/0."""
+
+
+def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None = None) -> Tensor:
+    """Return the mean of the squared correlations between dimensions.
+
+    Args:
+        representations: z of shape (…, batch, dimensions).
+        scale: ``paper``: Eq. (9) by Algorithm 1, the mean over all d² entries of (ZᵀZ/N)², where Z
+            is standardised by the unbiased deviation; ``code``: the authors' code, the mean over
+            the entries off the diagonal of (ZᵀZ)²/N, about N times as large.
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…), without the weight β.
+    """
+    residuals, counts = centred(representations, mask)
+    freedom = (counts - 1).clamp(min=1)[..., None, None]
+    variances = residuals.square().sum(dim=-2, keepdim=True) / freedom
+    scored = residuals * (variances + EPSILON).rsqrt()
+    dimensions = representations.shape[-1]
+    if scale == "paper":
+        return squared_products(scored) / (counts * dimensions) ** 2
+    off_diagonal = squared_products(scored) - squared_norms(scored)
+    return off_diagonal / (counts * max(1, dimensions * (dimensions - 1)))
