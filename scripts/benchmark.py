@@ -42,9 +42,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import Adam
 from ccfcpp.models.pooled import rounding
-from ccfcpp.models.stack.optimizers import StackedAdam
-from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import (
     choose_device,
     describe_environment,
@@ -56,9 +56,8 @@ from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
-from scripts.vmap import vmap_steps
 
-_ALONE = {"growth", "methods", "vmap", "exchange", "steps", "deployed"}
+_ALONE = {"growth", "methods", "exchange", "steps", "deployed"}
 """Parts that do not need a data set divided among clients."""
 PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
 _EXCHANGES = 500
@@ -170,25 +169,21 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
     return seconds, {"inertia at the clients, ccfcpp / plain": inertia / plain.inertia}
 
 
-def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str, float]]:
+def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Measure a pre-training step of one client, and compare it with the peak rate of products."""
     precision = setting.config.compute.precision
-    stack = ModelStack(setting.make_model, cohort, setting.device, precision=precision)
+    network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
-    stack.load(0, plain.state_dict())
-    for index in range(1, cohort):
-        stack.load(index, plain.state_dict())
-    adam = StackedAdam(stack.parameters, stack.gradients, 1e-3)
-    plain_adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
-    batch = torch.rand(cohort * 2 * setting.batch, *setting.shape, device=setting.device)
-    batch = batch.contiguous(memory_format=torch.channels_last)
-    contiguous = batch[: 2 * setting.batch].contiguous(memory_format=torch.contiguous_format)
-    views = torch.split(contiguous, setting.batch)
+    network.load(plain.state_dict())
+    adam, plain_adam = Adam(network), torch.optim.Adam(plain.parameters(), lr=1e-3)
+    adam.begin(1e-3)
+    views = torch.rand(2, setting.batch, *setting.shape, device=setting.device)
+    laid_out = [view.contiguous(memory_format=torch.channels_last) for view in views]
 
     def ours() -> None:
-        z, p = stack(batch, views=2)
-        stack.backward(siamese((p[:, 0], p[:, 1]), (z[:, 0], z[:, 1])).sum())
-        adam.step(cohort)
+        (z1, p1), (z2, p2) = map(network, laid_out)
+        network.backward(siamese((p1, p2), (z1, z2)))
+        adam.step()
 
     def theirs() -> None:
         (z1, p1), (z2, p2) = plain(views[0]), plain(views[1])
@@ -198,29 +193,26 @@ def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str
 
     rounded = rounding(precision, setting.device) or torch.float32
     square = torch.rand(2048, 2048, device=setting.device, dtype=rounded)
-    operations = cohort * 2 * setting.batch * training_operations(setting)
+    operations = 2 * setting.batch * training_operations(setting)
     for work in (ours, theirs):
         work()
     seconds = alternate(
         {
             "2048³ product": lambda: square @ square,
             "training step, plain": theirs,
-            f"training step, ccfcpp, {cohort} clients": ours,
+            "training step, ccfcpp": ours,
         },
         repeats,
     )
     rate = 2 * 2048**3 / statistics.median(seconds["2048³ product"])
-    own = statistics.median(seconds[f"training step, ccfcpp, {cohort} clients"])
-    other = statistics.median(seconds["training step, plain"])
-    # The table reports seconds for one client.
-    seconds[f"training step, ccfcpp, {cohort} clients"] = [
-        value / cohort for value in seconds[f"training step, ccfcpp, {cohort} clients"]
-    ]
-    return seconds, {
-        "product rate, GFLOP/s": rate / 1e9,
-        "share of it, plain step": operations / cohort / other / rate,
-        f"share of it, ccfcpp step, {cohort} clients": operations / own / rate,
+    shares = {
+        f"share of it, {whose} step": operations / statistics.median(own) / rate
+        for whose, own in (
+            ("plain", seconds["training step, plain"]),
+            ("ccfcpp", seconds["training step, ccfcpp"]),
+        )
     }
+    return seconds, {"product rate, GFLOP/s": rate / 1e9, **shares}
 
 
 def training_operations(setting: Setting) -> int:
@@ -327,7 +319,6 @@ def main(
     images: Annotated[int | None, typer.Option(help="Take only so many images.")] = None,
     repeats: Annotated[int, typer.Option(help="Rounds that are measured, of each kind.")] = 3,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or auto, of ours.")] = "float32",
     method: Annotated[str, typer.Option(help="fed-scan or fed-emp, of steps.")] = "fed-scan",
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
@@ -359,10 +350,6 @@ def main(
         more, ratios = method_rounds(dataset, images or 640, device, repeats)
         seconds |= more
         figures |= ratios
-    if "vmap" in wanted:
-        more, figures_of_it = vmap_steps(choose_device(device), repeats)
-        seconds |= more
-        figures |= figures_of_it
     if "steps" in wanted:
         settings: Tree = {
             "dataset": dataset,
@@ -392,7 +379,7 @@ def main(
     if "augmentation" in wanted:
         seconds |= augmentation(setting, 20)
     if "step" in wanted:
-        more, shares = step(setting, 20, cohort)
+        more, shares = step(setting, 20)
         seconds |= more
         figures |= shares
     if "kmeans" in wanted:

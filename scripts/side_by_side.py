@@ -8,7 +8,8 @@ scikit-learn's default when the code was written, and the numbers of rounds are 
 Example:
     python -m scripts.side_by_side ../CCFC-pytorch --out side-by-side --seeds 0 --seeds 1 --seeds 2
 
-Runs that have ended are not repeated.
+Runs that have ended are not repeated. With ``--set`` ours has other settings, such as the term that
+a copy of the authors' code has been given: the reported losses of theirs leave it out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config_layers import nest, resolve
+from ccfcpp.core.config_layers import nest, parse_assignments, read_configs, resolve
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
@@ -65,8 +66,10 @@ class Rounds:
     contrast: int
 
 
-def setting(images: int, p: float, seed: int, rounds: Rounds) -> ClusteringExperiment:
-    """CCFC as its authors publish it, on a part of MNIST."""
+def setting(
+    images: int, p: float, seed: int, rounds: Rounds, given: Sequence[str]
+) -> ClusteringExperiment:
+    """CCFC as its authors publish it, on a part of MNIST, with other settings over it."""
     overrides = nest("dataset", "mnist") | {
         "method": "ccfc",
         "preset": "published",
@@ -75,7 +78,9 @@ def setting(images: int, p: float, seed: int, rounds: Rounds) -> ClusteringExper
         "partition": {"p": p},
         "training": {"pretrain_rounds": rounds.pretraining, "rounds": rounds.contrast},
     }
-    config = resolve(ClusterConfig, "cluster", {}, overrides)
+    literal = read_configs([Path("literal")])
+    settings = parse_assignments(given)
+    config = resolve(ClusterConfig, "cluster", *literal, overrides, settings)
     return ClusteringExperiment(config, load_data(config))
 
 
@@ -279,6 +284,9 @@ def main(
     seeds: Annotated[list[int], typer.Option(help="Seeds.")] = [0, 1, 2],  # noqa: B006 - typer's
     pretraining: Annotated[int, typer.Option(help="Rounds of pre-training.")] = 20,
     contrast: Annotated[int, typer.Option(help="Rounds of cluster contrast.")] = 5,
+    given: Annotated[
+        list[str], typer.Option("--set", help="Another setting of ours, such as method=ccfc++.")
+    ] = [],  # noqa: B006 - typer's
 ) -> None:
     """Run both sides with each seed, and print the table."""
     if not (code / "model.py").is_file():
@@ -292,7 +300,7 @@ def main(
         for side in (OURS, THEIRS):
             path = out / f"{side}-{seed}.json"
             if not path.exists():
-                experiment = setting(images, p, seed, rounds)
+                experiment = setting(images, p, seed, rounds, given)
                 scratch = out / f"{side}-{seed}"
                 rows = (
                     list(ours(experiment))

@@ -20,10 +20,11 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.stack.capacity import cohort_of
-from ccfcpp.models.stack.layout import FlatLayout
-from ccfcpp.models.stack.stacked import training_bytes
+from ccfcpp.models.capacity import cohort_of
+from ccfcpp.models.layout import FlatLayout
+from ccfcpp.models.network import training_bytes
 from ccfcpp.models.state import ModelState, random_state
+from ccfcpp.models.steps import side_by_side
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
@@ -51,18 +52,24 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """Work of clients that train the model of the server."""
+    """Work of clients that train the model of the server, as many at a time as trainers."""
 
-    def __init__(self, exchange: Exchange[Broadcast, LocalUpdate], trainer: LocalTrainer) -> None:
+    def __init__(
+        self, exchange: Exchange[Broadcast, LocalUpdate], trainers: Sequence[LocalTrainer]
+    ) -> None:
         self.exchange = exchange
-        self.trainer = trainer
-        self.cohort = trainer.cohort
+        self.trainers = trainers
+        self.cohort = len(trainers)
 
     def local_updates(
         self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
         """Train the models of a cohort."""
-        return self.trainer.train(message, clients, randomness)
+        trainings = [
+            trainer.train(message, client, randomness)
+            for trainer, client in zip(self.trainers, clients, strict=False)
+        ]
+        return side_by_side(trainings, self.trainers[0].sharing.device)
 
 
 class FederatedClassification(
@@ -116,8 +123,12 @@ class FederatedClassification(
         wanted = self.config.compute.cohort
         cohort = cohort_of(wanted, crew.together, bytes_of_one, self.device)
         shared = self.make_model, self.sharing, self.decorrelation, self.classes
-        trainers = [LocalTrainer(self.config, *shared, cohort.stacked) for _ in range(cohort.lanes)]
-        works = [LocalTraining(self.exchange, trainer) for trainer in trainers]
+        works = [
+            LocalTraining(
+                self.exchange, [LocalTrainer(self.config, *shared) for _ in range(cohort.together)]
+            )
+            for _ in range(cohort.lanes)
+        ]
         return ClientSide.of(in_lanes(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:

@@ -1,6 +1,5 @@
 """From stored images to what networks see: augmentation and normalisation, batch by batch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
-from ccfcpp.data.autoaugment import Policies, draw_policies, render_policies
+from ccfcpp.data.autoaugment import draw_policies, render_policies
 from ccfcpp.data.images import to_float
 from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
 from ccfcpp.engine.client import Client
@@ -18,75 +17,71 @@ from supervised.config import ClassifyConfig, SamplesConfig
 
 @dataclass(frozen=True)
 class Changes:
-    """What was drawn for each image of a cohort, for one epoch; None for what is switched off."""
+    """What was drawn for each image of a client, for one epoch; None for what is switched off."""
 
     crops: Crops | None
-    policies: Policies | None
     rotations: ViewParameters | None
+
+
+class Normalisation:
+    """Subtraction of each channel's mean and division by its deviation, where they are given."""
+
+    def __init__(self, settings: SamplesConfig, device: torch.device) -> None:
+        # On the device from the start: a captured step copies nothing there.
+        self._mean, self._deviation = (
+            None
+            if values is None
+            else torch.tensor(values, dtype=torch.get_default_dtype()).view(-1, 1, 1).to(device)
+            for values in (settings.mean, settings.std)
+        )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalise float images of shape (batch, channels, height, width)."""
+        if self._mean is not None:
+            images = images - self._mean
+        return images if self._deviation is None else images / self._deviation
 
 
 class Augmenter:
     """The published augmentations, in the published order: crop and mirror, policy, rotation."""
 
-    def __init__(self, config: ClassifyConfig) -> None:
+    def __init__(self, config: ClassifyConfig, device: torch.device) -> None:
         self.settings = config.augmentation
-        self.data = config.data
+        self.device = device
+        self.normalise = Normalisation(config.data, device)
 
-    def draw(self, clients: Sequence[Client], randomness: Randomness, epoch: int) -> Changes:
-        """Draw for each image of a cohort, one client's after the other's."""
-        settings = self.settings
-        sources = [(client, randomness.of_client(client.id)) for client in clients]
-        device = clients[0].images.device
+    def draw(self, client: Client, source: Randomness, epoch: int) -> tuple[Tensor, Changes]:
+        """Draw for each image of a client.
 
-        def generators(purpose: str) -> list[tuple[Client, torch.Generator]]:
-            return [(c, source.generator(f"{purpose} {epoch}")) for c, source in sources]
+        Policies, whose operations differ from image to image, are applied at once.
 
-        crops = policies = rotations = None
+        Returns:
+            The client's images, and what is left to be done batch by batch.
+        """
+        settings, count, images = self.settings, len(client), client.images
+        crops = rotations = None
         if settings.crop_padding or settings.flip:
             mirrored = 0.5 if settings.flip else 0.0
-            crops = Crops.join(
-                [
-                    draw_crops(len(client), settings.crop_padding, mirrored, generator)
-                    for client, generator in generators("crops")
-                ]
-            ).to(device)
+            drawn = source.generator(f"crops {epoch}")
+            crops = draw_crops(count, settings.crop_padding, mirrored, drawn).to(self.device)
         if settings.autoaugment:
-            policies = Policies.join(
-                [draw_policies(len(client), g) for client, g in generators("policies")]
-            ).to(device)
+            policies = draw_policies(count, source.generator(f"policies {epoch}")).to(self.device)
+            images = images if crops is None else render_crops(images, crops)
+            images, crops = render_policies(images, policies), None
         if settings.rotation:
-            height, width = clients[0].images.shape[2:]
+            height, width = images.shape[2:]
             rotation = ViewsConfig(
                 area=(1, 1), ratio=(1, 1), rotation=settings.rotation, blur_probability=0
             )
-            rotations = ViewParameters.join(
-                [
-                    draw_views(len(client), rotation, (height, width), generator)
-                    for client, generator in generators("rotations")
-                ]
-            ).to(device)
-        return Changes(crops, policies, rotations)
+            drawn = source.generator(f"rotations {epoch}")
+            rotations = draw_views(count, rotation, (height, width), drawn).to(self.device)
+        return images, Changes(crops, rotations)
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
-        """What the networks see.
-
-        Returns:
-            Float tensor of the same shape.
-        """
+        """Render what the network sees, a float tensor of the same shape."""
         if changes.crops is not None:
             images = render_crops(images, changes.crops[index])
-        if changes.policies is not None:
-            images = render_policies(images, changes.policies[index])
         shown = to_float(images)
         if changes.rotations is not None:
             shown = render_views(shown, changes.rotations[index])
-        return normalise(shown, self.data)
-
-
-def normalise(images: Tensor, settings: SamplesConfig) -> Tensor:
-    """Subtract the mean and divide by the deviation of each channel, where they are given."""
-    if settings.mean is not None:
-        images = images - images.new_tensor(settings.mean).view(-1, 1, 1)
-    if settings.std is not None:
-        images = images / images.new_tensor(settings.std).view(-1, 1, 1)
-    return images
+        return self.normalise(shown)

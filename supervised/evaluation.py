@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ccfcpp.data.images import forward_batch, to_float
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import ModelState
-from supervised.augmentation import normalise
+from supervised.augmentation import Normalisation
 from supervised.config import ClassifyConfig
 from supervised.networks import Classifier
 
@@ -42,8 +42,8 @@ class Evaluator:
         self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device
     ) -> None:
         precision = config.compute.precision
-        self._network = ModelStack(make_model, 1, device, trained=False, precision=precision)
-        self._settings = config.data
+        self._network = FlatNetwork(make_model, device, trained=False, precision=precision)
+        self._normalise = Normalisation(config.data, device)
 
     @torch.no_grad()
     def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,13 +53,10 @@ class Evaluator:
             Representations of shape (samples, features), and predicted classes, int64 of shape
             (samples,).
         """
-        self._network.load(0, model)
+        self._network.load(model)
         size = forward_batch(images[0, 0].numel(), _FORWARD_BATCH, _USUAL_PIXELS)
         parts = [
-            self._network(normalise(to_float(batch), self._settings))
-            for batch in torch.split(images, size)
+            self._network(self._normalise(to_float(batch))) for batch in torch.split(images, size)
         ]
-        representations, logits = (
-            torch.cat([part[0, 0] for part in some]) for some in zip(*parts, strict=True)
-        )
+        representations, logits = (torch.cat(some) for some in zip(*parts, strict=True))
         return representations, logits.argmax(dim=1)

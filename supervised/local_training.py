@@ -1,21 +1,22 @@
-"""Local training: SGD on the cross-entropy of the clients' images, a cohort side by side."""
+"""Local training: SGD on the cross-entropy of a client's images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.optimizers import StackedSGD
-from ccfcpp.models.stack.stacked import ModelStack
-from supervised.augmentation import Augmenter, Changes
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import SGD
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+from supervised.augmentation import Augmenter
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.losses import DecorrelationTerm, cross_entropy
+from supervised.losses import DecorrelationTerm
 from supervised.messages import Broadcast, LocalUpdate
 from supervised.methods.local import LocalContext
 from supervised.networks import Classifier
@@ -23,11 +24,7 @@ from supervised.sharing import Sharing
 
 
 class LocalTrainer:
-    """Trains a stack of networks by a method.
-
-    One trainer serves all clients of a process, cohort after cohort. The clients of a cohort are in
-    descending order of size.
-    """
+    """A network that is trained by a method, for one client after another."""
 
     def __init__(
         self,
@@ -36,123 +33,90 @@ class LocalTrainer:
         sharing: Sharing,
         decorrelation: DecorrelationTerm | None,
         classes: int,
-        cohort: int,
     ) -> None:
         self.config = config
-        self.cohort = cohort
         self.sharing = sharing
-        self.device = device = sharing.device
+        device, training = sharing.device, config.training
         precision = config.compute.precision
-        self.models = ModelStack(make_model, cohort, device, precision=precision)
-        self.augmenter = Augmenter(config)
-        self._decorrelation = decorrelation
-        self._term: Tensor | None = None
-        """Decorrelation term of the last forward pass, without its weight, of shape (clients,)."""
-        context = LocalContext(config, self.models, make_model, sharing, classes, device)
+        self.network = FlatNetwork(make_model, device, precision=precision)
+        self.optimizer = SGD(
+            self.network, training.learning_rate, training.momentum, training.weight_decay
+        )
+        self.augmenter = Augmenter(config, device)
+        self.decorrelation = decorrelation
+        self.inputs = Inputs(device, recorder_of(device))
+        self.batches = Batches(self.inputs, training.batch_size)
+        self.mean, self.term = MeanLoss(device), MeanLoss(device)
+        self.step = Step(self._step, training.batch_size, self.inputs)
+        context = LocalContext(config, self.network, self.inputs, make_model, sharing, classes)
         self.method = CLASSIFIERS[config.method].local(context)
 
     def train(
-        self, message: Broadcast, clients: Sequence[Client], randomness: Randomness
-    ) -> list[LocalUpdate]:
-        """Train the models of a cohort.
-
-        Returns:
-            Each client's update.
-        """
-        for index, client in enumerate(clients):
-            self.models.load(index, self.method.start(message, client))
-        self.models.activate(len(clients))
-        self.models.train()
-        self.method.begin(message, clients)
-        total, by_epoch = self._descend(clients, randomness)
-        self.models.activate(len(clients))
-        terms = [_by_epoch(own) for own in zip(*by_epoch, strict=True)] or [None] * len(clients)
-        ends = zip(clients, total.means(), total.steps, terms, strict=True)
-        return [self._update(index, *own) for index, own in enumerate(ends)]
-
-    def _update(
-        self, index: int, client: Client, loss: float | None, steps: int, terms: Tensor | None
-    ) -> LocalUpdate:
-        model = self.sharing.shared(self.models.state(index))
-        update = LocalUpdate(model, len(client), steps, loss, terms)
-        return self.method.finish(index, client, update)
-
-    def _descend(
-        self, clients: Sequence[Client], randomness: Randomness
-    ) -> tuple[MeanLosses, list[list[float | None]]]:
-        """Train for all local epochs."""
-        training = self.config.training
-        optimizer = StackedSGD(
-            self.models.parameters[: len(clients)],
-            self.models.gradients[: len(clients)],
-            training.learning_rate,
-            training.momentum,
-            training.weight_decay,
-        )
-        images = torch.cat([client.images for client in clients])
-        labels = torch.cat([_labels(client) for client in clients])
-        means = MeanLosses(len(clients), self.device)
-        terms: list[list[float | None]] = []
+        self, message: Broadcast, client: Client, randomness: Randomness
+    ) -> Training[LocalUpdate]:
+        """Train the client's model, and return its update."""
+        training, source = self.config.training, randomness.of_client(client.id)
+        self.network.load(self.method.start(message, client))
+        self.network.train()
+        self.optimizer.begin()
+        self.method.begin(message, client)
+        self.mean.begin()
+        self.inputs.put("labels", client.labels)
+        steps, terms = 0, list[float | None]()
         for epoch in range(training.local_epochs):
             with section("augmentation: draw"):
-                changes = self.augmenter.draw(clients, randomness, epoch)
-            of_epoch = MeanLosses(len(clients), self.device)
-            batches = cohort_batches(
-                [len(client) for client in clients],
-                training.batch_size,
-                [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
-                self.device,
-            )
-            for batch in batches:
-                self.models.activate(len(batch))
-                losses = self._gradients(images, labels, changes, batch)
-                with section("training: optimizer"):
-                    optimizer.step(len(batch))
-                    self.method.after_step()
-                means.add(losses)
-                tell_images(batch.index.numel(), training.local_epochs)
-                if self._term is not None:
-                    of_epoch.add(self._term)
-            if self._term is not None:
-                terms.append(of_epoch.means())
-        return means, terms
+                images, changes = self.augmenter.draw(client, source, epoch)
+            self.inputs.put("images", images)
+            self.inputs.put("changes", changes)
+            self.term.begin()
+            lengths = self.batches.shuffle(len(client), source.generator(f"batches {epoch}"))
+            for samples in lengths:
+                self.step(samples)
+                tell_images(samples, training.local_epochs)
+                yield
+            steps += len(lengths)
+            if self.decorrelation is not None and self.config.decorrelation.log_epochs:
+                terms.append(self.term.mean(len(lengths)))
+        model = self.sharing.shared(self.network.state())
+        loss = self.mean.mean(steps)
+        update = LocalUpdate(model, len(client), steps, loss, _by_epoch(terms))
+        return self.method.finish(client, update)
 
-    def _gradients(
-        self, images: Tensor, labels: Tensor, changes: Changes, batch: CohortBatch
-    ) -> Tensor:
-        """Set the gradients of a step, and return its losses, of shape (clients,)."""
-        where = batch.index.flatten()
+    def _step(self, samples: int) -> None:
+        """Move the weights by the next batch."""
+        index = self.batches.next(samples)
         with section("augmentation: render"):
-            shown = self.augmenter.render(images[where], changes, where)
-        wanted = labels[batch.index]
+            images, changes = self.inputs["images"][index], self.inputs["changes"]
+            shown = self.augmenter.render(images, changes, index)
+        labels = self.inputs["labels"][index]
 
         def backward() -> Tensor:
             with section("training: forward"):
-                losses = self._losses(shown, wanted, batch)
+                loss = self._loss(shown, labels)
             with section("training: backward"):
-                self.models.backward(losses.sum())
-            return losses.detach()
+                self.network.backward(loss)
+            return loss.detach()
 
-        return self.method.descend(backward)
+        self.mean.add(self.method.descend(backward))
+        if self.decorrelation is not None:
+            self.term.add(self._now)  # of the last pass, where a method makes several
+        with section("training: optimizer"):
+            self.optimizer.step()
+            self.method.after_step()
 
-    def _losses(self, shown: Tensor, labels: Tensor, batch: CohortBatch) -> Tensor:
-        representations, logits = (part[:, 0] for part in self.models(shown, mask=batch.mask))
-        losses = cross_entropy(self.method.logits(logits), labels, batch.mask)
-        if self._decorrelation is not None:
-            term = self._decorrelation(representations, batch.mask)
-            if self.config.decorrelation.log_epochs:
-                self._term = term.detach()
-            losses = losses + self.config.decorrelation.beta * term
-        penalty = self.method.penalty(shown, representations, batch)
-        return losses if penalty is None else losses + penalty
+    def _loss(self, shown: Tensor, labels: Tensor) -> Tensor:
+        representations, logits = self.network(shown)
+        loss = F.cross_entropy(self.method.logits(logits), labels)
+        if self.decorrelation is not None:
+            term = self.decorrelation(representations)
+            self._now = term.detach()
+            loss = loss + self.config.decorrelation.beta * term
+        penalty = self.method.penalty(shown, representations)
+        return loss if penalty is None else loss + penalty
 
 
-def _by_epoch(terms: Sequence[float | None]) -> Tensor | None:
+def _by_epoch(terms: list[float | None]) -> Tensor | None:
     """Terms of a client, float64 of shape (epochs,); None for a client without a batch."""
     known = [term for term in terms if term is not None]
-    return torch.tensor(known, dtype=torch.float64) if len(known) == len(terms) else None
-
-
-def _labels(client: Client) -> Tensor:
-    assert client.labels is not None
-    return client.labels
+    whole = known and len(known) == len(terms)
+    return torch.tensor(known, dtype=torch.float64) if whole else None

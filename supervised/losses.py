@@ -4,42 +4,38 @@ Sources: Shi et al., *Understanding and Mitigating Dimensional Collapse in Feder
 ("the paper" below); Cogswell et al. 2016 (DeCov); Xiong et al. 2016 (Structured-DeCov); Li, He and
 Song 2021 (MOON).
 
-Leading axes are independent losses, such as those of several clients: representations of shape
-(…, batch, dimensions) give losses of shape (…). Where batches are padded to one length, ``mask`` of
-shape (…, batch) is 1 for each sample that counts and 0 for the others. A batch of one sample gives
-a differentiable 0.
+Leading axes are independent losses: representations of shape (…, batch, dimensions) give losses of
+shape (…). A batch of one sample gives a differentiable 0.
 """
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.batch_statistics import batch_mean, centred, squared_norms, squared_products
+from ccfcpp.models.batch_statistics import centred, squared_norms, squared_products
 from ccfcpp.models.decorrelation import feddecorr
 from supervised.config import DecorrelationConfig
 
-DecorrelationTerm = Callable[[Tensor, Tensor | None], Tensor]
-"""Maps representations (clients, batch, dimensions) and a mask to losses (clients,)."""
+DecorrelationTerm = Callable[[Tensor], Tensor]
+"""Maps representations (batch, dimensions) to a scalar."""
 
 
-def decov(representations: Tensor, mask: Tensor | None = None) -> Tensor:
+def decov(representations: Tensor) -> Tensor:
     """DeCov (Cogswell et al. 2016, Eq. (3)): half the squared covariances off the diagonal.
 
     Args:
         representations: z of shape (…, batch, dimensions).
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
     """
-    residuals, counts = centred(representations, mask)
-    return (squared_products(residuals) - squared_norms(residuals)) / (2 * counts**2)
+    residuals, batch = centred(representations), representations.shape[-2]
+    return (squared_products(residuals) - squared_norms(residuals)) / (2 * batch**2)
 
 
-def structured_decov(representations: Tensor, groups: int, mask: Tensor | None = None) -> Tensor:
+def structured_decov(representations: Tensor, groups: int) -> Tensor:
     """Structured-DeCov: half the squared covariances between dimensions of different groups.
 
     Xiong et al. 2016 minimise covariances between groups of units and let units of a group move
@@ -48,7 +44,6 @@ def structured_decov(representations: Tensor, groups: int, mask: Tensor | None =
     Args:
         representations: z of shape (…, batch, dimensions).
         groups: Number of groups; with as many groups as dimensions the term is DeCov.
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…): ½ Σ C_ij² over all i, j of different groups.
@@ -59,18 +54,14 @@ def structured_decov(representations: Tensor, groups: int, mask: Tensor | None =
     dimensions = representations.shape[-1]
     if dimensions % groups:
         raise ValueError(f"{dimensions} dimensions cannot be divided into {groups} groups")
-    residuals, counts = centred(representations, mask)
+    residuals, batch = centred(representations), representations.shape[-2]
     by_group = residuals.view(*residuals.shape[:-1], groups, -1).movedim(-2, -3)
     within = squared_products(by_group).sum(dim=-1)
-    return (squared_products(residuals) - within) / (2 * counts**2)
+    return (squared_products(residuals) - within) / (2 * batch**2)
 
 
 def model_contrast(
-    representations: Tensor,
-    of_global: Tensor,
-    of_previous: Tensor,
-    temperature: float,
-    mask: Tensor | None = None,
+    representations: Tensor, of_global: Tensor, of_previous: Tensor, temperature: float
 ) -> Tensor:
     """MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
 
@@ -79,7 +70,6 @@ def model_contrast(
         of_global: Representations z_g of the global model, of the same shape.
         of_previous: Representations z_p of the client's previous model, of the same shape.
         temperature: τ.
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…): the mean of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} +
@@ -87,17 +77,7 @@ def model_contrast(
     """
     towards = F.cosine_similarity(representations, of_global.detach(), dim=-1)
     away = F.cosine_similarity(representations, of_previous.detach(), dim=-1)
-    return batch_mean(F.softplus((away - towards) / temperature), mask)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of each client's batch, of shape (…).
-
-    Logits have the shape (…, batch, classes), labels and mask (…, batch).
-    """
-    likelihoods = torch.log_softmax(logits, dim=-1)
-    of_labels = likelihoods.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return batch_mean(-of_labels, mask)
+    return F.softplus((away - towards) / temperature).mean(dim=-1)
 
 
 def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
@@ -109,7 +89,7 @@ def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> Decorrel
     if config.kind == "none" or config.beta == 0:
         return None
     if config.kind == "feddecorr":
-        return lambda z, mask: feddecorr(z, config.scale, mask)
+        return lambda z: feddecorr(z, config.scale)
     if config.kind == "decov":
         return decov
     if dimensions % config.groups:
@@ -117,4 +97,4 @@ def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> Decorrel
             f"decorrelation.groups = {config.groups} does not divide the {dimensions} dimensions "
             "of the representation: give a divisor of it"
         )
-    return lambda z, mask: structured_decov(z, config.groups, mask)
+    return lambda z: structured_decov(z, config.groups)

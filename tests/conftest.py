@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-pytest_plugins = ["tests.support.finished_runs"]
+pytest_plugins = ["tests.support.finished_runs", "tests.support.recording"]
 
 # The same examples on every run, and no timing: a busy machine must not fail a test.
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=50)

@@ -12,7 +12,7 @@ EPSILON = 1e-8
 """Added to variances, so that a constant dimension gives 0 in place of 0/0."""
 
 
-def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None = None) -> Tensor:
+def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
     """Return the mean of the squared correlations between dimensions.
 
     Args:
@@ -20,17 +20,15 @@ def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None
         scale: ``paper``: Eq. (9) by Algorithm 1, the mean over all d² entries of (ZᵀZ/N)², where Z
             is standardised by the unbiased deviation; ``code``: the authors' code, the mean over
             the entries off the diagonal of (ZᵀZ)²/N, about N times as large.
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…), without the weight β.
     """
-    residuals, counts = centred(representations, mask)
-    freedom = (counts - 1).clamp(min=1)[..., None, None]
-    variances = residuals.square().sum(dim=-2, keepdim=True) / freedom
+    residuals = centred(representations)
+    batch, dimensions = representations.shape[-2:]
+    variances = residuals.square().sum(dim=-2, keepdim=True) / max(1, batch - 1)
     scored = residuals * (variances + EPSILON).rsqrt()
-    dimensions = representations.shape[-1]
     if scale == "paper":
-        return squared_products(scored) / (counts * dimensions) ** 2
+        return squared_products(scored) / (batch * dimensions) ** 2
     off_diagonal = squared_products(scored) - squared_norms(scored)
-    return off_diagonal / (counts * max(1, dimensions * (dimensions - 1)))
+    return off_diagonal / (batch * max(1, dimensions * (dimensions - 1)))

@@ -3,8 +3,6 @@
 Sources: Li and Zhan 2021 (FedRS); Zhang et al. 2022 (FedLC).
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -25,15 +23,16 @@ class RestrictedConfig(Section):
 class RestrictedSoftmax(LocalMethod):
     """FedRS: the logits of classes that a client does not hold are scaled down."""
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Compute the factors of each client's logits."""
+    def begin(self, message: Broadcast, client: Client) -> None:
+        """Compute the factors of the client's logits."""
         strength = self.config.section(RestrictedConfig).strength
-        held = class_counts(clients, self.context.classes) > 0
-        self._factors = torch.where(held, 1.0, strength).unsqueeze(1)
+        held = class_counts(client, self.context.classes) > 0
+        self.inputs.put("factors", torch.where(held, 1.0, strength))
 
     def logits(self, logits: Tensor) -> Tensor:
         """Multiply the logits by their factors."""
-        return logits * self._factors[: len(logits)].to(logits.dtype)
+        factors: Tensor = self.inputs["factors"]
+        return logits * factors.to(logits.dtype)
 
 
 FEDRS = Method("FedRS", RestrictedSoftmax, sections={"fedrs": RestrictedConfig})
@@ -52,16 +51,17 @@ class CalibratedLogits(LocalMethod):
     A class that a client does not hold has an infinite margin, which removes it from the softmax.
     """
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Compute the margins of each client."""
-        counts = class_counts(clients, self.context.classes)
+    def begin(self, message: Broadcast, client: Client) -> None:
+        """Compute the margins of the client."""
+        counts = class_counts(client, self.context.classes)
         temperature = self.config.section(CalibrationConfig).temperature
         margins = temperature * counts.clamp(min=1).pow(-0.25)
-        self._margins = torch.where(counts > 0, margins, torch.inf).unsqueeze(1)
+        self.inputs.put("margins", torch.where(counts > 0, margins, torch.inf))
 
     def logits(self, logits: Tensor) -> Tensor:
         """Subtract the margins from the logits."""
-        return logits - self._margins[: len(logits)].to(logits.dtype)
+        margins: Tensor = self.inputs["margins"]
+        return logits - margins.to(logits.dtype)
 
 
 FEDLC = Method("FedLC", CalibratedLogits, sections={"fedlc": CalibrationConfig})

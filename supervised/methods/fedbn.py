@@ -11,9 +11,9 @@ from supervised.sharing import PersonalNormalisation, hold
 class KeptNormalisation(LocalMethod):
     """Local training after which a client keeps its normalisations for the next round."""
 
-    def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
+    def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Keep copies of the normalisations; a view would keep the whole model in memory."""
-        model, shared = self.models.state(index), update.model
+        model, shared = self.network.state(), update.model
         client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
         return update
 

@@ -3,7 +3,7 @@
 Sources: Li et al. 2020 (FedProx); Qu et al. 2022 (FedSAM).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -27,17 +27,16 @@ class Proximal(LocalMethod):
     term is always 0 there, and FedProx is FedAvg.
     """
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+    def begin(self, message: Broadcast, client: Client) -> None:
         """Store the weights at the start."""
-        self._start = self.models.weights.clone()
+        self.inputs.put("start", self.network.weights.clone())
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
         """Add the term's gradient μ(w − w_global) in closed form."""
-        losses = backward()
-        weights = self.models.weights
-        drift = weights - self._start[: len(weights)]
-        self.models.weight_gradients.add_(drift, alpha=self.config.section(ProximalConfig).mu)
-        return losses
+        loss = backward()
+        drift = self.network.weights - self.inputs["start"]
+        self.network.gradients.add_(drift, alpha=self.config.section(ProximalConfig).mu)
+        return loss
 
 
 FEDPROX = Method("FedProx", Proximal, sections={"fedprox": ProximalConfig})
@@ -56,16 +55,15 @@ class SharpnessAware(LocalMethod):
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the gradient at w + ρ g/‖g‖, with each client's own g."""
-        losses = backward()
-        models = self.models
-        gradients, before = models.weight_gradients, models.weights.clone()
-        norms = gradients.norm(dim=1, keepdim=True)
+        """Compute the gradient at w + ρ g/‖g‖."""
+        loss = backward()
+        weights, gradients = self.network.weights, self.network.gradients
+        before = weights.clone()
         radius = self.config.section(SharpnessConfig).radius
-        models.weights.add_(gradients * (radius / (norms + 1e-12)))
+        weights.add_(gradients * (radius / (gradients.norm() + 1e-12)))
         backward()
-        models.weights.copy_(before)
-        return losses
+        weights.copy_(before)
+        return loss
 
 
 FEDSAM = Method("FedSAM", SharpnessAware, sections={"fedsam": SharpnessConfig})

@@ -1,19 +1,20 @@
 """Hooks by which methods change local training.
 
 There is one training loop (``supervised.local_training``), and a method overrides the hooks of
-``LocalMethod``. Tensors have a leading axis of clients, since a cohort is trained side by side.
+``LocalMethod``. What a step reads stays where it is (``ccfcpp.models.steps``): a tensor that
+differs between clients or rounds is put into ``inputs``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.data.batches import CohortBatch
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import ModelState
+from ccfcpp.models.steps import Inputs
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate
 from supervised.sharing import Sharing
@@ -24,41 +25,41 @@ class LocalContext:
     """Objects of local training that a method may use."""
 
     config: ClassifyConfig
-    models: ModelStack
+    network: FlatNetwork
+    inputs: Inputs
     make_model: Callable[[], nn.Module]
     sharing: Sharing
     classes: int
-    device: torch.device
 
 
 class LocalMethod:
     """FedAvg (McMahan et al. 2017): plain SGD on the loss.
 
-    One object serves a process, cohort after cohort.
+    One object serves one client after another.
     """
 
     def __init__(self, context: LocalContext) -> None:
         self.context = context
-        self.config, self.models = context.config, context.models
+        self.config, self.network = context.config, context.network
+        self.inputs = context.inputs
 
     def start(self, message: Broadcast, client: Client) -> ModelState:
         """Return the model that a client starts from."""
         return self.context.sharing.personal(message.model, client.memory)
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Prepare for a cohort, whose models have been loaded."""
+    def begin(self, message: Broadcast, client: Client) -> None:
+        """Prepare for a client, whose model has been loaded."""
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Change the logits (clients, batch, classes) before the loss."""
+        """Change the logits (batch, classes) before the loss."""
         return logits
 
-    def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
-        """Compute a term to add to the loss, of shape (clients,); None for no term.
+    def penalty(self, images: Tensor, representations: Tensor) -> Tensor | None:
+        """Compute a term to add to the loss, a scalar; None for no term.
 
         Args:
-            images: Input of the models, float of shape (clients · batch, channels, height, width).
-            representations: Representations of shape (clients, batch, features).
-            batch: Indices and mask of the samples.
+            images: Input of the network, float of shape (batch, channels, height, width).
+            representations: Representations of shape (batch, features).
         """
         return None
 
@@ -67,18 +68,17 @@ class LocalMethod:
 
         Args:
             backward: Runs a forward and a backward pass with the current weights: it sets the
-                gradients and returns the losses, of shape (clients,).
+                gradients and returns the loss.
         """
         return backward()
 
     def after_step(self) -> None:
-        """Change the active models after the optimizer's step."""
+        """Change the weights after the optimizer's step."""
 
-    def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
+    def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Complete the update of a client after training.
 
         Args:
-            index: Place of the client in the cohort.
             client: The client, whose ``memory`` is set to what it keeps for its next round.
             update: Update of the client.
 
@@ -88,10 +88,8 @@ class LocalMethod:
         return update
 
 
-def class_counts(clients: Sequence[Client], classes: int) -> Tensor:
-    """Count each client's samples of each class, float of shape (clients, classes)."""
-    counts = []
-    for client in clients:
-        assert client.labels is not None
-        counts.append(torch.bincount(client.labels, minlength=classes))
-    return torch.stack(counts).to(torch.get_default_dtype())
+def class_counts(client: Client, classes: int) -> Tensor:
+    """Count a client's samples of each class, float of shape (classes,)."""
+    assert client.labels is not None
+    counts = torch.bincount(client.labels, minlength=classes)
+    return counts.to(torch.get_default_dtype())

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import Positive, PositiveNumber, Section, Weight
-from ccfcpp.data.batches import CohortBatch
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
 from supervised.config import ClassifyConfig
 from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
@@ -33,7 +32,7 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """MOON: attracts representations to the global model's, and repels them from the previous ones.
+    """MOON: draws representations to the global model's, and away from the previous one's.
 
     Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
     model uses the global one in its place, and the term has no gradient.
@@ -41,37 +40,32 @@ class ModelContrast(LocalMethod):
 
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
-        make, device, precision = context.make_model, context.device, self.config.compute.precision
         self._global, self._previous = (
-            ModelStack(make, count, device, trained=False, precision=precision)
-            for count in (1, len(self.models.parameters))
+            FlatNetwork(
+                context.make_model,
+                context.sharing.device,
+                trained=False,
+                precision=self.config.compute.precision,
+            )
+            for _ in range(2)
         )
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Load the global and the previous models."""
-        self._global.load(0, message.model)
-        for index, client in enumerate(clients):
-            self._previous.load(index, held(client.memory, self.context.device) or message.model)
+    def begin(self, message: Broadcast, client: Client) -> None:
+        """Load the global and the previous model."""
+        self._global.load(message.model)
+        self._previous.load(held(client.memory, self.context.sharing.device) or message.model)
 
-    @torch.no_grad()
-    def _frozen(self, images: Tensor, clients: int) -> tuple[Tensor, Tensor]:
-        self._previous.activate(clients)
-        of_global = self._global(images)[0]
-        of_previous = self._previous(images)[0]
-        return of_global.view(of_previous.shape)[:, 0], of_previous[:, 0]
-
-    def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
+    def penalty(self, images: Tensor, representations: Tensor) -> Tensor | None:
         """Compute μ times the model-contrastive loss."""
         settings = self.config.section(MoonConfig)
-        of_global, of_previous = self._frozen(images, len(batch))
-        loss = model_contrast(
-            representations, of_global, of_previous, settings.temperature, batch.mask
-        )
+        with torch.no_grad():
+            of_global, of_previous = (of(images)[0] for of in (self._global, self._previous))
+        loss = model_contrast(representations, of_global, of_previous, settings.temperature)
         return settings.mu * loss
 
-    def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
+    def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Store the trained model in the client's memory."""
-        client.memory = hold(self.models.state(index))
+        client.memory = hold(self.network.state())
         return update
 
 

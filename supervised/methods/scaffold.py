@@ -1,6 +1,5 @@
 """SCAFFOLD (Karimireddy et al. 2020): control variates at server and clients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -44,30 +43,27 @@ class ControlVariates(LocalMethod):
     the control variates (x − y_i)/(Kη) contain that factor already.
     """
 
-    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Load the control variates of the server and of the clients."""
+    def begin(self, message: Broadcast, client: Client) -> None:
+        """Load the control variates of the server and of the client."""
         assert isinstance(message, ControlledBroadcast)
-        self._start = self.models.weights.clone()
+        self._start = self.network.weights.clone()
         self._server = message.control
-        self._own = torch.stack(
-            [c.memory.get("control", torch.zeros_like(self._server)) for c in clients]
-        )
+        self._own = client.memory.get("control", torch.zeros_like(self._server))
         rate = self.config.training.learning_rate
-        self._correction = rate * (self._server - self._own)
+        self.inputs.put("correction", rate * (self._server - self._own))
 
     def after_step(self) -> None:
         """Correct the step by the control variates."""
-        weights = self.models.weights
-        weights.sub_(self._correction[: len(weights)])
+        self.network.weights.sub_(self.inputs["correction"])
 
-    def finish(self, index: int, client: Client, update: LocalUpdate) -> ControlledUpdate:
+    def finish(self, client: Client, update: LocalUpdate) -> ControlledUpdate:
         """Add c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client without a step."""
         change = torch.zeros_like(self._server)
         if update.steps:
-            moved = self._start[index] - self.models.weights[index]
+            moved = self._start - self.network.weights
             rate = self.config.training.learning_rate
             change = moved / (update.steps * rate) - self._server
-        client.memory = {"control": self._own[index] + change}
+        client.memory = {"control": self._own + change}
         return ControlledUpdate(**vars(update), control_change=change)
 
 

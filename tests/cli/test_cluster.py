@@ -16,8 +16,12 @@ import ccfcpp as package
 from ccfcpp.cli.app import app
 from ccfcpp.clustering.ccfc import representations
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
+from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.representations import represent
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.steps import Training
 from ccfcpp.runs.environment import use_processors
 from tests.support.command import (
     CCFCPP,
@@ -318,16 +322,15 @@ def test_a_run_in_which_a_client_diverges_goes_on_without_it(
     """Once: the client is taken up again in the next round."""
     real = ContrastiveTrainer.pretrain
 
-    def explode(trainer: ContrastiveTrainer, *arguments: Any) -> list[Trained]:
-        *_, clients, randomness, _ = arguments
-        trained = real(trainer, *arguments)
-        for index, client in enumerate(clients):
-            if (randomness.round, client.id) == (1, 2):
-                client.memory = {k: v * float("nan") for k, v in client.memory.items()}
-                latents = trained[index].latents
-                assert latents is not None
-                trained[index] = replace(trained[index], latents=latents * float("nan"))
-        return trained
+    def explode(
+        trainer: ContrastiveTrainer, message: CCFCState, client: Client, now: Randomness, see: bool
+    ) -> Training[Trained]:
+        trained = yield from real(trainer, message, client, now, see)
+        if (now.round, client.id) != (1, 2):
+            return trained
+        client.memory = {k: v * float("nan") for k, v in client.memory.items()}
+        assert trained.latents is not None
+        return replace(trained, latents=trained.latents * float("nan"))
 
     monkeypatch.setattr(ContrastiveTrainer, "pretrain", explode)
     run = tmp_path / "run"
@@ -353,7 +356,7 @@ def test_images_pass_the_frozen_model_once_a_round(
     """Evaluation, pseudo-labels, centroids and refinement share one pass over each image."""
     passes: list[int] = []
 
-    def counting(model: ModelStack, images: torch.Tensor) -> representations.Representations:
+    def counting(model: FlatNetwork, images: torch.Tensor) -> representations.Representations:
         passes.append(len(images))
         return represent(model, images)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.pooled import rounding
-from ccfcpp.models.stack.stacked import ModelStack
 
 CPU = torch.device("cpu")
 
@@ -37,15 +37,17 @@ def test_a_gpu_says_itself_what_it_multiplies(able: bool, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_stacked_models_take_auto_as_what_it_stands_for(
+def test_networks_take_auto_as_what_it_stands_for(
     has: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has})
     shown = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
-    model = torch.nn.Sequential(torch.nn.Linear(8, 4))
+    state = torch.nn.Sequential(torch.nn.Linear(8, 4)).state_dict()
     found = []
     for precision in ("auto", "bfloat16" if has else "float32"):
-        stack = ModelStack(lambda: model, 1, CPU, precision=precision)
-        stack.load(0, model.state_dict())
-        found.append(stack(shown)[0])
+        network = FlatNetwork(
+            lambda: torch.nn.Sequential(torch.nn.Linear(8, 4)), CPU, precision=precision
+        )
+        network.load(state)
+        found.append(network(shown)[0])
     assert torch.equal(found[0], found[1])

@@ -7,8 +7,8 @@ from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.local_training import pretraining_loss
 from ccfcpp.clustering.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.stack.optimizers import StackedAdam
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import Adam
 from ccfcpp.models.state import build
 from scripts.plain import PlainFederation
 from tests.support.clustering import (
@@ -65,21 +65,19 @@ def test_a_pretraining_step_is_the_plain_one() -> None:
     plain.new_optimizers()
     config = small_config("loss.pretrain_eta=0", *SETTINGS)
     first, second = (digits()[0][k : k + 20] / 255.0 for k in (0, 40))
-    stack = ModelStack(small_algorithm(config).make_model, 1, CPU)
-    stack.load(0, plain.models[1].state_dict())
-    frozen = ModelStack(small_algorithm(config).make_model, 1, CPU, trained=False)
-    frozen.load(0, plain.global_model.state_dict())
-    views = torch.cat([first, second])
-    latents, predictions = stack(views, views=2)
-    reference = frozen(views)[1].view_as(predictions)
-    stack.backward(
-        pretraining_loss(latents, predictions, reference, config.section(LossConfig), None).sum()
-    )
-    StackedAdam(
-        stack.parameters, stack.gradients, config.section(TrainingConfig).learning_rate
-    ).step(1)
+    network = FlatNetwork(small_algorithm(config).make_model, CPU)
+    network.load(plain.models[1].state_dict())
+    frozen = FlatNetwork(small_algorithm(config).make_model, CPU, trained=False)
+    frozen.load(plain.global_model.state_dict())
+    (z1, p1), (z2, p2) = network(first), network(second)
+    references = frozen(first)[1], frozen(second)[1]
+    loss = pretraining_loss((z1, z2), (p1, p2), references, config.section(LossConfig))
+    network.backward(loss)
+    adam = Adam(network)
+    adam.begin(config.section(TrainingConfig).learning_rate)
+    adam.step()
 
     plain.models[1].train()
     plain.pretrain_step(1, first, second)
     for name, entry in plain.models[1].state_dict().items():
-        torch.testing.assert_close(stack.state(0)[name], entry, atol=1e-6, rtol=0, msg=name)
+        torch.testing.assert_close(network.state()[name], entry, atol=1e-6, rtol=0, msg=name)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.layout import FlatLayout
+from ccfcpp.models.layout import FlatLayout
 from ccfcpp.models.state import ModelState, build
-from supervised.algorithm import LocalTraining
+from ccfcpp.models.steps import side_by_side
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
-from supervised.messages import Broadcast
+from supervised.losses import decorrelation_term
+from supervised.messages import Broadcast, LocalUpdate
 from supervised.methods.class_logits import CalibrationConfig, RestrictedConfig
 from supervised.methods.gradients import ProximalConfig, SharpnessConfig
 from supervised.methods.moon import MoonConfig
@@ -30,10 +30,10 @@ from tests.support.classification import (
     SIZES,
     labelled_clients,
     normalisations,
-    small_algorithm,
     small_config,
 )
-from tests.support.federation import in_cohorts
+from tests.support.federation import CPU
+from tests.support.recording import Recorder
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -250,51 +250,50 @@ def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
     return flat, layout.views(flat)
 
 
-def trainer_of(config: ClassifyConfig, cohort: int) -> LocalTrainer:
-    """Trainer of clients of ``SIZES`` in cohorts of a given size."""
-    together = config.model_copy(update={"compute": ComputeConfig(cohort=cohort)})
-    side = small_algorithm(together, len(SIZES)).client_side(Crew(max(SIZES), len(SIZES)))
-    work = side.works["training"]
-    assert isinstance(work, LocalTraining)
-    assert work.trainer.cohort == cohort
-    return work.trainer
+def trainer_of(config: ClassifyConfig) -> LocalTrainer:
+    make = classifier_maker(config, SHAPE, CLASSES)
+    sharing = CLASSIFIERS[config.method].sharing(make, CPU)
+    term = decorrelation_term(config.decorrelation, make().features)
+    return LocalTrainer(config, make, sharing, term, CLASSES)
+
+
+def trained(
+    trainer: LocalTrainer, message: Broadcast, client: Client, randomness: Randomness
+) -> LocalUpdate:
+    (update,) = side_by_side([trainer.train(message, client, randomness)], CPU)
+    return update
 
 
 def assert_same(found: ModelState, expected: ModelState) -> None:
     assert found.keys() == expected.keys()
     for name, entry in expected.items():
-        # Cohorts' masks, and with them some counts, are in single precision.
         torch.testing.assert_close(found[name], entry, atol=1e-7, rtol=0, msg=name)
 
 
 def compare(*settings: str) -> None:
-    """Rounds from random models, in the plain loop and in cohorts."""
+    """Rounds from random models, in the plain loop and by one trainer for all clients."""
     config = small_config("training.local_epochs=2", *settings)
     make = classifier_maker(config, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())
-    trainers = [trainer_of(config, cohort) for cohort in (1, 2, 4)]
-    clients = [labelled_clients(*SIZES) for _ in trainers]
+    trainer, clients = trainer_of(config), labelled_clients(*SIZES)
     plain = [PlainClient(client) for client in labelled_clients(*SIZES)]
     for number in range(ROUNDS):
         sent = new_model(config, number)
         flat, control = control_of(layout, number)
         expected = [one.train(config, number, sent, control).state_dict() for one in plain]
-        for trainer, own in zip(trainers, clients, strict=True):
-            shared = trainer.sharing.shared(sent.state_dict())
-            controlled = config.method == "scaffold"
-            message = ControlledBroadcast(shared, flat) if controlled else Broadcast(shared)
-            for group in in_cohorts(own, trainer.cohort):
-                updates = trainer.train(message, group, Randomness(config.seed, number))
-                for client, update in zip(group, updates, strict=True):
-                    one = plain[client.id]
-                    assert (update.samples, update.steps) == (len(client), one.steps)
-                    assert update.loss == (None if one.loss is None else pytest.approx(one.loss))
-                    found = trainer.sharing.personal(update.model, client.memory)
-                    assert_same(found, expected[client.id])
-                    assert update.model.keys() == message.model.keys()
-                    assert isinstance(update, ControlledUpdate) == controlled
-                    if isinstance(update, ControlledUpdate):
-                        assert_same(layout.views(update.control_change), one.change)
+        shared = trainer.sharing.shared(sent.state_dict())
+        controlled = config.method == "scaffold"
+        message = ControlledBroadcast(shared, flat) if controlled else Broadcast(shared)
+        for client, one in zip(clients, plain, strict=True):
+            update = trained(trainer, message, client, Randomness(config.seed, number))
+            assert (update.samples, update.steps) == (len(client), one.steps)
+            assert update.loss == (None if one.loss is None else pytest.approx(one.loss))
+            found = trainer.sharing.personal(update.model, client.memory)
+            assert_same(found, expected[client.id])
+            assert update.model.keys() == message.model.keys()
+            assert isinstance(update, ControlledUpdate) == controlled
+            if isinstance(update, ControlledUpdate):
+                assert_same(layout.views(update.control_change), one.change)
 
 
 @pytest.mark.parametrize("decorrelation", ["none", "feddecorr"])
@@ -307,19 +306,44 @@ def test_the_logged_term_is_the_mean_of_each_epoch() -> None:
     config = small_config("training.local_epochs=2", "decorrelation.log_epochs=true")
     sent = new_model(config, 0)
     plain = [PlainClient(client) for client in labelled_clients(*SIZES)]
-    trainer = trainer_of(config, cohort=2)
-    message = Broadcast(sent.state_dict())
-    for group in in_cohorts(labelled_clients(*SIZES), trainer.cohort):
-        updates = trainer.train(message, group, Randomness(config.seed, 0))
-        for client, update in zip(group, updates, strict=True):
-            one = plain[client.id]
-            one.train(config, 0, sent, {})
-            if not one.terms:
-                assert update.terms is None
-                continue
-            assert update.terms is not None
-            by_epoch = torch.tensor(one.terms).view(2, -1).mean(dim=1)
-            torch.testing.assert_close(update.terms, by_epoch, atol=1e-7, rtol=0)
+    trainer, message = trainer_of(config), Broadcast(sent.state_dict())
+    for client, one in zip(labelled_clients(*SIZES), plain, strict=True):
+        update = trained(trainer, message, client, Randomness(config.seed, 0))
+        one.train(config, 0, sent, {})
+        if not one.terms:
+            assert update.terms is None
+            continue
+        assert update.terms is not None
+        by_epoch = torch.tensor(one.terms).view(2, -1).mean(dim=1)
+        torch.testing.assert_close(update.terms, by_epoch, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("method", LOCAL_METHODS)
+def test_captured_steps_give_the_same_bits(method: str, recorder: Recorder) -> None:
+    """Of several clients and rounds, so that recorded steps meet tensors of other clients."""
+    config = small_config("training.local_epochs=8", "training.batch_size=4", f"method={method}")
+    clients, others = labelled_clients(*SIZES), labelled_clients(*SIZES)
+    captured = trainer_of(config)
+    for number in range(ROUNDS):
+        sent = new_model(config, number)
+        shared = captured.sharing.shared(sent.state_dict())
+        message = Broadcast(shared)
+        if method == "scaffold":
+            layout = FlatLayout(sent.named_parameters())
+            message = ControlledBroadcast(shared, control_of(layout, number)[0])
+        for client, other in zip(clients, others, strict=True):
+            plain = trainer_of(config)
+            plain.step._record = None
+            now = Randomness(config.seed, number)
+            found, expected = (
+                trained(trainer, message, holder, now)
+                for trainer, holder in ((captured, client), (plain, other))
+            )
+            assert (found.loss, found.steps) == (expected.loss, expected.steps)
+            for name, entry in expected.model.items():
+                assert torch.equal(found.model[name], entry), name
+    assert recorder.records == 1
+    assert recorder.replays > 20
 
 
 def test_moon_with_a_projection_head_is_the_plain_loop() -> None:
@@ -340,13 +364,13 @@ def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: 
 def test_fedbn_sends_no_normalisation_and_takes_the_clients_own_up_again() -> None:
     config = small_config("method=fedbn")
     make = classifier_maker(config, SHAPE, CLASSES)
-    trainer = trainer_of(config, cohort=1)
+    trainer = trainer_of(config)
     (client,) = labelled_clients(12)
     norms = normalisations(make())
     message = Broadcast(trainer.sharing.shared(new_model(config, 0).state_dict()))
-    (update,) = trainer.train(message, [client], Randomness(0, 0))
+    update = trained(trainer, message, client, Randomness(0, 0))
     assert set(make().state_dict()) - set(update.model) == norms
-    trained = trainer.models.state(0)
+    after = trainer.network.state()
     started = trainer.method.start(message, client)
     for name, entry in started.items():
-        assert torch.equal(entry, trained[name] if name in norms else message.model[name])
+        assert torch.equal(entry, after[name] if name in norms else message.model[name])

@@ -18,7 +18,7 @@ from ccfcpp.data.autoaugment import draw_policies, render_policies
 from ccfcpp.data.training_augmentation import draw_crops, render_crops
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from supervised.augmentation import Augmenter, normalise
+from supervised.augmentation import Augmenter, Normalisation
 from supervised.config import ClassifyConfig, LabelPartitionConfig
 from supervised.experiment import ClassificationExperiment
 from supervised.messages import LocalUpdate
@@ -240,61 +240,69 @@ def test_a_number_of_clients_that_is_not_that_of_the_domains_is_refused() -> Non
 # --- what networks see ----------------------------------------------------------------------------
 
 
-def clients_of(*sizes: int) -> list[Client]:
-    images = draw_images(sum(sizes)).images
-    return [Client(n, str(n), part) for n, part in enumerate(torch.split(images, list(sizes)))]
+CPU = torch.device("cpu")
 
 
-def test_augmentation_is_crop_then_policy_then_scale_with_each_clients_own_draws() -> None:
+def client_of(size: int, number: int = 0) -> Client:
+    return Client(number, str(number), draw_images(size).images)
+
+
+def test_augmentation_is_crop_then_policy_then_scale() -> None:
     chosen = config(
         "augmentation.crop_padding=2", "augmentation.flip=true", "augmentation.autoaugment=true",
         "data.mean=[0.1,0.2,0.3]", "data.std=[0.5,0.6,0.7]",
     )  # fmt: skip
-    clients, source = clients_of(5, 3), Randomness(4, 2)
-    augmenter = Augmenter(chosen)
-    changes = augmenter.draw(clients, source, epoch=1)
-    images = torch.cat([client.images for client in clients])
+    client, own = client_of(8), Randomness(4, 2, 3)
+    augmenter = Augmenter(chosen, CPU)
+    images, changes = augmenter.draw(client, own, epoch=1)
     index = torch.tensor([7, 0, 5, 5])
     found = augmenter.render(images[index], changes, index)
-    rendered = []
-    for client in clients:
-        own = source.of_client(client.id)
-        crops = draw_crops(len(client), 2, 0.5, own.generator("crops 1"))
-        policies = draw_policies(len(client), own.generator("policies 1"))
-        rendered.append(render_policies(render_crops(client.images, crops), policies))
-    expected = torch.cat(rendered)[index].float() / 255
+    crops = draw_crops(len(client), 2, 0.5, own.generator("crops 1"))
+    policies = draw_policies(len(client), own.generator("policies 1"))
+    rendered = render_policies(render_crops(client.images, crops), policies)
+    expected = rendered[index].float() / 255
     for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.6), (0.3, 0.7))):
         torch.testing.assert_close(found[:, channel], (expected[:, channel] - mean) / std)
 
 
-def test_a_clients_draws_do_not_depend_on_the_others() -> None:
-    chosen, source = config("augmentation.rotation=30", "augmentation.flip=true"), Randomness(0, 1)
-    augmenter, clients = Augmenter(chosen), clients_of(4, 4)
-    together = augmenter.draw(clients, source, 0)
-    alone = augmenter.draw(clients[1:], source, 0)
-    assert together.rotations is not None
-    assert alone.rotations is not None
-    assert torch.equal(together.rotations.transforms[4:], alone.rotations.transforms)
-    assert together.crops is not None
-    assert alone.crops is not None
-    assert torch.equal(together.crops.mirrored[4:], alone.crops.mirrored)
-    later = augmenter.draw(clients, source, 1)
-    assert later.rotations is not None
-    assert not torch.equal(together.rotations.transforms, later.rotations.transforms)
+def test_without_a_policy_batches_are_cropped_one_by_one() -> None:
+    client, own = client_of(6), Randomness(0, 0, 1)
+    augmenter = Augmenter(config("augmentation.crop_padding=2"), CPU)
+    images, changes = augmenter.draw(client, own, 0)
+    assert images is client.images
+    index = torch.tensor([4, 1])
+    crops = draw_crops(6, 2, 0.0, own.generator("crops 0"))
+    expected = render_crops(client.images, crops)[index].float() / 255
+    torch.testing.assert_close(augmenter.render(images[index], changes, index), expected)
+
+
+def test_each_epoch_and_client_has_draws_of_its_own() -> None:
+    chosen = config("augmentation.rotation=30", "augmentation.flip=true")
+    augmenter, client = Augmenter(chosen, CPU), client_of(4)
+
+    def drawn(source: Randomness, epoch: int) -> Tensor:
+        _, changes = augmenter.draw(client, source, epoch)
+        assert changes.rotations is not None
+        return changes.rotations.transforms
+
+    first = drawn(Randomness(0, 1, 0), 0)
+    assert torch.equal(first, drawn(Randomness(0, 1, 0), 0))
+    for other in (drawn(Randomness(0, 1, 0), 1), drawn(Randomness(0, 1, 1), 0)):
+        assert not torch.equal(first, other)
 
 
 def test_without_augmentation_images_come_as_they_are() -> None:
-    augmenter, clients = Augmenter(config()), clients_of(4)
-    changes = augmenter.draw(clients, Randomness(0, 0), 0)
-    found = augmenter.render(clients[0].images, changes, torch.arange(4))
-    torch.testing.assert_close(found, clients[0].images.float() / 255)
-    torch.testing.assert_close(normalise(found, config().data), found)
+    augmenter, client = Augmenter(config(), CPU), client_of(4)
+    images, changes = augmenter.draw(client, Randomness(0, 0, 0), 0)
+    found = augmenter.render(images, changes, torch.arange(4))
+    torch.testing.assert_close(found, client.images.float() / 255)
+    torch.testing.assert_close(Normalisation(config().data, CPU)(found), found)
 
 
 @pytest.mark.parametrize("rotation", [0.0, 30.0])
 def test_rotation_stays_within_its_range(rotation: float) -> None:
-    augmenter = Augmenter(config(f"augmentation.rotation={rotation}"))
-    changes = augmenter.draw(clients_of(300), Randomness(0, 0), 0)
+    augmenter = Augmenter(config(f"augmentation.rotation={rotation}"), CPU)
+    _, changes = augmenter.draw(client_of(300), Randomness(0, 0, 0), 0)
     if rotation == 0:
         assert changes.rotations is None
         return

@@ -49,9 +49,9 @@ from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.lanes import in_lanes
+from ccfcpp.models.capacity import Cohort, cohort_of, lanes_of
+from ccfcpp.models.network import FlatNetwork, training_bytes
 from ccfcpp.models.pooled import rounding
-from ccfcpp.models.stack.capacity import Cohort, cohort_of, lanes_of
-from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from ccfcpp.models.state import random_state
 
 
@@ -82,7 +82,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
         self.global_model = GlobalModel(
-            ModelStack(self.make_model, 1, problem.device, trained=False, precision=precision)
+            FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
         )
         by_neighbours = self.training.pretraining == "neighbours"
         self.scored_every = config_of(problem).period if by_neighbours else 1
@@ -192,18 +192,23 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
         cohort = self._cohort(crew)
-        trainers = [
-            ContrastiveTrainer(
-                self.problem, self.make_model, cohort.stacked, self.global_model, self.rule
-            )
+        lanes = [
+            [
+                ContrastiveTrainer(self.problem, self.make_model, self.global_model, self.rule)
+                for _ in range(cohort.together)
+            ]
             for _ in range(cohort.lanes)
         ]
-        shared = self.rule, self.schedule, crew.least, cohort.stacked
+        shared = self.rule, self.schedule, crew.least, self.problem.device
+        pretraining = [
+            LocalTraining(self.pretraining, [own.pretrain for own in lane], *shared)
+            for lane in lanes
+        ]
+        contrast = [
+            LocalTraining(self.contrast, [own.contrast for own in lane], *shared) for lane in lanes
+        ]
         return ClientSide.of(
-            *works,
-            in_lanes([LocalTraining(self.pretraining, own.pretrain, *shared) for own in trainers]),
-            in_lanes([LocalTraining(self.contrast, own.contrast, *shared) for own in trainers]),
-            cohort=cohort.clients,
+            *works, in_lanes(pretraining), in_lanes(contrast), cohort=cohort.clients
         )
 
     def _members(self, message: CCFCState, client: Client) -> tuple[Tensor, Tensor, int]:

@@ -9,7 +9,13 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
+from ccfcpp.clustering.kmeans.server import (
+    Clustering,
+    kmeans,
+    kmeans_of_each,
+    most_similar,
+    nearest,
+)
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
@@ -73,28 +79,21 @@ class CentroidRule:
             whose representations hold NaN or Inf: its model has diverged; or for one all of whose
             clusters are too small.
         """
+        points = [self.points(own) for own in latents]
+        usable = [place for place, own in enumerate(points) if bool(torch.isfinite(own).all())]
         with section("k-means: clients"):
-            return [
-                self._local(self.points(own), source, least)
-                for own, source in zip(latents, sources, strict=True)
-            ]
-
-    def _local(
-        self, points: Tensor, source: Randomness, least: int
-    ) -> CentroidUpdate | RefusedUpdateError:
-        if not bool(torch.isfinite(points).all()):
-            return RefusedUpdateError("its representations hold NaN or Inf")
-        found = kmeans(
-            points,
-            self.clusters,
-            seed=source.integer("k-means"),
-            restarts=self.config.restarts,
-            iterations=self.config.iterations,
-        )
-        enough = found.sizes >= least
-        if not bool(enough.any()):
-            return RefusedUpdateError(f"none of its clusters has {least} images")
-        return CentroidUpdate(found.centroids[enough].float(), found.sizes[enough])
+            found = kmeans_of_each(
+                [points[place] for place in usable],
+                self.clusters,
+                seeds=[sources[place].integer("k-means") for place in usable],
+                restarts=self.config.restarts,
+                iterations=self.config.iterations,
+            )
+        refused = RefusedUpdateError("its representations hold NaN or Inf")
+        updates: list[CentroidUpdate | RefusedUpdateError] = [refused] * len(points)
+        for place, own in zip(usable, found, strict=True):
+            updates[place] = _with_enough(own, least)
+        return updates
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
@@ -110,6 +109,14 @@ class CentroidRule:
                 weights=sizes if self.config.server_weights == "sizes" else None,
             )
         return found.centroids.float()
+
+
+def _with_enough(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
+    """Return the centroids over at least so many images; a refusal where there are none."""
+    enough = found.sizes >= least
+    if not bool(enough.any()):
+        return RefusedUpdateError(f"none of its clusters has {least} images")
+    return CentroidUpdate(found.centroids[enough].float(), found.sizes[enough])
 
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:

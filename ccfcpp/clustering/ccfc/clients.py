@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.ccfc.local_training import Trained
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
@@ -11,6 +13,7 @@ from ccfcpp.clustering.ccfc.schedule import Schedule
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
+from ccfcpp.models.steps import Training, side_by_side
 
 
 @dataclass(frozen=True)
@@ -19,26 +22,36 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
-        train: Trains a cohort; with True also sees what the models then make of the images.
+        trains: For each client of a cohort what begins its training; with True the trained model
+            also sees the images.
         rule: How representations become centroids.
         schedule: Which rounds end with such centroids.
         least: The fewest images over which a client sends a centroid.
-        cohort: How many clients are trained side by side.
+        device: Where they are trained.
     """
 
     exchange: Exchange[CCFCState, TrainingUpdate]
-    train: Callable[[CCFCState, Sequence[Client], Randomness, bool], list[Trained]]
+    trains: Sequence[Callable[[CCFCState, Client, Randomness, bool], Training[Trained]]]
     rule: CentroidRule
     schedule: Schedule
     least: int
-    cohort: int
+    device: torch.device
+
+    @property
+    def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
+        """How many clients are trained side by side."""
+        return len(self.trains)
 
     def local_updates(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
     ) -> list[TrainingUpdate | RefusedUpdateError]:
         """Train, and cluster the trained models' representations where that is asked for."""
         with_centroids = self.schedule.trained_give_centroids(task.round)
-        trained = self.train(message, clients, randomness, with_centroids)
+        begun = [
+            train(message, client, randomness, with_centroids)
+            for train, client in zip(self.trains, clients, strict=False)
+        ]
+        trained = side_by_side(begun, self.device)
         local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)
         if with_centroids:
             latents = [own.latents for own in trained if own.latents is not None]

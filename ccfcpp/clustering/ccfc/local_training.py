@@ -1,6 +1,6 @@
-"""What clients of CCFC and CCFC++ do with their own images, a cohort of them side by side."""
+"""What a client of CCFC and CCFC++ does with its own images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,17 +19,13 @@ from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
-from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
+from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client, memory_of
-from ccfcpp.models.batch_statistics import batch_mean
-from ccfcpp.models.stack.optimizers import StackedAdam
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import Adam
 from ccfcpp.models.state import ModelState, random_state
-
-BatchLoss = Callable[[CohortBatch], Tensor]
-"""From a batch of each client to its loss, of shape (clients,)."""
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
 
 
 @dataclass(frozen=True)
@@ -49,47 +45,42 @@ class Trained:
 
 
 def pretraining_loss(
-    latents: Tensor,
-    predictions: Tensor,
-    reference: Tensor | None,
+    latents: tuple[Tensor, Tensor],
+    predictions: tuple[Tensor, Tensor],
+    references: tuple[Tensor, Tensor] | None,
     weights: LossConfig,
-    mask: Tensor | None,
 ) -> Tensor:
-    """SimSiam's loss with the model-contrastive term, and decorrelation where it is asked for.
+    """Return SimSiam's loss with the model-contrastive term, and decorrelation where it has weight.
 
     Args:
-        latents: z of shape (clients, 2, batch, latent), of two views of each image.
-        predictions: p of the same shape.
-        reference: The global model's predictions, of the same shape; None where λ is 0.
+        latents: z of two views of each image, each of shape (batch, latent).
+        predictions: p of both, of the same shape.
+        references: The global model's predictions; None where λ is 0.
         weights: Weights of the terms.
-        mask: Which samples count, of shape (clients, batch).
 
     Returns:
-        Tensor of shape (clients,).
+        A scalar.
     """
-    by_view = None if mask is None else mask.unsqueeze(1)
-    loss = siamese(predictions.unbind(1), latents.unbind(1), mask)
-    if reference is not None:
-        drift = batch_mean(negative_cosine(predictions, reference), by_view)
-        loss = loss + weights.lam * drift.mean(dim=1)
+    loss = siamese(predictions, latents)
+    if references is not None:
+        drifts = map(negative_cosine, predictions, references)
+        loss = loss + weights.lam * sum(drift.mean() for drift in drifts) / 2
     if weights.pretrain_eta:
-        term = decorrelation(latents, by_view, weights.scale)
-        loss = loss + weights.pretrain_eta * term.mean(dim=1)
+        terms = [decorrelation(own, weights.scale) for own in latents]
+        loss = loss + weights.pretrain_eta * (terms[0] + terms[1]) / 2
     return loss
 
 
 class ContrastiveTrainer:
-    """A stack of networks that are trained, and the frozen global one.
+    """A network that is trained for one client after another, and the frozen global one.
 
-    One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
-    once the next cohort begins. A cohort is given in descending order of size.
+    Its methods prepare a client's training at once; what they return runs it.
     """
 
     def __init__(
         self,
         problem: Problem,
         make_model: Callable[[], ContrastiveModel],
-        cohort: int,
         global_model: GlobalModel,
         rule: CentroidRule,
     ) -> None:
@@ -101,153 +92,129 @@ class ContrastiveTrainer:
         self.training = training_of(config)
         self.loss = config.section(LossConfig)
         self.views = config.section(ViewsConfig)
-        self.models = ModelStack(
-            make_model, cohort, self.device, precision=config.compute.precision
-        )
+        self.network = FlatNetwork(make_model, self.device, precision=config.compute.precision)
+        self.adam = Adam(self.network)
+        self.inputs = Inputs(self.device, recorder_of(self.device))
+        whole = self.training.batch_size
+        self.batches = Batches(self.inputs, whole)
+        self.mean = MeanLoss(self.device)
+        self.pretraining = Step(self._pretraining_step, whole, self.inputs)
+        self.contrasting = Step(self._contrast_step, whole, self.inputs)
 
     def pretrain(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
-    ) -> list[Trained]:
+        self, message: CCFCState, client: Client, randomness: Randomness, see: bool
+    ) -> Training[Trained]:
         """Contrastive pre-training on two random views of each image.
 
-        Training starts from the global model, at first from weights of each client's own.
+        Training starts from the global model, at first from weights of the client's own.
         """
-        weights = self.loss
-        starts = [message.model] * len(clients)
+        own, start = randomness.of_client(client.id), message.model
         if message.version == 0 and self.model.initialization == "separate":
-            generators = [randomness.of_client(each.id).generator("model") for each in clients]
-            starts = [random_state(self.make_model, each, self.device) for each in generators]
+            start = random_state(self.make_model, own.generator("model"), self.device)
         self.global_model.use(message.model, message.version)
-        images = torch.cat([client.images for client in clients])
 
-        def losses(batch: CohortBatch, views: ViewParameters) -> Tensor:
-            pairs = torch.stack([batch.index, batch.index + len(images)], dim=1).flatten()
-            with section("views: render"):
-                rendered = render_views(to_float(images[pairs % len(images)]), views[pairs])
-            latents, predictions = self.models(rendered, views=2, mask=batch.mask)
-            reference = None
-            if weights.lam:
-                with section("global model"), torch.no_grad():
-                    reference = self.global_model.network(rendered)[1].view_as(predictions)
-            return pretraining_loss(latents, predictions, reference, weights, batch.mask)
-
-        def epoch_loss(epoch: int) -> BatchLoss:
+        def begin(epoch: int) -> None:
             with section("views: draw"):
-                views = self._draw_views(clients, randomness, epoch)
-            return lambda batch: losses(batch, views)
+                shape, source = client.images.shape[2:], own.generator(f"views {epoch}")
+                drawn = draw_views(2 * len(client), self.views, (shape[0], shape[1]), source)
+                self.inputs.put("first views", drawn[: len(client)])
+                self.inputs.put("second views", drawn[len(client) :])
+
+        def step(samples: int) -> None:
+            self.pretraining(samples)
 
         rate = self.training.learning_rate
-        losses_of = self._train(starts, clients, "pretraining", rate, epoch_loss, randomness)
-        return self._trained(clients, losses_of, see)
-
-    def _draw_views(
-        self, clients: Sequence[Client], randomness: Randomness, epoch: int
-    ) -> ViewParameters:
-        """First views of all clients' images, then their second views."""
-        drawn = [
-            draw_views(
-                2 * len(client),
-                self.views,
-                (client.images.shape[2], client.images.shape[3]),
-                randomness.of_client(client.id).generator(f"views {epoch}"),
-            )
-            for client in clients
-        ]
-        halves = [v[: len(v) // 2] for v in drawn] + [v[len(v) // 2 :] for v in drawn]
-        return ViewParameters.join(halves).to(self.device)
+        return self._train(client, own, "pretraining", start, rate, see, step, begin)
 
     def contrast(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
-    ) -> list[Trained]:
+        self, message: CCFCState, client: Client, randomness: Randomness, see: bool
+    ) -> Training[Trained]:
         """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
-        weights, centroids = self.loss, required_centroids(message.centroids)
-        seen = [
-            self.global_model.representations(message.model, message.version, c) for c in clients
-        ]
-        pseudo_labels = torch.cat([self.rule.assign(own.latents, centroids) for own in seen])
-        references = torch.cat([own.predictions for own in seen]) if weights.lam else None
-        images = torch.cat([client.images for client in clients])
+        centroids = required_centroids(message.centroids)
+        seen = self.global_model.representations(message.model, message.version, client)
+        self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
+        self.inputs.put("references", seen.predictions if self.loss.lam else None)
 
-        def losses(batch: CohortBatch) -> Tensor:
-            shown = to_float(images[batch.index.flatten()])
-            latents, predictions = (part[:, 0] for part in self.models(shown, mask=batch.mask))
+        def step(samples: int) -> None:
+            self.contrasting(samples, len(centroids))
+
+        own, rate = (
+            randomness.of_client(client.id),
+            contrast_learning_rate(self.training, randomness.round),
+        )
+        return self._train(client, own, "contrast", message.model, rate, see, step)
+
+    def _pretraining_step(self, samples: int) -> None:
+        index = self.batches.next(samples)
+        images = to_float(self.inputs["images"][index])
+        with section("views: render"):
+            views = [
+                render_views(images, self.inputs[name][index])
+                for name in ("first views", "second views")
+            ]
+        with section("training: forward"):
+            (z1, p1), (z2, p2) = map(self.network, views)
+            references = None
+            if self.loss.lam:
+                with section("global model"), torch.no_grad():
+                    first, second = (self.global_model.network(view)[1] for view in views)
+                    references = first, second
+            loss = pretraining_loss((z1, z2), (p1, p2), references, self.loss)
+        self._descend(loss)
+
+    def _contrast_step(self, samples: int, clusters: int) -> None:
+        index, references = self.batches.next(samples), self.inputs["references"]
+        with section("training: forward"):
+            latents, predictions = self.network(to_float(self.inputs["images"][index]))
             loss = cluster_contrast(
                 predictions,
                 latents,
-                None if references is None else references[batch.index],
-                pseudo_labels[batch.index],
-                len(centroids),
-                weights.lam,
-                weights.min_cluster_size,
-                batch.mask,
+                None if references is None else references[index],
+                self.inputs["labels"][index],
+                clusters,
+                self.loss.lam,
+                self.loss.min_cluster_size,
             )
-            if weights.eta:
-                loss = loss + weights.eta * decorrelation(latents, batch.mask, weights.scale)
-            return loss
+            if self.loss.eta:
+                loss = loss + self.loss.eta * decorrelation(latents, self.loss.scale)
+        self._descend(loss)
 
-        rate = contrast_learning_rate(self.training, randomness.round)
-        starts = [message.model] * len(clients)
-        losses_of = self._train(starts, clients, "contrast", rate, lambda _: losses, randomness)
-        return self._trained(clients, losses_of, see)
+    def _descend(self, loss: Tensor) -> None:
+        with section("training: backward"):
+            self.network.backward(loss)
+        with section("training: optimizer"):
+            self.adam.step()
+        self.mean.add(loss)
 
     def _train(
         self,
-        starts: Sequence[ModelState],
-        clients: Sequence[Client],
+        client: Client,
+        own: Randomness,
         phase: str,
+        start: ModelState,
         learning_rate: float,
-        epoch_loss: Callable[[int], BatchLoss],
-        randomness: Randomness,
-    ) -> list[float | None]:
-        """Descend the losses from ``starts``, with each client's own Adam state of this phase."""
-        training = self.training
-        for index, start in enumerate(starts):
-            self.models.load(index, start)
-        self.models.train()
-        optimizer = StackedAdam(
-            self.models.parameters[: len(clients)],
-            self.models.gradients[: len(clients)],
-            learning_rate,
-        )
-        if training.keep_optimizer:
-            for index, client in enumerate(clients):
-                if moments := memory_of(client.memory, phase):
-                    optimizer.restore(index, moments)
-        means = MeanLosses(len(clients), self.device)
+        see: bool,
+        step: Callable[[int], None],
+        begin: Callable[[int], None] = lambda epoch: None,
+    ) -> Training[Trained]:
+        """Descend from ``start``, with the client's own Adam moments of this phase."""
+        training, steps = self.training, 0
+        self.network.load(start)
+        self.network.train()
+        remembered = memory_of(client.memory, phase) if training.keep_optimizer else None
+        self.adam.begin(learning_rate, remembered)
+        self.mean.begin()
+        self.inputs.put("images", client.images)
         for epoch in range(training.local_epochs):
-            loss_of = epoch_loss(epoch)
-            batches = cohort_batches(
-                [len(client) for client in clients],
-                training.batch_size,
-                [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
-                self.device,
-            )
-            for batch in batches:
-                self.models.activate(len(batch))
-                with section("training: forward"):
-                    losses = loss_of(batch)
-                with section("training: backward"):
-                    self.models.backward(losses.sum())
-                with section("training: optimizer"):
-                    optimizer.step(len(batch))
-                means.add(losses)
-                tell_images(batch.index.numel(), training.local_epochs)
-        if training.keep_optimizer:
-            for index, client in enumerate(clients):
-                if means.steps[index]:  # Else what the client remembers still stands.
-                    state = optimizer.state(index)
-                    # Moments of another phase are forgotten.
-                    client.memory = {f"{phase}/{name}": t for name, t in state.items()}
-        return means.means()
-
-    def _trained(
-        self, clients: Sequence[Client], losses: Sequence[float | None], with_latents: bool
-    ) -> list[Trained]:
-        trained = []
-        for index, (client, loss) in enumerate(zip(clients, losses, strict=True)):
-            model, latents = self.models.state(index), None
-            if with_latents:
-                self.models.activate(1, first=index)
-                latents = represent(self.models, client.images).latents
-            trained.append(Trained(model, loss, latents))
-        return trained
+            begin(epoch)
+            for samples in self.batches.shuffle(len(client), own.generator(f"batches {epoch}")):
+                step(samples)
+                steps += 1
+                tell_images(samples, training.local_epochs)
+                yield
+        if training.keep_optimizer and steps:  # Else what the client remembers still stands.
+            # Moments of another phase are forgotten.
+            client.memory = {f"{phase}/{name}": t for name, t in self.adam.moments().items()}
+        model = self.network.state()
+        latents = represent(self.network, client.images).latents if see else None
+        return Trained(model, self.mean.mean(steps), latents)

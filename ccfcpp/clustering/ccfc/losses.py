@@ -4,17 +4,16 @@ Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering throug
 Decorrelation* ("the paper" below). All terms are linear in the batch: a double sum over the pairs
 of a cluster is an inner product of two means, so no pair is ever formed.
 
-Leading axes are independent losses, such as those of several clients: everything of shape
-(…, batch, …) gives losses of shape (…). Where batches are padded to one length, ``mask`` of shape
-(…, batch) is 1 for each sample that counts and 0 for the others.
+Leading axes are independent losses: everything of shape (…, batch, …) gives losses of shape (…).
 """
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
+from ccfcpp.models.batch_statistics import centred, squared_products
 from ccfcpp.models.decorrelation import feddecorr
 
 
@@ -26,21 +25,18 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
 
 
-def siamese(
-    predictions: Sequence[Tensor], latents: Sequence[Tensor], mask: Tensor | None = None
-) -> Tensor:
+def siamese(predictions: Sequence[Tensor], latents: Sequence[Tensor]) -> Tensor:
     """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
 
     Args:
         predictions: Predictions p₁, p₂ of two views, each of shape (…, batch, dimensions).
         latents: Their latent representations z₁, z₂, of the same shape.
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…), the mean over the batch.
     """
     crossed = zip(predictions, reversed(latents), strict=True)
-    first, second = (batch_mean(negative_cosine(p, z), mask) for p, z in crossed)
+    first, second = (negative_cosine(p, z).mean(dim=-1) for p, z in crossed)
     return (first + second) / 2
 
 
@@ -52,7 +48,6 @@ def cluster_contrast(
     clusters: int,
     lam: float,
     min_cluster_size: int = 2,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """The cluster-contrastive loss, Eq. (2) of the paper, over one batch.
 
@@ -71,14 +66,13 @@ def cluster_contrast(
         lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
         min_cluster_size: Samples that a cluster must have in the batch: 2 in the authors' code;
             with 1 every cluster that has a sample counts.
-        mask: Which samples count.
 
     Returns:
         Tensor of shape (…). Where no cluster is left it is a 0 that can be differentiated.
     """
-    members = F.one_hot(labels, clusters).to(predictions.dtype)
-    if mask is not None:
-        members = members * mask.unsqueeze(-1)
+    # What F.one_hot gives, which looks at the values first and so cannot be captured.
+    members = labels.unsqueeze(-1) == torch.arange(clusters, device=labels.device)
+    members = members.to(predictions.dtype)
     sizes = members.sum(dim=-2)
     kept = (sizes >= min_cluster_size).to(predictions.dtype)
     # Where no cluster is left every weight is 0, and so is the loss.
@@ -96,7 +90,7 @@ def cluster_contrast(
     return loss + lam * drift.sum(dim=-1)
 
 
-def decorrelation(latents: Tensor, mask: Tensor | None = None, scale: str = "paper") -> Tensor:
+def decorrelation(latents: Tensor, scale: str = "paper") -> Tensor:
     """Return the decorrelation term of Eq. (10) of the paper, without its weight η.
 
     As printed it is ‖Σ‖²_F / d². Σ is the unbiased covariance over the batch, with 1/(N − 1); Eq.
@@ -104,7 +98,6 @@ def decorrelation(latents: Tensor, mask: Tensor | None = None, scale: str = "pap
 
     Args:
         latents: z of shape (…, batch, dimensions).
-        mask: Which samples count.
         scale: ``paper``; or ``feddecorr``, the public code of the work that the paper follows,
             about N times as large.
 
@@ -112,7 +105,6 @@ def decorrelation(latents: Tensor, mask: Tensor | None = None, scale: str = "pap
         Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.
     """
     if scale == "feddecorr":
-        return feddecorr(latents, "code", mask)
-    residuals, counts = centred(latents, mask)
-    freedom = (counts - 1).clamp(min=1)
-    return squared_products(residuals) / (freedom * latents.shape[-1]) ** 2
+        return feddecorr(latents, "code")
+    batch, dimensions = latents.shape[-2:]
+    return squared_products(centred(latents)) / (max(1, batch - 1) * dimensions) ** 2

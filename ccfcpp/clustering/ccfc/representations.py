@@ -9,7 +9,7 @@ from torch import Tensor
 from ccfcpp.core.profiling import section
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import ModelState
 
 
@@ -27,19 +27,19 @@ class Representations:
 
 
 @torch.no_grad()
-def represent(model: ModelStack, images: Tensor) -> Representations:
-    """Run the one active model of a stack in evaluation mode, on uint8 images."""
-    model.train(False)
+def represent(network: FlatNetwork, images: Tensor) -> Representations:
+    """Run a network in evaluation mode, on uint8 images."""
+    network.train(False)
     size = forward_batch(images[0, 0].numel())
-    parts = [model(to_float(batch)) for batch in torch.split(images, size)]
-    latents, predictions = (torch.cat([r[0, 0] for r in part]) for part in zip(*parts, strict=True))
+    parts = [network(to_float(batch)) for batch in torch.split(images, size)]
+    latents, predictions = (torch.cat(part) for part in zip(*parts, strict=True))
     return Representations(latents, predictions)
 
 
 class GlobalModel:
-    """The frozen global model, a stack of one, and what it makes of the clients' images."""
+    """The frozen global model, and what it makes of the clients' images."""
 
-    def __init__(self, network: ModelStack) -> None:
+    def __init__(self, network: FlatNetwork) -> None:
         self.network = network
         self._version: int | None = None
         self._lock = Lock()  # Clients may train in several threads.
@@ -48,13 +48,13 @@ class GlobalModel:
         """Take over a version of the global model, unless it is there already."""
         with self._lock:
             if version != self._version:
-                self.network.load(0, state)
+                self.network.load(state)
                 self._version = version
 
     def of_other(self, state: ModelState, images: Tensor) -> Tensor:
         """What another model makes of images: latents of shape (images, latent)."""
         self._version = None
-        self.network.load(0, state)
+        self.network.load(state)
         return represent(self.network, images).latents
 
     def representations(self, state: ModelState, version: int, client: Client) -> Representations:

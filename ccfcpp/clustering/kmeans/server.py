@@ -1,5 +1,6 @@
-"""k-means on faiss, as the server runs it, and the assignment of samples to centroids."""
+"""k-means, on a processor by faiss, and the assignment of samples to centroids."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.batched import best_centroids
 
 _FAR = 10.0
 """Standard deviations of the points from the origin to their mean."""
@@ -39,7 +42,8 @@ def kmeans(
 ) -> Clustering:
     """Run Lloyd's k-means (1982) from k-means++ seeds, and keep the best of several restarts.
 
-    It uses all points, whereas faiss by default samples 256 points for each centroid.
+    It uses all points, whereas faiss by default samples 256 points for each centroid. Points on an
+    accelerator are clustered there.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
@@ -61,6 +65,10 @@ def kmeans(
     weights = _weights_of(points, weights)
     if len(points) <= k:
         return own_points(points, weights)
+    if points.is_cuda:
+        first = None if starts is None else starts.unsqueeze(0)
+        (found,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, first)
+        return found
     # Imported where it is needed, since the import is slow and many runs start without it.
     import faiss
 
@@ -83,10 +91,59 @@ def kmeans(
         weights=weights.cpu().numpy().astype(np.float32),
         init_centroids=None if starts is None else _as_array(starts - mean.to(starts)),
     )
-    centroids = torch.from_numpy(trained.centroids).to(points.device)
+    return _clustering(about, mean, torch.from_numpy(trained.centroids), weights)
+
+
+def kmeans_of_each(
+    points: Sequence[Tensor], k: int, *, seeds: Sequence[int], restarts: int, iterations: int
+) -> list[Clustering]:
+    """Run :func:`kmeans` on several sets of points, on an accelerator side by side."""
+    if not points or not points[0].is_cuda:
+        return [
+            kmeans(own, k, seed=seed, restarts=restarts, iterations=iterations)
+            for own, seed in zip(points, seeds, strict=True)
+        ]
+    weights = [_weights_of(own, None) for own in points]
+    return _kmeans_on_device(points, weights, k, seeds, restarts, iterations)
+
+
+def _kmeans_on_device(
+    points: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    k: int,
+    seeds: Sequence[int],
+    restarts: int,
+    iterations: int,
+    starts: Tensor | None = None,
+) -> list[Clustering]:
+    """Cluster several sets of points by batched products; see :func:`kmeans`."""
+    large = [place for place, own in enumerate(points) if len(own) > k]
+    means = {place: far_mean(points[place]) for place in large}
+    about = {place: (points[place] - mean.to(points[place])) for place, mean in means.items()}
+    found = [own_points(own, weight) for own, weight in zip(points, weights, strict=True)]
+    if not large:
+        return found
+    padded = torch.nn.utils.rnn.pad_sequence([about[i].float() for i in large], batch_first=True)
+    counted = torch.nn.utils.rnn.pad_sequence([weights[i].float() for i in large], batch_first=True)
+    if starts is not None:
+        starts = (starts - torch.stack([means[i] for i in large]).unsqueeze(1)).unsqueeze(1).float()
+    chosen = [seeds[place] % 2**31 for place in large]
+    lengths = [len(points[place]) for place in large]
+    centroids = best_centroids(padded, counted, lengths, k, chosen, restarts, iterations, starts)
+    for place, own in zip(large, centroids, strict=True):
+        found[place] = _clustering(about[place], means[place], own, weights[place])
+    return found
+
+
+def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor) -> Clustering:
+    """Describe the clusters of points that lie about a mean."""
+    centroids = centroids.to(about.device)
     labels = nearest(about, centroids)
-    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
-    sizes.index_add_(0, labels, weights)
+    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=about.device)
+    if about.is_cuda:  # where index_add sums in random order, and a product does not
+        sizes = F.one_hot(labels, len(centroids)).to(weights.dtype).T @ weights
+    else:
+        sizes.index_add_(0, labels, weights)
     squares = (about.float() - centroids[labels]).square().sum(dim=1)
     # Duplicate points can leave clusters empty.
     owned = sizes > 0

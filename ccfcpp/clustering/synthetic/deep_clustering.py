@@ -23,8 +23,8 @@ from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import forward_batch, to_float
-from ccfcpp.models.stack.optimizers import StackedAdam
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import Adam
 from ccfcpp.models.state import ModelState, build
 
 
@@ -120,10 +120,10 @@ class DeepClustering:
         self.device = problem.device
         self.precision = problem.config.compute.precision
         # Latents are computed far more often than reconstructions.
-        self._encoder = self._stack(self._make_encoder, trained=False)
+        self._encoder = self._placed(self._make_encoder, trained=False)
 
-    def _stack(self, make: Callable[[], nn.Module], trained: bool) -> ModelStack:
-        return ModelStack(make, 1, self.device, trained=trained, precision=self.precision)
+    def _placed(self, make: Callable[[], nn.Module], trained: bool) -> FlatNetwork:
+        return FlatNetwork(make, self.device, trained=trained, precision=self.precision)
 
     def make_model(self) -> Autoencoder:
         """Make the autoencoder whose weights ``fit`` returns."""
@@ -149,7 +149,7 @@ class DeepClustering:
         """
         if len(images) == 0:
             raise ValueError("deep clustering needs at least one image")
-        self._network = self._stack(self.make_model, trained=True)
+        self._network = self._placed(self.make_model, trained=True)
         try:
             return self._trained(images.to(self.device), randomness)
         finally:
@@ -157,10 +157,9 @@ class DeepClustering:
 
     def _trained(self, images: Tensor, randomness: Randomness) -> DeepClusters:
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
-        self._network.load(0, initial.state_dict())
-        optimizer = StackedAdam(
-            self._network.parameters, self._network.gradients, self.config.learning_rate
-        )
+        self._network.load(initial.state_dict())
+        optimizer = Adam(self._network)
+        optimizer.begin(self.config.learning_rate)
         figures: dict[str, float] = {}
         for epoch in range(self.config.pretrain_epochs):
             batches = self._batches(len(images), randomness, epoch)
@@ -169,7 +168,7 @@ class DeepClustering:
         for epoch in range(self.config.epochs):
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
             figures = self._train_epoch(images, batches, optimizer, clusters)
-        return DeepClusters(self._network.state(0), clusters.centroids.float(), figures)
+        return DeepClusters(self._network.state(), clusters.centroids.float(), figures)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Compute the latents of images in chunks.
@@ -177,7 +176,7 @@ class DeepClustering:
         Returns:
             Floats of shape (samples, latent).
         """
-        self._encoder.load(0, model)
+        self._encoder.load(model)
         size = forward_batch(math.prod(self.image_shape))
         return torch.cat([self._latents(to_float(chunk)) for chunk in torch.split(images, size)])
 
@@ -185,7 +184,7 @@ class DeepClustering:
     def _latents(self, shown: Tensor) -> Tensor:
         """Compute the latents of float images by the encoder's current weights."""
         (latents,) = self._encoder(shown)
-        return latents[0, 0]
+        return latents
 
     def _batches(self, samples: int, randomness: Randomness, epoch: int) -> Sequence[Tensor]:
         """Shuffle the indices of all samples into batches; the last one may be shorter."""
@@ -196,7 +195,7 @@ class DeepClustering:
     def _first_clusters(self, images: Tensor, randomness: Randomness) -> _MovingClusters:
         """Run k-means on the latents of all images."""
         with section("deep clustering: k-means"):
-            latents = self.encode(self._network.state(0), images)
+            latents = self.encode(self._network.state(), images)
             self._check_finite(latents)
             found = kmeans(
                 latents,
@@ -216,7 +215,7 @@ class DeepClustering:
         self,
         images: Tensor,
         batches: Sequence[Tensor],
-        optimizer: StackedAdam,
+        optimizer: Adam,
         clusters: _MovingClusters | None,
     ) -> dict[str, float]:
         """Train an epoch on the reconstruction alone, or together with the clusters."""
@@ -227,7 +226,7 @@ class DeepClustering:
             totals += self._step(shown, own, optimizer)
             if clusters is not None:
                 with section("deep clustering: centroids"):
-                    self._encoder.load(0, self._network.state(0))
+                    self._encoder.load(self._network.state())
                     clusters.follow(batch, self._latents(shown))
         self._check_finite(totals, self._network.weights)
         reconstruction, clustering = (totals / len(images)).tolist()
@@ -236,10 +235,10 @@ class DeepClustering:
         self._check_finite(clusters.centroids)
         return {"reconstruction": reconstruction, "clustering": clustering}
 
-    def _step(self, shown: Tensor, own: Tensor | None, optimizer: StackedAdam) -> Tensor:
+    def _step(self, shown: Tensor, own: Tensor | None, optimizer: Adam) -> Tensor:
         """Train the network for one step, and return both sums of squared distances."""
         with section("deep clustering: forward"):
-            latents, reconstructed = (part[0, 0] for part in self._network(shown))
+            latents, reconstructed = self._network(shown)
             reconstruction = squared_distances(reconstructed, shown.flatten(1))
             if own is None:
                 clustering = torch.zeros_like(reconstruction)
@@ -249,7 +248,7 @@ class DeepClustering:
         with section("deep clustering: backward"):
             self._network.backward(loss)
         with section("deep clustering: optimizer"):
-            optimizer.step(1)
+            optimizer.step()
         return torch.stack([reconstruction.detach().sum(), clustering.detach().sum()])
 
     def _check_finite(self, *tensors: Tensor) -> None:

@@ -45,8 +45,9 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Form, Rows, Spec
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.stack.capacity import cohort_of
+from ccfcpp.models.capacity import cohort_of
 from ccfcpp.models.state import ModelState
+from ccfcpp.models.steps import side_by_side
 from ccfcpp.runs.sheets import sheet
 
 _SHEET_ROWS = 8
@@ -203,15 +204,19 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
 
     exchange = GAN_EPOCH
 
-    def __init__(self, trainer: GANTrainer) -> None:
-        self.trainer = trainer
-        self.cohort = trainer.cohort
+    def __init__(self, trainers: Sequence[GANTrainer]) -> None:
+        self.trainers = trainers
+        self.cohort = len(trainers)
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[GANLosses | RefusedUpdateError]:
         """Train, and return the losses of each client; its networks stay with it."""
-        return self.trainer.train_epoch(clients, randomness)
+        trainings = [
+            trainer.train_epoch(client, randomness)
+            for trainer, client in zip(self.trainers, clients, strict=False)
+        ]
+        return side_by_side(trainings, self.trainers[0].device)
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate | RefusedUpdateError]:
         """Draw the images of each client."""
-        drawn = self.trainer.draw(clients, randomness)
+        drawn = [self.trainer.draw(client, randomness) for client in clients]
         for client in clients:
             client.memory = {}
         return [
@@ -383,13 +388,16 @@ class SyntheticClustering(PooledClustering):
         compute = problem.config.compute
         cohort = cohort_of(compute.cohort, crew.together, bytes_of_one, problem.device)
         shape, device = problem.image_shape, problem.device
-        trainers = [
-            GANTrainer(self.gan, shape, codes, cohort.stacked, device, compute.precision)
+        lanes = [
+            [
+                GANTrainer(self.gan, shape, codes, device, compute.precision)
+                for _ in range(cohort.together)
+            ]
             for _ in range(cohort.lanes)
         ]
         return ClientSide.of(
-            in_lanes([GANEpoch(own) for own in trainers]),
-            in_lanes([SyntheticImages(own) for own in trainers]),
+            in_lanes([GANEpoch(own) for own in lanes]),
+            in_lanes([SyntheticImages(own[0]) for own in lanes]),
             cohort=cohort.clients,
         )
 

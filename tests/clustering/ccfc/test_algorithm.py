@@ -6,6 +6,7 @@ import torch
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.server import ModelAggregation
+from ccfcpp.models.capacity import Cohort
 from tests.support.clustering import (
     clients_of_sizes,
     made,
@@ -14,6 +15,7 @@ from tests.support.clustering import (
     small_config,
     tiny,
 )
+from tests.support.recording import Recorder
 
 OPTIONS = (
     ("model.initialization", "common"),
@@ -51,6 +53,25 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another() -> None:
     other, _ = run_small(small_config("seed=1"), clients_of_sizes(40, 40))
     assert_equal_states(first, again)
     assert any(not torch.equal(first.model[name], other.model[name]) for name in first.model)
+
+
+def test_captured_steps_of_clients_side_by_side_give_the_same_bits(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an accelerator: four trainers take turns, and their steps are recorded."""
+    settings = ("training.local_epochs=4", "training.batch_size=8")
+    clients = clients_of_sizes(40, 33, 50, 17)
+    with monkeypatch.context() as plain:
+        plain.setattr("ccfcpp.clustering.ccfc.local_training.recorder_of", lambda device: None)
+        expected, _ = run_small(small_config(*settings), clients)
+    monkeypatch.setattr(
+        "ccfcpp.clustering.ccfc.algorithm.cohort_of", lambda *given: Cohort(1, len(clients))
+    )
+    found, _ = run_small(small_config(*settings), clients_of_sizes(40, 33, 50, 17))
+    assert_equal_states(found, expected)
+    # Pre-training and cluster contrast of each trainer.
+    assert recorder.records == 2 * len(clients)
+    assert recorder.replays > 50
 
 
 @pytest.mark.parametrize(("key", "value"), OPTIONS)

@@ -10,7 +10,7 @@ from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import build
 from tests.support.clustering import answers, clients_of_sizes, small_algorithm, small_config
 from tests.support.federation import CPU
@@ -52,8 +52,8 @@ def test_where_a_client_starts(initialization: str) -> None:
 def test_local_centroids_are_those_of_the_trained_model_in_evaluation_mode() -> None:
     (client,), randomness = clients_of_sizes(60), Randomness(0, 1)
     update = pretrained((), initial_state(), client, randomness)
-    model = ModelStack(small_algorithm(small_config()).make_model, 1, CPU)
-    model.load(0, update.model)
+    model = FlatNetwork(small_algorithm(small_config()).make_model, CPU)
+    model.load(update.model)
     latents = F.normalize(represent(model, client.images).latents, dim=1)
     seed = randomness.of_client(0).integer("k-means")
     expected = kmeans(latents, 3, seed=seed, restarts=2, iterations=10)

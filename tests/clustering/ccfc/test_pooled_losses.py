@@ -42,7 +42,10 @@ def covariance_term(z: Tensor) -> Tensor:
 
 
 # The public code's has an oracle of its own.
-TERMS = {"paper": covariance_term, "feddecorr": partial(feddecorr, scale="code")}
+TERMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "paper": covariance_term,
+    "feddecorr": partial(feddecorr, scale="code"),
+}
 Scale = Literal["paper", "feddecorr"]
 SCALES: st.SearchStrategy[Scale] = st.sampled_from(["paper", "feddecorr"])
 

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,22 +11,47 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
+from ccfcpp.clustering.kmeans import server
+from ccfcpp.clustering.kmeans.server import Clustering, most_similar, nearest
 from ccfcpp.core.randomness import Randomness
+
+Way = Callable[..., Clustering]
+
+
+def on_a_device(points: Tensor, k: int, *, seed: int, **given: Any) -> Clustering:
+    """By batched products, as on an accelerator."""
+    weights, starts = given.get("weights"), given.get("starts")
+    (found,) = server._kmeans_on_device(
+        [points],
+        [server._weights_of(points, weights)],
+        k,
+        [seed],
+        given.get("restarts", 10),
+        given.get("iterations", 100),
+        None if starts is None else starts.unsqueeze(0),
+    )
+    return found
+
+
+both = pytest.mark.parametrize(
+    "kmeans", [pytest.param(server.kmeans, id="faiss"), pytest.param(on_a_device, id="device")]
+)
 
 
 def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=Randomness(seed).generator("points"))
 
 
-def test_inertia_is_scikit_learns() -> None:
+@both
+def test_inertia_is_scikit_learns(kmeans: Way) -> None:
     pixels = load_digits().data.astype(np.float32)
     theirs = KMeans(10, n_init=10, random_state=0).fit(pixels).inertia_
     ours = kmeans(torch.from_numpy(pixels), 10, seed=0).inertia
     assert ours == pytest.approx(theirs, rel=0.01)
 
 
-def test_separated_groups_are_found_with_their_sizes() -> None:
+@both
+def test_separated_groups_are_found_with_their_sizes(kmeans: Way) -> None:
     centres = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
     points = torch.cat([centres[c] + normal(c, n, 2) for c, n in enumerate((5, 20, 40))])
     found = kmeans(points, 3, seed=1)
@@ -34,8 +61,9 @@ def test_separated_groups_are_found_with_their_sizes() -> None:
     torch.testing.assert_close(found.centroids[order], expected)
 
 
+@both
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e5])
-def test_groups_are_found_far_from_the_origin(far: float) -> None:
+def test_groups_are_found_far_from_the_origin(kmeans: Way, far: float) -> None:
     centres = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
     labels = torch.arange(3).repeat_interleave(torch.tensor([50, 70, 90]))
     points = far + centres[labels] + 0.3 * normal(7, len(labels), 2)
@@ -48,7 +76,8 @@ def test_groups_are_found_far_from_the_origin(far: float) -> None:
     torch.testing.assert_close(started.centroids, found.centroids[order])
 
 
-def test_weights_move_centroids_as_repetition_does() -> None:
+@both
+def test_weights_move_centroids_as_repetition_does(kmeans: Way) -> None:
     points = torch.tensor([[0.0], [1.0], [10.0], [14.0]])
     found = kmeans(points, 2, seed=0, weights=torch.tensor([1.0, 3.0, 1.0, 1.0]))
     assert sorted(found.centroids.flatten().tolist()) == pytest.approx([0.75, 12.0])
@@ -75,9 +104,10 @@ def lloyd(points: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
     return torch.tensor(centroids)
 
 
+@both
 @given(st.integers(10, 40), st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
-    samples: int, k: int, dimensions: int, weighted: bool, seed: int
+    kmeans: Way, samples: int, k: int, dimensions: int, weighted: bool, seed: int
 ) -> None:
     points = normal(seed, samples, dimensions)
     weights = torch.arange(samples).remainder(3) + 1.0 if weighted else torch.ones(samples)
@@ -88,8 +118,9 @@ def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
     torch.testing.assert_close(found.centroids, expected, atol=1e-5, rtol=0)
 
 
+@both
 @given(st.integers(0, 10**6))
-def test_the_order_of_the_points_does_not_matter(seed: int) -> None:
+def test_the_order_of_the_points_does_not_matter(kmeans: Way, seed: int) -> None:
     """Drawn starts depend on the order, but results of separated groups or given starts do not."""
     points = normal(seed, 60, 3)
     order = torch.randperm(60, generator=Randomness(seed).generator("order"))
@@ -103,7 +134,8 @@ def test_the_order_of_the_points_does_not_matter(seed: int) -> None:
     torch.testing.assert_close(drawn[drawn[:, 0].argsort()], again[again[:, 0].argsort()])
 
 
-def test_given_starts_leave_no_draw() -> None:
+@both
+def test_given_starts_leave_no_draw(kmeans: Way) -> None:
     """A single bad start is not replaced by restarts."""
     points = torch.tensor([[0.0], [1.0], [50.0], [51.0], [90.0], [91.0]])
     starts = torch.tensor([[0.0], [1.0], [70.0]])
@@ -113,14 +145,16 @@ def test_given_starts_leave_no_draw() -> None:
         assert found.inertia == pytest.approx(2 * 20.5**2 + 2 * 19.5**2)
 
 
-def test_one_iteration_from_given_starts() -> None:
+@both
+def test_one_iteration_from_given_starts(kmeans: Way) -> None:
     points = torch.tensor([[0.0], [4.0], [5.0], [20.0]])
     found = kmeans(points, 2, seed=0, iterations=1, starts=torch.tensor([[0.0], [5.0]]))
     assert found.centroids.tolist() == [[0.0], [pytest.approx(29 / 3)]]
 
 
+@both
 @given(st.integers(1, 6), st.integers(0, 4))
-def test_no_more_points_than_clusters(count: int, more: int) -> None:
+def test_no_more_points_than_clusters(kmeans: Way, count: int, more: int) -> None:
     points = normal(count, count, 3)
     found = kmeans(points, count + more, seed=0)
     assert torch.equal(found.centroids, points)
@@ -128,7 +162,8 @@ def test_no_more_points_than_clusters(count: int, more: int) -> None:
     assert found.inertia == 0
 
 
-def test_clusters_that_nobody_belongs_to_are_left_out() -> None:
+@both
+def test_clusters_that_nobody_belongs_to_are_left_out(kmeans: Way) -> None:
     points = torch.cat([torch.zeros(10, 2), torch.ones(10, 2)])
     found = kmeans(points, 5, seed=0)
     assert 2 <= len(found.centroids) <= 5
@@ -137,7 +172,8 @@ def test_clusters_that_nobody_belongs_to_are_left_out() -> None:
     assert found.inertia == pytest.approx(0, abs=1e-4)
 
 
-def test_equal_seeds_give_equal_bits() -> None:
+@both
+def test_equal_seeds_give_equal_bits(kmeans: Way) -> None:
     points = normal(0, 3000, 16)
     first, second = kmeans(points, 10, seed=5), kmeans(points, 10, seed=5)
     assert torch.equal(first.centroids, second.centroids)
@@ -146,7 +182,7 @@ def test_equal_seeds_give_equal_bits() -> None:
 
 def test_no_point_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one point"):
-        kmeans(torch.empty(0, 2), 3, seed=0)
+        server.kmeans(torch.empty(0, 2), 3, seed=0)
 
 
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(0, 99))
@@ -158,3 +194,16 @@ def test_nearest_and_most_similar_by_the_book(samples: int, clusters: int, seed:
     cosines = torch.cosine_similarity(points.unsqueeze(1), centroids.unsqueeze(0), dim=2)
     similar = cosines.gather(1, most_similar(points, centroids).unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(similar, cosines.max(dim=1).values)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(2, 5), st.integers(0, 99))
+def test_sets_side_by_side_are_clustered_as_each_alone(sizes: list[int], k: int, seed: int) -> None:
+    sets = [normal(seed + place, size, 3) for place, size in enumerate(sizes)]
+    weights = [torch.rand(size, dtype=torch.float64) + 0.1 for size in sizes]
+    seeds = list(range(len(sets)))
+    together = server._kmeans_on_device(sets, weights, k, seeds, 2, 50)
+    for own, weight, number, found in zip(sets, weights, seeds, together, strict=True):
+        (alone,) = server._kmeans_on_device([own], [weight], k, [number], 2, 50)
+        torch.testing.assert_close(found.centroids, alone.centroids, atol=1e-5, rtol=1e-5)
+        assert found.sizes.sum() == pytest.approx(float(weight.sum()))
+        assert found.inertia == pytest.approx(alone.inertia, abs=1e-5)

@@ -1,6 +1,5 @@
-"""GANs of a cohort against an obvious loop, against each other, and by their images."""
+"""GANs of clients against an obvious loop, side by side, and by their images."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,12 +15,13 @@ from ccfcpp.clustering.synthetic.gan_training import (
 )
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.batches import cohort_batches
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.state import build
+from ccfcpp.models.steps import side_by_side
 from tests.support.clustering import clients_of_sizes
-from tests.support.federation import CPU, in_cohorts
+from tests.support.federation import CPU
+from tests.support.recording import Recorder
 
 SHAPE = (1, 8, 8)
 CODES = 3
@@ -49,37 +49,27 @@ class Trained:
 Result = Trained | RefusedUpdateError
 
 
-def trainer(config: GANConfig = SMALL, cohort: int = 3, device: torch.device = CPU) -> GANTrainer:
-    return GANTrainer(config, SHAPE, CODES, cohort, device)
+def trainer(config: GANConfig = SMALL, device: torch.device = CPU) -> GANTrainer:
+    return GANTrainer(config, SHAPE, CODES, device)
 
 
-def train(gans: GANTrainer, clients: Sequence[Client], source: Randomness) -> list[Result]:
-    """Train all epochs of a cohort without memories, and draw images after the last epoch."""
-    group = [replace(client, memory={}) for client in clients]
-    losses: list[GANLosses | RefusedUpdateError] = []
+def epoch_of(
+    gans: GANTrainer, client: Client, source: Randomness
+) -> GANLosses | RefusedUpdateError:
+    (found,) = side_by_side([gans.train_epoch(client, source)], gans.device)
+    return found
+
+
+def train(gans: GANTrainer, client: Client, source: Randomness = RANDOMNESS) -> Result:
+    """Train all epochs of a client without a memory, and draw images after the last one."""
+    own = replace(client, memory={}, images=client.images.to(gans.device))
+    losses: GANLosses | RefusedUpdateError = GANLosses(0)
     for epoch in range(gans.config.epochs):
-        losses = gans.train_epoch(group, source.at_round(epoch))
-    drawn = gans.draw(group, source.at_round(gans.config.epochs - 1))
-    results: list[Result] = []
-    for own, images in zip(losses, drawn, strict=True):
-        if isinstance(own, RefusedUpdateError):
-            results.append(own)
-        else:
-            results.append(
-                images if isinstance(images, RefusedUpdateError) else Trained(own, images)
-            )
-    return results
-
-
-def train_all(clients: list[Client], cohort: int, device: torch.device = CPU) -> dict[int, Result]:
-    """Use one trainer for all cohorts, as in a run."""
-    gans = trainer(cohort=cohort, device=device)
-    there = [replace(client, images=client.images.to(device)) for client in clients]
-    return {
-        client.id: result
-        for group in in_cohorts(there, cohort)
-        for client, result in zip(group, train(gans, group, RANDOMNESS), strict=True)
-    }
+        losses = epoch_of(gans, own, source.at_round(epoch))
+    images = gans.draw(own, source.at_round(gans.config.epochs - 1))
+    if isinstance(losses, RefusedUpdateError):
+        return losses
+    return images if isinstance(images, RefusedUpdateError) else Trained(losses, images)
 
 
 def images_of(result: Result) -> Tensor:
@@ -108,11 +98,11 @@ def plain_training(client: Client, config: GANConfig) -> tuple[Generator, float,
         codes = F.one_hot(torch.randint(CODES, (len(client),), generator=draws), CODES)
         inputs = torch.cat([noise, codes], dim=1)
         losses = []
-        order = [own.generator("batches")]
-        for batch in cohort_batches([len(client)], config.batch_size, order, CPU):
-            real = client.images[batch.index[0]] / 255
+        order = torch.randperm(len(client), generator=own.generator("batches"))
+        for index in torch.split(order, config.batch_size):
+            real = client.images[index] / 255
             ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
-            fake = generator(inputs[batch.index[0]])
+            fake = generator(inputs[index])
             of_discriminator.zero_grad()
             loss_d = entropy(discriminator(real), ones)
             loss_d = loss_d + entropy(discriminator(fake.detach()), zeros)
@@ -132,7 +122,7 @@ def test_training_is_the_published_loop(device: torch.device) -> None:
     """A last batch of 3, and images of every code in turn."""
     (client,) = clients_of_sizes(27)
     generator, loss_g, loss_d = plain_training(client, SMALL)
-    found = train_all([client], 1, device)[0]
+    found = train(trainer(device=device), client)
     assert isinstance(found, Trained)
     assert (found.losses.generator, found.losses.discriminator) == pytest.approx((loss_g, loss_d))
     noise = torch.randn(
@@ -145,37 +135,40 @@ def test_training_is_the_published_loop(device: torch.device) -> None:
     assert torch.equal(found.images.cpu(), (images * 255).round().to(torch.uint8))
 
 
-@pytest.mark.usefixtures("double_precision")
-def test_cohorts_of_any_size_and_order_give_the_same_images(device: torch.device) -> None:
+def test_one_trainer_serves_clients_in_any_order() -> None:
     """Sizes with last batches of 0, 1, 2 and 5, equal sizes, and a client that cannot train."""
     clients = clients_of_sizes(16, 10, 21, 17, 10, 1)
-    expected = train_all(clients, 1)
-    for cohort, order in ((2, clients), (3, clients[::-1]), (6, clients)):
-        found = train_all(order, cohort, device)
-        for client, result in found.items():
-            other = expected[client]
-            assert type(result) is type(other)
-            if isinstance(result, Trained) and isinstance(other, Trained):
-                assert torch.equal(result.images.cpu(), other.images)
-                assert result.losses.generator == pytest.approx(other.losses.generator)
-                assert result.losses.discriminator == pytest.approx(other.losses.discriminator)
-
-
-def test_clients_of_equal_size_may_change_places() -> None:
-    first, second = clients_of_sizes(12, 12)
+    expected = {client.id: train(trainer(), client) for client in clients}
     gans = trainer()
-    one, two = map(images_of, train(gans, [first, second], RANDOMNESS))
-    other, another = map(images_of, train(gans, [second, first], RANDOMNESS))
-    assert not torch.equal(one, two)
-    assert (one.int() - another.int()).abs().max() <= 1
-    assert (two.int() - other.int()).abs().max() <= 1
+    for client in (*clients, *clients[::-1]):
+        found, other = train(gans, client), expected[client.id]
+        assert type(found) is type(other)
+        if isinstance(found, Trained) and isinstance(other, Trained):
+            assert torch.equal(found.images, other.images)
+            assert found.losses == other.losses
+
+
+def test_captured_steps_give_the_same_bits(recorder: Recorder) -> None:
+    # At a rate that stays: on a processor a recording holds it.
+    config = SMALL.model_copy(update={"rate_decay": 1.0, "epochs": 3})
+    captured = trainer(config)
+    for client in clients_of_sizes(27, 16, 11):
+        plain = trainer(config)
+        plain._step._record = None
+        found, expected = train(captured, client), train(plain, client)
+        assert isinstance(found, Trained)
+        assert isinstance(expected, Trained)
+        assert found.losses == expected.losses
+        assert torch.equal(found.images, expected.images)
+    assert recorder.records == 1
+    assert recorder.replays == 3 * (3 + 2 + 1) - 3
 
 
 def test_random_numbers_are_the_clients_own() -> None:
     (client,) = clients_of_sizes(12)
     gans = trainer()
     draws = [
-        images_of(train(gans, [holder], source)[0])
+        images_of(train(gans, holder, source))
         for holder, source in (
             (client, RANDOMNESS),
             (client, RANDOMNESS),
@@ -189,7 +182,7 @@ def test_random_numbers_are_the_clients_own() -> None:
 
 
 def test_a_client_of_one_image_has_no_gan() -> None:
-    results = train(trainer(), clients_of_sizes(9, 2, 1), RANDOMNESS)
+    results = [train(trainer(), client) for client in clients_of_sizes(9, 2, 1)]
     assert [images_of(result).shape for result in results[:2]] == [(9, *SHAPE), (2, *SHAPE)]
     assert isinstance(results[2], RefusedUpdateError)
     assert "holds one image" in str(results[2])
@@ -198,21 +191,22 @@ def test_a_client_of_one_image_has_no_gan() -> None:
 def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
     """A new trainer, as after an interruption, continues where the first one stopped."""
     (client,) = clients_of_sizes(12)
-    (expected,) = train(trainer(), [client], RANDOMNESS)
-    trainer().train_epoch([client], RANDOMNESS.at_round(0))
+    expected = train(trainer(), client)
+    epoch_of(trainer(), client, RANDOMNESS.at_round(0))
     before = dict(client.memory)
     later = trainer()
-    (losses,) = later.train_epoch([client], RANDOMNESS.at_round(1))
+    losses = epoch_of(later, client, RANDOMNESS.at_round(1))
     assert isinstance(expected, Trained)
     assert losses == expected.losses
-    (images,) = later.draw([client], RANDOMNESS.at_round(1))
+    images = later.draw(client, RANDOMNESS.at_round(1))
     assert isinstance(images, Tensor)
     assert torch.equal(images, expected.images)
     assert {name.partition("/")[0] for name in before} == {"generator", "discriminator"}
 
 
 def test_a_gan_that_came_through_no_epoch_has_no_images() -> None:
-    (refused,) = trainer().draw(clients_of_sizes(12), RANDOMNESS)
+    (client,) = clients_of_sizes(12)
+    refused = trainer().draw(client, RANDOMNESS)
     assert isinstance(refused, RefusedUpdateError)
     assert "has not been trained for an epoch" in str(refused)
 
@@ -222,37 +216,35 @@ def test_the_configuration_can_say_how_many_images_there_are(
 ) -> None:
     """Images need several forward passes; the size of a pass does not change them."""
     config = SMALL.model_copy(update={"images": 20, "epochs": 1})
-    (whole,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
+    (client,) = clients_of_sizes(9)
+    whole = train(trainer(config), client)
     monkeypatch.setattr("ccfcpp.clustering.synthetic.gan_training.forward_batch", lambda size: 8)
-    (parts,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
+    parts = train(trainer(config), client)
     assert images_of(whole).shape == (20, *SHAPE)
     assert (images_of(whole).int() - images_of(parts).int()).abs().max() <= 1
 
 
 def test_a_gan_that_diverges_is_refused() -> None:
     config = SMALL.model_copy(update={"generator_rate": 1e38})
-    (result,) = train(trainer(config), clients_of_sizes(20), RANDOMNESS)
+    (client,) = clients_of_sizes(20)
+    result = train(trainer(config), client)
     assert isinstance(result, RefusedUpdateError)
     assert "its GAN has diverged" in str(result)
 
 
-def test_a_gan_that_diverges_is_no_concern_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients, others = (clients_of_sizes(20, 11) for _ in range(2))
-    expected = trainer().train_epoch(others, RANDOMNESS.at_round(0))
+def test_a_gan_that_diverges_is_no_concern_of_the_next() -> None:
+    first, second = clients_of_sizes(20, 11)
+    expected = epoch_of(trainer(), replace(second, memory={}), RANDOMNESS.at_round(0))
     gans = trainer()
-    load = gans._generators.load
-
-    def load_first_without_values(index: int, state: dict[str, Tensor]) -> None:
-        load(index, state)
-        if index == 0:
-            gans._generators.parameters[0].fill_(torch.nan)
-
-    monkeypatch.setattr(gans._generators, "load", load_first_without_values)
-    first, second = gans.train_epoch(clients, RANDOMNESS.at_round(0))
-    assert isinstance(first, RefusedUpdateError)
-    assert second == expected[1]
-    remembered = others[1].memory
-    assert all(torch.equal(entry, remembered[name]) for name, entry in clients[1].memory.items())
+    networks = build(lambda: Generator(SHAPE, CODES, SMALL), Randomness(0).generator("x"))
+    broken = {
+        f"generator/{name}": entry * torch.nan if entry.is_floating_point() else entry
+        for name, entry in networks.state_dict().items()
+    }
+    first.memory = broken
+    assert isinstance(epoch_of(gans, first, RANDOMNESS.at_round(0)), RefusedUpdateError)
+    assert first.memory is broken  # it keeps the networks of the epoch before
+    assert epoch_of(gans, second, RANDOMNESS.at_round(0)) == expected
 
 
 def nearest_distance(images: Tensor, real: Tensor) -> float:
@@ -282,7 +274,8 @@ def test_gans_learn_what_their_clients_hold() -> None:
             rate_decay=1.0,
         )
         clients = [Client(number, "", real) for number in range(8)]
-        results = train(trainer(config, cohort=8), clients, RANDOMNESS)
+        gans = trainer(config)
+        results = [train(gans, client) for client in clients]
         return sum(nearest_distance(images_of(result), real) for result in results) / len(results)
 
     assert distance(epochs=60) < distance(epochs=1) - 5

@@ -7,7 +7,6 @@ from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Autoencoder, Discriminator, Generator
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.models.state import build
 
 
@@ -130,12 +129,3 @@ def test_the_autoencoder_has_relu_between_layers_and_linear_outputs(
     assert reconstructions.shape == (6, 24)
     assert (latents < 0).any()
     assert (reconstructions < 0).any()
-
-
-def test_a_stack_of_autoencoders_computes_the_same() -> None:
-    model = build(lambda: Autoencoder((1, 4, 4), (8, 6), 2), Randomness(0).generator("model"))
-    stack = ModelStack(lambda: Autoencoder((1, 4, 4), (8, 6), 2), 1, torch.device("cpu"))
-    stack.load(0, model.state_dict())
-    images = torch.rand(5, 1, 4, 4, generator=Randomness(0).generator("images"))
-    for ours, theirs in zip(stack(images), model(images), strict=True):
-        torch.testing.assert_close(ours[0, 0], theirs)

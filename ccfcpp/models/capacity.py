@@ -5,11 +5,8 @@ from typing import Literal
 
 import torch
 
-_LANE_BYTES = 1 << 26
 _DEVICE_SHARE = 0.5
-"""Memory for a cohort's training: on a processor so much for each thread that activations come from
-caches (ten clients of MNIST in one stack take 1.3 times as long as one by one); else a share of an
-accelerator's."""
+"""Of an accelerator's memory, for a cohort's training."""
 
 
 @dataclass(frozen=True)
@@ -17,17 +14,17 @@ class Cohort:
     """How clients are trained side by side.
 
     Attributes:
-        lanes: In how many threads.
-        stacked: How many in each, as one network.
+        lanes: In how many threads, of a processor.
+        together: How many in each, on streams of an accelerator.
     """
 
     lanes: int
-    stacked: int
+    together: int
 
     @property
     def clients(self) -> int:
         """How many in all."""
-        return self.lanes * self.stacked
+        return self.lanes * self.together
 
 
 def lanes_of(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
@@ -43,13 +40,11 @@ def cohort_of(
 
     ``auto`` stands for as many as memory serves, where one takes ``bytes_of_one``.
     """
-    lanes = lanes_of(wanted, together, device)
-    share = -(-(together if wanted == "auto" else min(wanted, together)) // lanes)
+    if device.type != "cuda":
+        return Cohort(lanes_of(wanted, together, device), 1)
     if wanted != "auto":
-        return Cohort(lanes, share)
-    room = _LANE_BYTES
-    if device.type == "cuda":
-        # What PyTorch keeps for itself, from an earlier run, is free as well.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
-    return Cohort(lanes, max(1, min(share, room // bytes_of_one)))
+        return Cohort(1, min(wanted, together))
+    # What PyTorch keeps for itself, from an earlier run, is free as well.
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
+    return Cohort(1, max(1, min(together, room // bytes_of_one)))

@@ -1,0 +1,168 @@
+"""A plain module whose weights and gradients lie in one vector each."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ccfcpp.models.layout import FlatLayout
+from ccfcpp.models.pooled import Norm, moved_parameters, rounding
+from ccfcpp.models.state import ModelState
+
+
+@contextmanager
+def _tf32_products(wanted: bool) -> Iterator[None]:
+    """Round the inputs of float32 products to TF32, or not; convolutions are deterministic."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if wanted else before)
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=wanted):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class FlatNetwork:
+    """A network that is loaded with one model after another, and may be trained.
+
+    Its tensors stay where they are, so that a captured step (``ccfcpp.models.steps``) finds them.
+
+    Args:
+        make_model: Builds the module.
+        device: Where it lies.
+        trained: Whether gradients are wanted.
+        precision: ``float32``, ``tf32``, ``bfloat16`` or ``auto``, as ``compute.precision``.
+
+    Attributes:
+        weights: All parameters, of shape (size,).
+        gradients: Their gradients, which ``backward`` sets; empty where none are wanted.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        device: torch.device,
+        trained: bool = True,
+        precision: str = "float32",
+    ) -> None:
+        with torch.device("meta"):
+            module = make_model()
+        self._layout = FlatLayout(module.named_parameters())
+        kept = [(n, b) for n, b in module.named_buffers() if n in module.state_dict()]
+        self._statistics = FlatLayout((n, b) for n, b in kept if b.is_floating_point())
+        self._counters = {name: 0 for name, buffer in kept if not buffer.is_floating_point()}
+        self.weights = torch.zeros(self._layout.size, device=device)
+        self.gradients = torch.zeros_like(self.weights if trained else self.weights[:0])
+        # Apart, since autograd must not mistake a moved statistic for a changed weight.
+        self._moving = torch.zeros(self._statistics.size, device=device)
+        # All counters of batches are one, which a captured step can move on.
+        self._passes = torch.zeros((), dtype=torch.int64, device=device)
+        self._module = self._placed(module, trained)
+        self._on_cuda, self._tf32 = device.type == "cuda", precision == "tf32"
+        self._rounded = rounding(precision, device)
+
+    def _placed(self, module: nn.Module, trained: bool) -> nn.Module:
+        """Give the module the vectors' parts for parameters and buffers."""
+        moved = set(moved_parameters(module)) if trained else set()
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in moved)
+        entries = self._layout.views(self.weights) | self._statistics.views(self._moving)
+        module.load_state_dict(entries, strict=False, assign=True)
+        for part in module.modules():
+            if isinstance(part, Norm):
+                if part.momentum is None or not part.track_running_stats:
+                    raise TypeError("only exponential running statistics can be trained")
+                part.num_batches_tracked = None
+            if isinstance(part, nn.Sequential):
+                for norm, following in itertools.pairwise(part):
+                    if isinstance(norm, Norm) and hasattr(following, "inplace"):
+                        setattr(following, "inplace", True)  # noqa: B010 - nothing else reads its input
+        if trained:
+            self._leaves = [p for n, p in module.named_parameters() if n in moved]
+            targets = self._layout.views(self.gradients)
+            self._targets = [targets[n] for n, _ in module.named_parameters() if n in moved]
+        return module.train(trained)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a model's weights and buffers in."""
+        self._layout.fill(self.weights, state)
+        self._statistics.fill(self._moving, state)
+        self._counters = {name: int(state[name]) for name in self._counters}
+        self._passes.zero_()
+
+    def state(self) -> ModelState:
+        """Copy the model's weights and buffers out."""
+        passes = int(self._passes)
+        counts = {name: torch.tensor(n + passes) for name, n in self._counters.items()}
+        weights = self._layout.views(self.weights.clone())
+        return weights | self._statistics.views(self._moving.clone()) | counts
+
+    def train(self, training: bool = True) -> None:
+        """Normalise over the batch and move the running statistics, or else use them."""
+        self._module.train(training)
+
+    def _products(self) -> AbstractContextManager[None]:
+        """Return the block in which products are of the wanted precision."""
+        return _tf32_products(self._tf32) if self._on_cuda else nullcontext()
+
+    def _run(self, inputs: Tensor) -> Any:
+        if self._rounded is None:
+            return self._module(inputs)
+        with torch.autocast(inputs.device.type, self._rounded, cache_enabled=False):
+            return self._module(inputs)
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the network.
+
+        Args:
+            inputs: Float tensor of shape (batch, …).
+
+        Returns:
+            Its results, each of shape (batch, …) and of the weights' dtype.
+        """
+        with self._products():
+            results = self._run(inputs)
+        if self._module.training:
+            self._passes += 1
+        parts = results if isinstance(results, tuple) else (results,)
+        return tuple(part.to(self.weights.dtype) for part in parts)
+
+    def backward(self, loss: Tensor) -> None:
+        """Set the gradients to those of ``loss``, a scalar."""
+        with self._products():
+            found = torch.autograd.grad(loss, self._leaves, allow_unused=True)
+        self.gradients.zero_()
+        for target, gradient in zip(self._targets, found, strict=True):
+            if gradient is not None:
+                target.copy_(gradient)
+
+
+_MODEL_COPIES = 8
+"""Weights; kept and new gradients; two moments, and those of the round before; the updates of this
+client and of one of the cohort before."""
+
+
+def training_bytes(
+    make_model: Callable[[], nn.Module], input_shape: Sequence[int], batch: int, views: int
+) -> int:
+    """Return the bytes that the training of one more model takes.
+
+    These are its copies and what a forward pass keeps, as measured with two inputs.
+    """
+    network = FlatNetwork(make_model, torch.device("cpu"))
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        results = network(torch.zeros(2, *input_shape))
+    kept.pop(network.weights.untyped_storage().data_ptr(), None)
+    del results  # Only now may the storages be used again.
+    activations = sum(kept.values()) * views * batch // 2
+    return int(activations + _MODEL_COPIES * network.weights.nbytes)

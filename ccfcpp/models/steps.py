@@ -1,0 +1,232 @@
+"""Steps of local training: captured on an accelerator, and several clients side by side.
+
+The training of a client is a generator that yields after each step. On a processor one after the
+other runs to its end (``ccfcpp.engine.lanes`` has several threads); on an accelerator they take
+turns, each on a stream of its own, since one client's small kernels do not fill it. There a step is
+also captured as a graph once, whose hundreds of kernels then start at once.
+"""
+
+import warnings
+from collections.abc import Callable, Generator, Hashable, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.profiling import section
+
+T = TypeVar("T")
+Training = Generator[None, None, T]
+"""The training of a client, which yields after each step and returns its result."""
+
+Replay = Callable[[], None]
+Record = Callable[[Callable[[], None]], Replay]
+"""Captures a step, which it does not run, and returns what runs it."""
+
+_WARM_UP = 3
+"""Steps before a capture, in which libraries choose and prepare their kernels."""
+
+
+def cuda_graph(step: Callable[[], None]) -> Replay:
+    """Capture a step on the current stream as a CUDA graph."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        step()
+    replay: Replay = graph.replay
+    return replay
+
+
+def recorder_of(device: torch.device) -> Record | None:
+    """Return what captures steps on a device; None where they run as they are."""
+    return cuda_graph if device.type == "cuda" else None
+
+
+class Inputs:
+    """Tensors for steps to read.
+
+    Where steps are captured a value is copied over the one before of the same name, so that it
+    stays where it is. One that has no room there takes a new place, and steps are captured anew.
+
+    Args:
+        device: Where the tensors lie.
+        record: What captures steps; None where they run as they are.
+    """
+
+    def __init__(self, device: torch.device, record: Record | None) -> None:
+        self.device, self.record = device, record
+        self.moved = 0
+        self._held: dict[str, Any] = {}
+        self._places: dict[str, Tensor] = {}
+
+    def put(self, name: str, value: object) -> None:
+        """Set a tensor, a dataclass of tensors, or None."""
+        self._held[name] = self._placed(name, value)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what was set; where steps are captured further rows may follow its own."""
+        return self._held[name]
+
+    def _placed(self, name: str, value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = {key: self._placed(f"{name}.{key}", own) for key, own in vars(value).items()}
+            return replace(value, **parts)
+        if not isinstance(value, Tensor):
+            return value
+        if self.record is None:
+            return value.to(self.device)
+        place = self._places.get(name)
+        if place is None or not _has_room(place, value):
+            self.moved += 1
+            self._places[name] = value.to(self.device, copy=True)
+        elif place.dim():
+            place[: len(value)].copy_(value)
+        else:
+            place.copy_(value)
+        return self._places[name]
+
+
+def _has_room(place: Tensor, value: Tensor) -> bool:
+    alike = place.dtype == value.dtype and place.shape[1:] == value.shape[1:]
+    return alike and place.dim() == value.dim() and (not place.dim() or len(place) >= len(value))
+
+
+class Step:
+    """A step of training that is captured where it recurs.
+
+    It reads and writes tensors that stay where they are; it draws no random number, and waits for
+    no result. One that cannot be captured, such as that of a network with control flow of its own,
+    runs as it is, and a warning says so.
+
+    Args:
+        run: The step. It is given the number of samples in the batch, and what else its course
+            depends on.
+        whole: The number of samples for which it is captured; smaller batches run as they are.
+        inputs: What it reads.
+    """
+
+    def __init__(self, run: Callable[..., None], whole: int, inputs: Inputs) -> None:
+        self._run, self._whole, self._inputs = run, whole, inputs
+        self._record = inputs.record
+        self._moved = inputs.moved
+        self._calls: dict[tuple[Hashable, ...], int] = {}
+        self._replays: dict[tuple[Hashable, ...], Replay] = {}
+
+    def __call__(self, samples: int, *others: Hashable) -> None:
+        """Run or replay the step."""
+        if self._record is None or samples != self._whole:
+            self._run(samples, *others)
+            return
+        if self._moved != self._inputs.moved:
+            self._replays.clear()
+            self._moved = self._inputs.moved
+        key = samples, *others
+        self._calls[key] = calls = self._calls.get(key, 0) + 1
+        if calls <= _WARM_UP:
+            self._run(*key)
+            return
+        if key not in self._replays:
+            self._replays[key] = self._captured(self._record, key)
+        with section("training: captured step"):
+            self._replays[key]()
+
+    def _captured(self, record: Record, key: tuple[Hashable, ...]) -> Replay:
+        def run() -> None:
+            self._run(*key)
+
+        try:
+            return record(run)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"training steps run without a CUDA graph, which is slower: {reason}", stacklevel=2
+            )
+            self._record = None
+            return run
+
+
+class Batches:
+    """The batches of a client's epochs, as steps read them.
+
+    Args:
+        inputs: What steps read, which holds the order of the samples.
+        batch_size: Samples in a batch; a last one may be shorter.
+    """
+
+    def __init__(self, inputs: Inputs, batch_size: int) -> None:
+        self._inputs, self._size = inputs, batch_size
+        self._at = torch.zeros(1, dtype=torch.int64, device=inputs.device)
+
+    def shuffle(self, samples: int, generator: torch.Generator) -> list[int]:
+        """Begin an epoch, and return the number of samples in each batch.
+
+        A last batch of a single sample is left out, since BatchNorm cannot be trained on it. The
+        next epoch shuffles anew, so no sample is left out for good unless a client holds only one.
+        """
+        order = torch.zeros(-(-samples // self._size) * self._size, dtype=torch.int64)
+        order[:samples] = torch.randperm(samples, generator=generator)
+        self._inputs.put("order", order.view(-1, self._size))
+        self._at.zero_()
+        lengths = [min(self._size, samples - start) for start in range(0, samples, self._size)]
+        return [length for length in lengths if length > 1]
+
+    def next(self, length: int) -> Tensor:
+        """Return the indices of the next batch, int64 of shape (length,); part of a step."""
+        index: Tensor = self._inputs["order"].index_select(0, self._at)[0, :length]
+        self._at += 1
+        return index
+
+
+class MeanLoss:
+    """The mean of a loss over batches, which stays on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._total = torch.zeros((), device=device)
+
+    def begin(self) -> None:
+        """Forget what was added."""
+        self._total.zero_()
+
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of a batch, a scalar; part of a step."""
+        self._total += loss.detach()
+
+    def mean(self, steps: int) -> float | None:
+        """Return the mean over so many batches; None over none."""
+        return float(self._total) / steps if steps else None
+
+
+_streams: dict[int, list[torch.cuda.Stream]] = {}
+
+
+def side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list[T]:
+    """Run the training of several clients, and return their results in order."""
+    if device.type != "cuda":
+        return [_ended(training) for training in trainings]
+    here = torch.cuda.current_stream(device)
+    streams = _streams.setdefault(here.device_index, [])
+    while len(streams) < len(trainings):
+        streams.append(torch.cuda.Stream(device))  # type: ignore[no-untyped-call] # PyTorch has no types
+    for stream in streams:
+        stream.wait_stream(here)
+    results: dict[int, T] = {}
+    while len(results) < len(trainings):
+        for place, training in enumerate(trainings):
+            if place not in results:
+                with torch.cuda.stream(streams[place]):
+                    try:
+                        next(training)
+                    except StopIteration as end:
+                        results[place] = end.value
+    for stream in streams:
+        here.wait_stream(stream)
+    return [results[place] for place in range(len(trainings))]
+
+
+def _ended(training: Training[T]) -> T:
+    while True:
+        try:
+            next(training)
+        except StopIteration as end:
+            result: T = end.value
+            return result
