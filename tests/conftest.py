@@ -36,7 +36,7 @@ def double_precision() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(scope="session", params=["cpu", "cuda"])
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device that computations are written for."""
     if request.param == "cuda" and not torch.cuda.is_available():

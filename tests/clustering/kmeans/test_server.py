@@ -207,3 +207,14 @@ def test_sets_side_by_side_are_clustered_as_each_alone(sizes: list[int], k: int,
         torch.testing.assert_close(found.centroids, alone.centroids, atol=1e-5, rtol=1e-5)
         assert found.sizes.sum() == pytest.approx(float(weight.sum()))
         assert found.inertia == pytest.approx(alone.inertia, abs=1e-5)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_k_means_is_as_good_as_on_a_processor() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device is here")
+    pixels = torch.from_numpy(load_digits().data.astype(np.float32))
+    found = [server.kmeans(pixels.cuda(), 10, seed=seed) for seed in (0, 0, 1)]
+    expected = server.kmeans(pixels, 10, seed=0).inertia
+    assert torch.equal(found[0].centroids, found[1].centroids)
+    assert all(own.inertia == pytest.approx(expected, rel=0.01) for own in found)

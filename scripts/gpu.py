@@ -1,0 +1,251 @@
+"""What a GPU gives, in one call of a few minutes: timings first, then the tests that need it.
+
+    python -m scripts.gpu --out gpu.json
+    python -m scripts.gpu --run ccfc++-p0.75 --deadline 400 --folder runs
+
+The first form times our training beside plain PyTorch in the same call, then runs the tests marked
+``cuda``, and writes all figures as one JSON object; what has been measured stands there even where
+a later part fails. The second form runs one of the long runs until it is done or the deadline has
+come; called again with the same folder it goes on. Images of the timings are random.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.ccfc.config import TrainingConfig
+from ccfcpp.clustering.ccfc.losses import siamese
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.data import ImageData
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.models.encoders import ConvBackbone
+from ccfcpp.runs.environment import choose_device, describe_environment
+from scripts.timing import timed
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+from supervised.networks import Classifier, MobileNetV2Backbone
+
+CLIENTS = 10
+_MOBILE_BATCH, _CCFC_BATCH = 64, 128
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+Figures = dict[str, float]
+
+_PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
+_ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
+RUNS: dict[str, list[str]] = {
+    **{f"ccfc++-p{p}": [*_PUBLISHED, "--p", p] for p in ("0.75", "0", "1", "0.25", "0.5")},
+    **{
+        f"ccfc-p{p}": [*_PUBLISHED, "--method", "ccfc", "--p", p]
+        for p in ("0.75", "0", "1", "0.25", "0.5")
+    },
+    "fedavg": [*_ALPHA, "--set", "decorrelation.kind=none"],
+    "feddecorr": _ALPHA,
+}
+"""Long runs by name: both papers' headlines."""
+
+
+def mobilenet(device: torch.device, small: bool) -> Figures:
+    """Local training of MobileNetV2: one client in plain PyTorch, and whole rounds of ten."""
+    batches = 2 if small else 20
+    images = CLIENTS * _MOBILE_BATCH * batches
+    # Those of the test set come after the training images.
+    data = _random_images(images + 100, (3, 32, 32), test=100)
+    settings: Tree = {
+        "dataset": "cifar10",
+        "device": device.type,
+        "partition": {"kind": "iid", "clients": CLIENTS},
+        "model": {"name": "mobilenetv2", "variant": "code"},
+        "training": {"local_epochs": 1, "batch_size": _MOBILE_BATCH},
+        "compute": {"precision": "bfloat16" if device.type == "cuda" else "float32"},
+        "decorrelation": {"kind": "feddecorr"},
+    }
+    config = resolve(ClassifyConfig, "classify", settings)
+    experiment = ClassificationExperiment(config, data, tested=False)
+    federation = experiment.federation()
+    state = federation.algorithm.initial_state(experiment.randomness)
+    numbers = iter(range(10**6))
+
+    def ours() -> None:
+        federation.run_round(state, next(numbers))
+
+    model = Classifier(MobileNetV2Backbone((3, 32, 32), "code"), classes=10).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    shown = torch.rand(_MOBILE_BATCH, 3, 32, 32, device=device)
+    labels = torch.randint(10, (_MOBILE_BATCH,), device=device)
+    step = partial(_plain_step, model, optimizer, lambda: F.cross_entropy(model(shown)[1], labels))
+    return {
+        "MobileNetV2, plain PyTorch, one client, images/s": _MOBILE_BATCH / _median(step, small),
+        "MobileNetV2, ccfcpp, whole rounds of ten clients, images/s": images / _median(ours, small),
+    }
+
+
+def contrastive(device: torch.device, small: bool) -> Figures:
+    """CCFC++'s published schedule: a plain step, and a round of each phase."""
+    images = 1_000 if small else 70_000
+    data = _random_images(images, (1, 28, 28))
+    settings: Tree = {
+        "dataset": "mnist",
+        "preset": "published",
+        "device": device.type,
+        "partition": {"kind": "iid", "clients": CLIENTS},
+    }
+    config = resolve(ClusterConfig, "cluster", settings)
+    experiment = ClusteringExperiment(config, data)
+    federation, first = experiment.federation(), config.section(TrainingConfig).pretrain_rounds
+    memories = ClientMemories(device, 0)
+    state: Any = federation.algorithm.initial_state(experiment.randomness)
+
+    def pretraining() -> None:
+        nonlocal state
+        state, _ = federation.run_round(state, 0)
+
+    def contrast() -> None:
+        nonlocal state
+        state, _ = federation.run_round(state, first)
+        experiment.scores(first, state, memories)
+
+    figures = {"pre-training round of 70,000, s": _median(pretraining, small) * 70_000 / images}
+    state, _ = federation.run_round(state, first - 1)
+    figures["contrast round of 70,000, s"] = _median(contrast, small) * 70_000 / images
+    model = ContrastiveModel(ConvBackbone((1, 28, 28), (64, 128, 256)), 256, 256, 16).to(device)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    views = torch.rand(2, _CCFC_BATCH, 1, 28, 28, device=device)
+
+    def loss() -> Tensor:
+        (z1, p1), (z2, p2) = model(views[0]), model(views[1])
+        return siamese((p1, p2), (z1, z2))
+
+    seconds = _median(partial(_plain_step, model, adam, loss), small)
+    figures["CCFC's step, plain PyTorch, one client, views/s"] = 2 * _CCFC_BATCH / seconds
+    return figures
+
+
+def commands(small: bool) -> Figures:
+    """Whole commands from start to end."""
+    wanted = {
+        "cluster --dataset mnist --p 0.75, s": ["cluster", "--dataset", "mnist", "--p", "0.75"],
+        "Fed-EMP's steps on CIFAR-10, s": ["cluster", "--dataset", "cifar10"],
+    }
+    if small:
+        wanted = {"cluster --dataset digits, s": ["cluster", "--dataset", "digits"]}
+    figures = {}
+    for name, command in wanted.items():
+        with subprocess.Popen(  # noqa: S603 - commands of this file
+            [sys.executable, "-m", "ccfcpp", *command, "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            began = time.perf_counter()
+            found, _ = process.communicate()
+            if process.returncode:
+                continue  # such as without the data; stderr has said why
+        figures[name] = time.perf_counter() - began
+        figures[f"{name.removesuffix(', s')}, NMI"] = json.loads(found)["nmi"]
+    return figures
+
+
+def _random_images(count: int, shape: tuple[int, ...], test: int = 0) -> ImageData:
+    source = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, *shape), generator=source, dtype=torch.uint8)
+    labels = torch.randint(10, (count,), generator=source)
+    tested = torch.arange(count) >= count - test if test else None
+    return ImageData("random", images, labels, tuple(map(str, range(10))), test=tested)
+
+
+def _plain_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]
+) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(loss())
+    optimizer.step()
+
+
+def _median(work: Callable[[], object], small: bool) -> float:
+    """Return the median seconds of some calls, after some that prepare."""
+    for _ in range(1 if small else 3):
+        work()
+    return statistics.median(timed(work) for _ in range(1 if small else 7))
+
+
+def until(deadline: float, command: list[str]) -> bool:
+    """Run a command of ccfcpp until it ends; after so many seconds have it stop and keep its state.
+
+    Returns:
+        Whether it has come to its end.
+    """
+    with subprocess.Popen([sys.executable, "-m", "ccfcpp", *command]) as process:  # noqa: S603 - as above
+        try:
+            return process.wait(deadline) == 0
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            return False
+
+
+@app.command()
+def main(
+    out: Annotated[Path | None, typer.Option(help="File of the figures.")] = None,
+    run: Annotated[str | None, typer.Option(help=f"A long run: {', '.join(RUNS)}.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds until a long run stops.")] = 400,
+    folder: Annotated[Path, typer.Option(help="Where long runs lie.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
+    small: Annotated[bool, typer.Option(help="Little work, to try the script.")] = False,
+) -> None:
+    """Measure and test, or go on with a long run."""
+    if run is not None:
+        if run not in RUNS:
+            raise typer.BadParameter(f"--run {run}: it should be one of {', '.join(RUNS)}")
+        place = folder / run
+        resumed = (place / "config.yaml").exists()
+        command = [RUNS[run][0], "--resume"] if resumed else RUNS[run]
+        print("done" if until(deadline, [*command, "--out", str(place)]) else "to be gone on with")
+        return
+    chosen = choose_device(device)
+    found: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}
+    parts: list[Callable[[], Figures]] = [
+        partial(mobilenet, chosen, small),
+        partial(contrastive, chosen, small),
+        partial(commands, small),
+    ]
+    for part in parts:
+        try:
+            found["figures"] |= part()
+        except Exception:
+            found.setdefault("faults", []).append(traceback.format_exc())
+        _write(found, out)
+    if not small:
+        tests = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]
+        done = subprocess.run(tests, capture_output=True, text=True, check=False)  # noqa: S603
+        found["tests"] = done.stdout.splitlines()[-25:]
+        _write(found, out)
+
+
+def _write(found: dict[str, Any], out: Path | None) -> None:
+    text = json.dumps(found, indent=1)
+    if out is None:
+        print(text)
+    else:
+        out.write_text(text)
+
+
+if __name__ == "__main__":
+    app()
