@@ -189,8 +189,6 @@ def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
         why = "has protected sums: run it again with other settings"
     elif saved.data.encoder is not None:
         why = "makes its own vectors: make them by ccfcpp embed, and run it again on these"
-    elif saved.section(ScanConfig).first_neighbours == "transform":
-        why = "has its clients learn a transform: run it again with other scan.first_neighbours"
     elif not saved.vectors.is_plain:
         why = "prepares its vectors: run it again with --scale none"
     if why:

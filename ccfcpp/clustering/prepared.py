@@ -16,11 +16,9 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.lessons import Lesson, Stage
 from ccfcpp.clustering.methods import METHODS, check_takes
-from ccfcpp.clustering.transform.lessons import transform_stage
 from ccfcpp.clustering.vectors.preparation import vector_stage
-from ccfcpp.core.config import MethodConfig, VectorsConfig
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.relevance import Heeded
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
@@ -53,21 +51,12 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
     config = problem.config
     check_takes(config.method, "vectors" if problem.has_vectors else "images")
     system = METHODS[config.method]
-    if not problem.has_vectors:
-        plain = system.make(problem)
-        return Prepared(transform_stage(problem), plain) if _transforms(config) else plain
-    vectors, (d,) = config.section(VectorsConfig), problem.image_shape
-    if vectors.is_plain:
+    vectors = config.section(VectorsConfig)
+    if not problem.has_vectors or vectors.is_plain:
         return system.make(problem)
+    (d,) = problem.image_shape
     stage = vector_stage(vectors, d)
     return Prepared(stage, system.make(replace(problem, image_shape=(vectors.components or d,))))
-
-
-def _transforms(config: MethodConfig) -> bool:
-    """Whether images get features that clients learn together."""
-    heeded = Heeded(config)
-    key = "scan.first_neighbours"
-    return heeded.values.get(key) == "transform" and heeded.unmet(key) is None
 
 
 _DERIVED: dict[Any, Any] = {}

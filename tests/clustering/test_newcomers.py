@@ -248,7 +248,6 @@ def test_newcomers_centres_are_traffic(before: Path, tmp_path: Path) -> None:
         ({"method": "k-fed"}, "is of k-fed: run it again with --method fed-scan"),
         ({"clusters": "2-4"}, "found its number of clusters"),
         ({"privacy": {"secure_sums": True}}, "has protected sums"),
-        ({"scan": {"first_neighbours": "transform"}}, "has its clients learn a transform"),
     ],
 )
 def test_other_runs_are_refused(settings: Tree, reason: str, tmp_path: Path) -> None:

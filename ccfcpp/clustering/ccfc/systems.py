@@ -6,7 +6,6 @@ from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfi
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
-from ccfcpp.clustering.scan.systems import of_patches
 from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
 
@@ -79,7 +78,6 @@ CCFC = System(
     title="CCFC",
     sends="model, centroids",
     kinds=("models", "centroids", "sums"),
-    more_kinds=of_patches,
     make=_MAKE,
     sections=_SECTIONS,
     counts=_counts,

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transitions
 from ccfcpp.clustering.scan.neighbours import (
+    FEATURES,
     drawn_neighbours,
-    first_features,
     nearest_neighbours,
 )
 from ccfcpp.clustering.scan.objective import program
@@ -124,7 +124,7 @@ class Pairs:
         held = client.scratch.get(_FIRST)
         if held is None or held[0] != kind:
             with section("first features"):
-                found = first_features(kind, client)
+                found = FEATURES[kind](client.images)
                 if client.images.is_floating_point():  # Vectors may be too large for 16 bits.
                     found = F.normalize(found, dim=1)
                 held = kind, found.half()

@@ -66,17 +66,10 @@ class ScanConfig(Section):
         "bfloat16"
     )
     """Of gradients on their way to the server: as they are, or in 16 bits."""
-    first_neighbours: Annotated[Literal["pixels", "centred", "gradients", "transform"], _MINED] = (
-        "pixels"
-    )
+    first_neighbours: Annotated[Literal["pixels", "centred", "gradients"], _MINED] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
-    client, histograms of oriented gradients with histograms of colours beside them, or those of
-    gradients beside the sparse manifold transform, which clients learn together before the first
-    step. Of vectors ``pixels`` are their numbers."""
-    atoms: Annotated[
-        Annotated[int, Field(ge=16, le=8192)], When("scan.first_neighbours", "transform")
-    ] = 1024
-    """Kinds of patches that the transform tells apart."""
+    client, or histograms of oriented gradients with histograms of colours beside them. Of vectors
+    ``pixels`` are their numbers."""
     first_weight: Annotated[Weight, _MINED] = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.client import Client
 
 ORIENTATIONS = 8
 """Directions of a histogram, of the whole circle: from dark to light is not from light to dark."""
@@ -122,29 +121,8 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Those of images alone, by the names that the configuration has for them."""
 
-OF_IMAGES = "gradients", "transform"
+OF_IMAGES = ("gradients",)
 """First features that vectors do not have."""
-
-DESCRIBE = "describe"
-"""Key in a holder's scratch: a function without arguments that gives its images' features by the
-sparse manifold transform."""
-
-_GRADIENTS_BESIDE = 0.5
-"""Weight of gradients beside the transform: the two err in different images."""
-
-
-def first_features(kind: str, holder: Client) -> Tensor:
-    """Features of a holder's images, float of shape (samples, features).
-
-    Args:
-        kind: A name of ``FEATURES``, or ``transform``.
-        holder: Holds the images; for the transform it is one of that stage.
-    """
-    if kind != "transform":
-        return FEATURES[kind](holder.images)
-    described: Tensor = holder.scratch[DESCRIBE]()
-    return torch.cat([described, _GRADIENTS_BESIDE * gradients(holder.images)], dim=1)
-
 
 _SIMILARITIES = 1 << 24
 """Similarities that are held at a time: 64 MB."""

@@ -22,21 +22,11 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def of_patches(settings: Tree) -> tuple[Kind, ...]:
-    """The transform's atoms are means of whitened patches."""
-    by_patches = _given(settings, "scan", "first_neighbours") == "transform"
-    return ("pixels",) if by_patches else ()
-
-
 def _also(settings: Tree) -> tuple[Kind, ...]:
-    """Newcomers of a run that goes on from a finished one send centres of their images."""
-    grows = bool(_given(settings, "data", "newcomers"))
-    return of_patches(settings) + (("centroids",) if grows else ())
-
-
-def _given(settings: Tree, section: str, key: str) -> object:
-    found = settings.get(section)
-    return found.get(key) if isinstance(found, Mapping) else None
+    """Return what newcomers of a run that goes on from a finished one send: centres."""
+    data = settings.get("data")
+    grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
+    return ("centroids",) if grows else ()
 
 
 def _make(problem: Problem) -> Made:

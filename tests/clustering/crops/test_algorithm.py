@@ -27,7 +27,6 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.engine.synchronised.optimizers import Adam
-from tests.clustering.transform.test_features import some_images
 from tests.support.federation import CPU, assert_same_bits, federated, over_a_wire
 from tests.support.scan import OneByOne, last_state, skewed_clients, together
 
@@ -48,6 +47,12 @@ SMALL = {
     },
     "means": {"rounds": 3},
 }
+
+
+def some_images(count: int, channels: int, height: int, width: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = count, channels, height, width
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
 
 CHANGES = IntensityViewsConfig(brightness=0.3, contrast=0.2)
