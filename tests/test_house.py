@@ -117,6 +117,27 @@ SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "fai
         "cryptography", "httpx", "uvicorn", "flwr"}  # fmt: skip
 
 
+FLOWER_INTERNALS = {
+    "deployment/link/flower_internals.py": 23,
+    "deployment/server/flower_internals.py": 24,
+}
+"""The only modules that import what Flower does not document, and how many names each takes."""
+
+
+def test_flowers_internals_are_imported_in_one_place_on_each_side() -> None:
+    found: dict[str, int] = {}
+    for path in (REPOSITORY / "ccfcpp").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(name.name.split(".")[0] == "flwr" for name in node.names), path
+            module = (isinstance(node, ast.ImportFrom) and node.module) or ""
+            if module.startswith("flwr.") and module != "flwr.app":
+                assert isinstance(node, ast.ImportFrom)
+                name = path.relative_to(REPOSITORY / "ccfcpp").as_posix()
+                found[name] = found.get(name, 0) + len(node.names)
+    assert found == FLOWER_INTERNALS
+
+
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["cluster", "--help"], ["classify", "--help"],
                   ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],

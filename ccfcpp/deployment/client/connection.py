@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, SMALL
+from ccfcpp.deployment.link.flower_internals import PROTOBUF_MEDIA_TYPE, FleetHttpClient
 from ccfcpp.deployment.link.news import HEADER
 
 OTHER = "no answer of a gate"

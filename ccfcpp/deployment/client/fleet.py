@@ -17,27 +17,6 @@ from typing import Protocol, TypeVar
 
 import httpx
 from flwr.app import Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-)
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import Connection
@@ -45,6 +24,24 @@ from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.client.way import ENDED, Reason, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
+from ccfcpp.deployment.link.flower_internals import (
+    ActivateNodeRequest,
+    ConfirmMessageReceivedRequest,
+    DeactivateNodeRequest,
+    Node,
+    ObjectTree,
+    PullMessagesRequest,
+    PullObjectRequest,
+    PushMessagesRequest,
+    PushObjectRequest,
+    SendNodeHeartbeatRequest,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    message_from_proto,
+    message_to_proto,
+    remove_content_from_message,
+)
 from ccfcpp.deployment.link.news import News
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 

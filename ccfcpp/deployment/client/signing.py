@@ -6,12 +6,15 @@ from email.utils import parsedate_to_datetime
 
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
 
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.fleet_calls import SIGNATURE, signed_part
+from ccfcpp.deployment.link.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    now,
+)
 
 
 class Signing:

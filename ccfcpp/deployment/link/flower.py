@@ -1,8 +1,8 @@
 """Conversion between packets and Flower's records."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from ccfcpp.deployment.link.flower_internals import inflate_object_from_contents
 from ccfcpp.deployment.link.packet import Packet
 
 MESSAGE_TYPE = "train.exchange"

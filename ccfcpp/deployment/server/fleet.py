@@ -12,32 +12,36 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from flwr.app import ArrayRecord, Message
-from flwr.app.message import make_message, remove_content_from_message
-from flwr.app.metadata import Metadata
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
-from flwr.supercore.constant import (
-    FLWR_IN_MEMORY_DB_NAME,
-    NOOP_FEDERATION_ID,
-    NodeStatus,
-    TaskType,
-)
-from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_children_ids_from_object_content,
-    get_object_tree,
-    iterate_object_tree,
-)
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
-from flwr.superlink.federation import NoOpFederationManager
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_from, payload_record, record_of
+from ccfcpp.deployment.link.flower_internals import (
+    ObjectTree,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    now,
+    remove_content_from_message,
+)
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet, Undelivered
+from ccfcpp.deployment.server.flower_internals import (
+    FLWR_IN_MEMORY_DB_NAME,
+    NOOP_ACCOUNT_NAME,
+    NOOP_FEDERATION_ID,
+    NOOP_FLWR_AID,
+    SUPERLINK_NODE_ID,
+    InMemoryObjectStore,
+    LinkState,
+    LinkStateFactory,
+    Metadata,
+    NodeInfo,
+    NodeStatus,
+    NoOpFederationManager,
+    ObjectStoreFactory,
+    TaskType,
+    get_object_children_ids_from_object_content,
+    make_message,
+)
 
 _GONE = Undelivered("its node is gone")
 _AGAIN = Undelivered("its node has been started again")

@@ -21,15 +21,6 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, HTTPException
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.error import http_error_translator
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
@@ -44,8 +35,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, UNSIGNED, signed_part
+from ccfcpp.deployment.link.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    now,
+)
 from ccfcpp.deployment.link.news import HEADER, STRANGER
 from ccfcpp.deployment.server.fleet import Fleet
+from ccfcpp.deployment.server.flower_internals import (
+    NodeAuthMiddleware,
+    ProtobufTranslationMiddleware,
+    PushMessagesResponse,
+    bytes_to_public_key,
+    http_error_translator,
+    router,
+    verify_signature,
+)
 from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0

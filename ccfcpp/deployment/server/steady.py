@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from flwr.supercore import date
+from ccfcpp.deployment.server.flower_internals import date
 
 BEAT = 5.0
 """Seconds within which somebody looks at the clock."""
