@@ -51,6 +51,7 @@ Figures = dict[str, float]
 
 _PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
 _ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
+_ALPHA += ["--set", "compute.precision=auto"]
 RUNS: dict[str, list[str]] = {
     **{f"ccfc++-p{p}": [*_PUBLISHED, "--p", p] for p in ("0.75", "0", "1", "0.25", "0.5")},
     **{
@@ -65,7 +66,7 @@ RUNS: dict[str, list[str]] = {
 
 def mobilenet(device: torch.device, small: bool) -> Figures:
     """Local training of MobileNetV2: one client in plain PyTorch, and whole rounds of ten."""
-    batches = 2 if small else 20
+    batches, precision = 2 if small else 20, "bfloat16" if device.type == "cuda" else "float32"
     images = CLIENTS * _MOBILE_BATCH * batches
     # Those of the test set come after the training images.
     data = _random_images(images + 100, (3, 32, 32), test=100)
@@ -75,7 +76,7 @@ def mobilenet(device: torch.device, small: bool) -> Figures:
         "partition": {"kind": "iid", "clients": CLIENTS},
         "model": {"name": "mobilenetv2", "variant": "code"},
         "training": {"local_epochs": 1, "batch_size": _MOBILE_BATCH},
-        "compute": {"precision": "bfloat16" if device.type == "cuda" else "float32"},
+        "compute": {"precision": precision},
         "decorrelation": {"kind": "feddecorr"},
     }
     config = resolve(ClassifyConfig, "classify", settings)
@@ -93,8 +94,10 @@ def mobilenet(device: torch.device, small: bool) -> Figures:
     labels = torch.randint(10, (_MOBILE_BATCH,), device=device)
     step = partial(_plain_step, model, optimizer, lambda: F.cross_entropy(model(shown)[1], labels))
     return {
-        "MobileNetV2, plain PyTorch, one client, images/s": _MOBILE_BATCH / _median(step, small),
-        "MobileNetV2, ccfcpp, whole rounds of ten clients, images/s": images / _median(ours, small),
+        "MobileNetV2, plain PyTorch, TF32, one client, images/s": _MOBILE_BATCH
+        / _median(step, small),
+        f"MobileNetV2, ccfcpp, {precision}, whole rounds of ten clients, images/s": images
+        / _median(ours, small),
     }
 
 
@@ -125,7 +128,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
 
     figures = {"pre-training round of 70,000, s": _median(pretraining, small) * 70_000 / images}
     state, _ = federation.run_round(state, first - 1)
-    figures["contrast round of 70,000, s"] = _median(contrast, small) * 70_000 / images
+    figures["contrast round of 70,000 with scores, s"] = _median(contrast, small) * 70_000 / images
     model = ContrastiveModel(ConvBackbone((1, 28, 28), (64, 128, 256)), 256, 256, 16).to(device)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     views = torch.rand(2, _CCFC_BATCH, 1, 28, 28, device=device)
@@ -135,7 +138,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
         return siamese((p1, p2), (z1, z2))
 
     seconds = _median(partial(_plain_step, model, adam, loss), small)
-    figures["CCFC's step, plain PyTorch, one client, views/s"] = 2 * _CCFC_BATCH / seconds
+    figures["CCFC's step, plain PyTorch, TF32, one client, views/s"] = 2 * _CCFC_BATCH / seconds
     return figures
 
 
@@ -186,19 +189,18 @@ def _median(work: Callable[[], object], small: bool) -> float:
     return statistics.median(timed(work) for _ in range(1 if small else 7))
 
 
-def until(deadline: float, command: list[str]) -> bool:
+def until(deadline: float, command: list[str]) -> str:
     """Run a command of ccfcpp until it ends; after so many seconds have it stop and keep its state.
 
     Returns:
-        Whether it has come to its end.
+        How it ended, in words.
     """
     with subprocess.Popen([sys.executable, "-m", "ccfcpp", *command]) as process:  # noqa: S603 - as above
         try:
-            return process.wait(deadline) == 0
+            return f"ended with exit code {process.wait(deadline)}"
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            process.wait()
-            return False
+            return f"stopped with exit code {process.wait()}, to be gone on with"
 
 
 @app.command()
@@ -217,7 +219,7 @@ def main(
         place = folder / run
         resumed = (place / "config.yaml").exists()
         command = [RUNS[run][0], "--resume"] if resumed else RUNS[run]
-        print("done" if until(deadline, [*command, "--out", str(place)]) else "to be gone on with")
+        print(until(deadline, [*command, "--out", str(place)]))
         return
     chosen = choose_device(device)
     found: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}
@@ -235,7 +237,7 @@ def main(
     if not small:
         tests = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]
         done = subprocess.run(tests, capture_output=True, text=True, check=False)  # noqa: S603
-        found["tests"] = done.stdout.splitlines()[-25:]
+        found["tests"] = [done.returncode, *(done.stdout + done.stderr).splitlines()[-25:]]
         _write(found, out)
 
 

@@ -21,8 +21,7 @@ from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.capacity import cohort_of
-from ccfcpp.models.layout import FlatLayout
-from ccfcpp.models.network import training_bytes
+from ccfcpp.models.network import FlatLayout, training_bytes
 from ccfcpp.models.state import ModelState, random_state
 from ccfcpp.models.steps import side_by_side
 from supervised.classifiers import CLASSIFIERS

@@ -99,7 +99,7 @@ class LocalTrainer:
 
         self.mean.add(self.method.descend(backward))
         if self.decorrelation is not None:
-            self.term.add(self._now)  # of the last pass, where a method makes several
+            self.term.add(self._last_term)  # of the last pass, where a method makes several
         with section("training: optimizer"):
             self.optimizer.step()
             self.method.after_step()
@@ -109,7 +109,7 @@ class LocalTrainer:
         loss = F.cross_entropy(self.method.logits(logits), labels)
         if self.decorrelation is not None:
             term = self.decorrelation(representations)
-            self._now = term.detach()
+            self._last_term = term.detach()
             loss = loss + self.config.decorrelation.beta * term
         penalty = self.method.penalty(shown, representations)
         return loss if penalty is None else loss + penalty

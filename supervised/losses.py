@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.batch_statistics import centred, squared_norms, squared_products
-from ccfcpp.models.decorrelation import feddecorr
+from ccfcpp.models.decorrelation import centred, feddecorr, squared_norms, squared_products
 from supervised.config import DecorrelationConfig
 
 DecorrelationTerm = Callable[[Tensor], Tensor]

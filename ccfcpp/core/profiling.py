@@ -76,6 +76,6 @@ def profiling() -> Iterator[Profile]:
 
 def _now() -> float:
     # An accelerator continues after a call has returned.
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,5 +1,6 @@
 """The number of models that are trained side by side."""
 
+import gc
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,7 @@ def cohort_of(
         return Cohort(lanes_of(wanted, together, device), 1)
     if wanted != "auto":
         return Cohort(1, min(wanted, together))
+    gc.collect()  # Trainers of an earlier run refer to themselves.
     # What PyTorch keeps for itself, from an earlier run, is free as well.
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))

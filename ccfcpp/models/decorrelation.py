@@ -1,12 +1,10 @@
-"""FedDecorr's loss, which CCFC++ takes over for clustering.
+"""FedDecorr's loss, which CCFC++ takes over for clustering, and the products that it is made of.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning* ("the
 paper" below).
 """
 
 from torch import Tensor
-
-from ccfcpp.models.batch_statistics import centred, squared_norms, squared_products
 
 EPSILON = 1e-8
 """Added to variances, so that a constant dimension gives 0 in place of 0/0."""
@@ -32,3 +30,21 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
         return squared_products(scored) / (batch * dimensions) ** 2
     off_diagonal = squared_products(scored) - squared_norms(scored)
     return off_diagonal / (batch * max(1, dimensions * (dimensions - 1)))
+
+
+def centred(z: Tensor) -> Tensor:
+    """Subtract the mean over the batch, of a tensor of shape (…, batch, dimensions)."""
+    return z - z.mean(dim=-2, keepdim=True)
+
+
+def squared_products(z: Tensor) -> Tensor:
+    """Return ‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…)."""
+    batch, dimensions = z.shape[-2:]
+    # ‖zᵀz‖_F = ‖zzᵀ‖_F: the smaller of the two products is formed.
+    product = z @ z.mT if batch < dimensions else z.mT @ z
+    return product.square().sum(dim=(-2, -1))
+
+
+def squared_norms(z: Tensor) -> Tensor:
+    """Return Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz."""
+    return z.square().sum(dim=-2).square().sum(dim=-1)

@@ -24,7 +24,7 @@ class Adam:
 
     def __init__(self, network: FlatNetwork, betas: tuple[float, float] = (0.9, 0.999)) -> None:
         weights = network.weights
-        self._weights, self._gradients = weights.detach(), network.gradients
+        self._weights, self._gradients = weights, network.gradients
         self._betas = betas
         self._moments = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
@@ -84,7 +84,7 @@ class SGD:
     def __init__(
         self, network: FlatNetwork, learning_rate: float, momentum: float, weight_decay: float
     ) -> None:
-        self._weights, self._gradients = network.weights.detach(), network.gradients
+        self._weights, self._gradients = network.weights, network.gradients
         self._learning_rate = learning_rate
         self._momentum = momentum
         self._weight_decay = weight_decay

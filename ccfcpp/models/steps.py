@@ -28,18 +28,40 @@ _WARM_UP = 3
 """Steps before a capture, in which libraries choose and prepare their kernels."""
 
 
-def cuda_graph(step: Callable[[], None]) -> Replay:
-    """Capture a step on the current stream as a CUDA graph."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        step()
-    replay: Replay = graph.replay
-    return replay
+_failed: list[tuple[torch.cuda.CUDAGraph, str]] = []
+"""Graphs whose capture failed, and why. PyTorch's allocator goes on as if they were captured: they
+are kept, and nothing is captured any more."""
+
+
+class CudaGraphs:
+    """Captures steps of one trainer as CUDA graphs, which never run at the same time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Callable[[], None]) -> Replay:
+        """Capture a step on the current stream.
+
+        Raises:
+            RuntimeError: It does what a graph cannot do, or a step before did.
+        """
+        if _failed:
+            raise RuntimeError(_failed[0][1])
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        mode = "thread_local"
+        try:
+            with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):
+                step()
+        except RuntimeError as error:  # The end of the capture fails, too, and says less.
+            _failed.append((graph, str(error.__context__ or error)))
+            raise RuntimeError(_failed[0][1]) from error
+        replay: Replay = graph.replay
+        return replay
 
 
 def recorder_of(device: torch.device) -> Record | None:
-    """Return what captures steps on a device; None where they run as they are."""
-    return cuda_graph if device.type == "cuda" else None
+    """Return what captures the steps of a trainer; None where they run as they are."""
+    return CudaGraphs() if device.type == "cuda" else None
 
 
 class Inputs:
@@ -80,7 +102,9 @@ class Inputs:
             self.moved += 1
             self._places[name] = value.to(self.device, copy=True)
         elif place.dim():
-            place[: len(value)].copy_(value)
+            if place.is_cuda and not value.is_cuda:  # else the copy would wait for the device
+                value = value.pin_memory()
+            place[: len(value)].copy_(value, non_blocking=True)
         else:
             place.copy_(value)
         return self._places[name]
@@ -155,7 +179,7 @@ class Batches:
 
     def __init__(self, inputs: Inputs, batch_size: int) -> None:
         self._inputs, self._size = inputs, batch_size
-        self._at = torch.zeros(1, dtype=torch.int64, device=inputs.device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=inputs.device)
 
     def shuffle(self, samples: int, generator: torch.Generator) -> list[int]:
         """Begin an epoch, and return the number of samples in each batch.
@@ -166,14 +190,14 @@ class Batches:
         order = torch.zeros(-(-samples // self._size) * self._size, dtype=torch.int64)
         order[:samples] = torch.randperm(samples, generator=generator)
         self._inputs.put("order", order.view(-1, self._size))
-        self._at.zero_()
+        self._next.zero_()
         lengths = [min(self._size, samples - start) for start in range(0, samples, self._size)]
         return [length for length in lengths if length > 1]
 
     def next(self, length: int) -> Tensor:
         """Return the indices of the next batch, int64 of shape (length,); part of a step."""
-        index: Tensor = self._inputs["order"].index_select(0, self._at)[0, :length]
-        self._at += 1
+        index: Tensor = self._inputs["order"].index_select(0, self._next)[0, :length]
+        self._next += 1
         return index
 
 
@@ -210,16 +234,18 @@ def side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list
     for stream in streams:
         stream.wait_stream(here)
     results: dict[int, T] = {}
-    while len(results) < len(trainings):
-        for place, training in enumerate(trainings):
-            if place not in results:
-                with torch.cuda.stream(streams[place]):
-                    try:
-                        next(training)
-                    except StopIteration as end:
-                        results[place] = end.value
-    for stream in streams:
-        here.wait_stream(stream)
+    try:
+        while len(results) < len(trainings):
+            for place, training in enumerate(trainings):
+                if place not in results:
+                    with torch.cuda.stream(streams[place]):
+                        try:
+                            next(training)
+                        except StopIteration as end:
+                            results[place] = end.value
+    finally:  # also where a training fails: what its stream still writes is used again
+        for stream in streams:
+            here.wait_stream(stream)
     return [results[place] for place in range(len(trainings))]
 
 

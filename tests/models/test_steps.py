@@ -18,7 +18,7 @@ from ccfcpp.models.steps import (
     Record,
     Step,
     Training,
-    cuda_graph,
+    recorder_of,
     side_by_side,
 )
 from tests.support.recording import Recorder
@@ -194,7 +194,7 @@ def test_on_a_gpu_clients_side_by_side_give_the_bits_of_each_alone(optimizer: st
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device is here")
     clients = [(19, 0), (12, 1), (9, 2), (4, 3)]
-    captured = [Trainer(cuda_graph, optimizer, device) for _ in clients]
+    captured = [Trainer(recorder_of(device), optimizer, device) for _ in clients]
     for turn in range(2):
         chosen = [(samples, seed + 10 * turn) for samples, seed in clients]
         together = side_by_side(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.models.layout import FlatLayout
+from ccfcpp.models.network import FlatLayout
 from ccfcpp.models.state import ModelState, build
 from ccfcpp.models.steps import side_by_side
 from supervised.classifiers import CLASSIFIERS

@@ -22,8 +22,8 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
-        trains: For each client of a cohort what begins its training; with True the trained model
-            also sees the images.
+        beginnings: What begins the training of each client of a cohort; with True the trained
+            model also sees the images.
         rule: How representations become centroids.
         schedule: Which rounds end with such centroids.
         least: The fewest images over which a client sends a centroid.
@@ -31,7 +31,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
     """
 
     exchange: Exchange[CCFCState, TrainingUpdate]
-    trains: Sequence[Callable[[CCFCState, Client, Randomness, bool], Training[Trained]]]
+    beginnings: Sequence[Callable[[CCFCState, Client, Randomness, bool], Training[Trained]]]
     rule: CentroidRule
     schedule: Schedule
     least: int
@@ -40,7 +40,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
     @property
     def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
         """How many clients are trained side by side."""
-        return len(self.trains)
+        return len(self.beginnings)
 
     def local_updates(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -49,7 +49,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
         with_centroids = self.schedule.trained_give_centroids(task.round)
         begun = [
             train(message, client, randomness, with_centroids)
-            for train, client in zip(self.trains, clients, strict=False)
+            for train, client in zip(self.beginnings, clients, strict=False)
         ]
         trained = side_by_side(begun, self.device)
         local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.models.batch_statistics import centred, squared_products
-from ccfcpp.models.decorrelation import feddecorr
+from ccfcpp.models.decorrelation import centred, feddecorr, squared_products
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ def cluster_contrast(
     Returns:
         Tensor of shape (…). Where no cluster is left it is a 0 that can be differentiated.
     """
-    # What F.one_hot gives, which looks at the values first and so cannot be captured.
+    # What F.one_hot gives, which on a processor looks at the values first.
     members = labels.unsqueeze(-1) == torch.arange(clusters, device=labels.device)
     members = members.to(predictions.dtype)
     sizes = members.sum(dim=-2)

@@ -10,9 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.batched import best_centroids
+from ccfcpp.clustering.kmeans.centroids import sums_by
 
 _FAR = 10.0
 """Standard deviations of the points from the origin to their mean."""
+_HELD = 1 << 28
+"""Distances that are held at a time on an accelerator: 1 GB."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,7 @@ def kmeans(
     if len(points) <= k:
         return own_points(points, weights)
     if points.is_cuda:
-        first = None if starts is None else starts.unsqueeze(0)
-        (found,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, first)
+        (found,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, starts)
         return found
     # Imported where it is needed, since the import is slow and many runs start without it.
     import faiss
@@ -116,22 +118,31 @@ def _kmeans_on_device(
     iterations: int,
     starts: Tensor | None = None,
 ) -> list[Clustering]:
-    """Cluster several sets of points by batched products; see :func:`kmeans`."""
-    large = [place for place, own in enumerate(points) if len(own) > k]
-    means = {place: far_mean(points[place]) for place in large}
-    about = {place: (points[place] - mean.to(points[place])) for place, mean in means.items()}
+    """Cluster several sets of points by batched products; see :func:`kmeans`.
+
+    Starts are those of a single set, of shape (k, dimensions).
+    """
     found = [own_points(own, weight) for own, weight in zip(points, weights, strict=True)]
-    if not large:
-        return found
-    padded = torch.nn.utils.rnn.pad_sequence([about[i].float() for i in large], batch_first=True)
-    counted = torch.nn.utils.rnn.pad_sequence([weights[i].float() for i in large], batch_first=True)
-    if starts is not None:
-        starts = (starts - torch.stack([means[i] for i in large]).unsqueeze(1)).unsqueeze(1).float()
-    chosen = [seeds[place] % 2**31 for place in large]
-    lengths = [len(points[place]) for place in large]
-    centroids = best_centroids(padded, counted, lengths, k, chosen, restarts, iterations, starts)
-    for place, own in zip(large, centroids, strict=True):
-        found[place] = _clustering(about[place], means[place], own, weights[place])
+    large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
+    while large:
+        # Sets of about one length go together, as many as the memory holds.
+        longest = large[-1][0]
+        together = large[-max(1, _HELD // (longest * restarts * k)) :]
+        del large[-len(together) :]
+        places = [place for _, place in together]
+        means = [far_mean(points[i]) for i in places]
+        about = [points[i] - mean.to(points[i]) for i, mean in zip(places, means, strict=True)]
+        padded, counted = (
+            torch.nn.utils.rnn.pad_sequence([own.float() for own in each], batch_first=True)
+            for each in (about, [weights[i] for i in places])
+        )
+        # The numbers that are drawn for a set do not depend on those beside it.
+        chosen = [seeds[i] % 2**31 for i in places]
+        first = None if starts is None else (starts - means[0]).view(1, 1, k, -1).float()
+        lengths = [length for length, _ in together]
+        centroids = best_centroids(padded, counted, lengths, k, chosen, restarts, iterations, first)
+        for place, own, mean, centre in zip(places, about, means, centroids, strict=True):
+            found[place] = _clustering(own, mean, centre, weights[place])
     return found
 
 
@@ -139,11 +150,7 @@ def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor)
     """Describe the clusters of points that lie about a mean."""
     centroids = centroids.to(about.device)
     labels = nearest(about, centroids)
-    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=about.device)
-    if about.is_cuda:  # where index_add sums in random order, and a product does not
-        sizes = F.one_hot(labels, len(centroids)).to(weights.dtype).T @ weights
-    else:
-        sizes.index_add_(0, labels, weights)
+    sizes = sums_by(labels, weights.unsqueeze(1), len(centroids)).flatten()
     squares = (about.float() - centroids[labels]).square().sum(dim=1)
     # Duplicate points can leave clusters empty.
     owned = sizes > 0

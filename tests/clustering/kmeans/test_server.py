@@ -28,7 +28,7 @@ def on_a_device(points: Tensor, k: int, *, seed: int, **given: Any) -> Clusterin
         [seed],
         given.get("restarts", 10),
         given.get("iterations", 100),
-        None if starts is None else starts.unsqueeze(0),
+        starts,
     )
     return found
 

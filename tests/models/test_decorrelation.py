@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.batch_statistics import centred, squared_norms, squared_products
+from ccfcpp.models.decorrelation import centred, squared_norms, squared_products
 
 SEEDS = st.integers(0, 10**6)
 
