@@ -215,10 +215,11 @@ class AvailabilityConfig(Section):
 
 
 class ComputeConfig(Section):
-    """Use of the machine; results change by rounding alone."""
+    """Use of the machine; results change by rounding at most."""
 
-    cohort: Literal["auto"] | Positive = "auto"
-    """How many clients are trained side by side; ``auto``: as many as memory serves."""
+    cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
+    """How many clients are trained side by side at most; ``auto``: on a processor one for each
+    thread, on a GPU as many as memory serves."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
     ``bfloat16`` rounds inputs and results; ``auto`` is that on a device with instructions for it,

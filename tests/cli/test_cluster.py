@@ -563,8 +563,14 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 # --- speed --------------------------------------------------------------------------------------
 
 
-def test_a_run_says_how_many_clients_were_trained_side_by_side(tmp_path: Path) -> None:
-    for number, (given, expected) in enumerate([("3", 3), ("auto", 4), ("99", 4)]):
+def test_a_run_says_how_many_clients_were_trained_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor no more than there are threads, or clients."""
+    for number, (threads, given, expected) in enumerate(
+        [(1, "3", 1), (3, "2", 2), (3, "auto", 3), (9, "99", 4)]
+    ):
+        monkeypatch.setattr(torch, "get_num_threads", lambda there=threads: there)
         out = tmp_path / str(number)
         result = ccfcpp("cluster", "--json", "--out", out, *TINY, "--cohort", given)
         assert json.loads(result.stdout)["cohort"] == expected
