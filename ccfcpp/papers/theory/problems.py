@@ -19,11 +19,6 @@ from ccfcpp.papers.theory.linear_networks import (
 INPUTS, REPRESENTATION, CLASSES, CLUSTERS, SAMPLES = 8, 5, 6, 5, 60
 """Sizes of the problems. No more dimensions than classes, so that each singular vector of the
 encoder has one of the classifier beside it."""
-DRAWS = 4
-DEPTHS = (1, 2, 3)
-SPREAD = 0.5
-STARTING_VALUES = torch.linspace(0.9, 0.3, REPRESENTATION, dtype=torch.float64)
-"""The encoder's singular values at time 0 in the problems of both theorems."""
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:

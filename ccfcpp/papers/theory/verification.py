@@ -6,8 +6,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.alignment import alignment_statements
 from ccfcpp.papers.theory.proposition import proposition_statements
 from ccfcpp.papers.theory.statements import Row, Statement
-from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
-from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
+from ccfcpp.papers.theory.theorems import theorem_1_statements, theorem_iii_4_statements
 
 _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list[Row]]]]] = {
     "FedDecorr, Proposition 1": ("", lambda randomness: (proposition_statements(randomness), [])),
