@@ -135,11 +135,13 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 def _tabulate(study: Study[ClassifyConfig]) -> Table:
     """Write the table of the runs so far, and return it."""
-    from ccfcpp.runs.tables import as_latex, as_markdown
+    from ccfcpp.runs.tables import as_latex, as_markdown, in_latex
     from supervised.table import tabulate
 
     table = tabulate(study.results())
-    latex = as_latex(table.caption, table.shown)
+    latex = as_latex(
+        table.caption, [{k: in_latex(v) for k, v in row.items()} for row in table.shown]
+    )
     study.write_table(table.rows, f"{table.caption}\n\n{as_markdown(table.shown)}", latex)
     return table
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +50,7 @@ def verify_theory(
             )
         )
         return
-    for subject, group in groupby(statements, key=lambda each: each.subject):
+    for subject, group in statements.items():
         print_rows(subject, [_shown(each) for each in group])
     typer.echo(f"seed {seed}, {seconds} s" + ("" if out is None else f"; CSV files in {out}"))
 

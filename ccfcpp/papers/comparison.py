@@ -1,8 +1,8 @@
 """Comparisons of systems: which runs they have, and their tables."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.judged import MEASURES, shortfall
@@ -55,9 +55,8 @@ _CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
 """Keys of ``availability``, which tables name without their section."""
 _Degree = float | str | None
-_Rate = object
-_Place = tuple[str, tuple[_Rate, ...]]
-"""A method, and its place on the axes beside the degree of heterogeneity."""
+_Place = tuple[str, tuple[object, ...]]
+"""A method, and its values on the axes beside the degree of heterogeneity."""
 
 
 def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
@@ -115,10 +114,13 @@ class Entry:
         """The score, with a mark where it differs from the reference."""
         return self.score + significance.MARK * self.differs
 
-    def written(self, bold: str) -> str:
+    def written(self, bold: str, escape: Callable[[str], str]) -> str:
         """Write the entry; ``bold``, such as ``**{}**``, is the form of the best."""
-        score = bold.format(self.marked) if self.best else self.marked
-        return (score + " " + self.published).strip()  # also of markup, which f-strings lose
+        score = escape(self.marked)
+        score = bold.format(score) if self.best else score
+        return (
+            score + " " + escape(self.published)
+        ).strip()  # also of markup, which f-strings lose
 
 
 class Comparison:
@@ -153,17 +155,15 @@ class Comparison:
         self.baseline = baseline
         names = dict.fromkeys(name for run in runs for name in run.axes)
         self.rates = [name for name in names if name not in ("method", *DEGREES)]
-        headings = {_degree(run.axes): run.config.partition.in_words for run in runs}
-        self._headings = {
-            degree: heading for degree, heading in headings.items() if degree is not None
-        } or headings
-        places = dict.fromkeys((run.axes["method"], self._rates_of(run.axes)) for run in runs)
+        headings = {(degree := _degree(run.axes)): _heading(degree, run.config) for run in runs}
+        self._headings = {key: own for key, own in headings.items() if key is not None} or headings
+        places = dict.fromkeys(self._key(run.axes)[0] for run in runs)
         self._places = sorted(places, key=lambda place: self.methods.index(place[0]))
-        self.scores = dict(SCORES)
-        if any(summary.get("scores_absent") for _, summary in results):
-            self.scores |= _BY_PRESENCE
         configs = {self._key(run.axes): run.config for run in runs}
-        costed = [(axes, _with_costs(by_presence(summary))) for axes, summary in results]
+        costed = [(axes, with_costs(by_presence(summary))) for axes, summary in results]
+        self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
+        away = any(summary.get("scores_absent") for _, summary in results)
+        self.scores = SCORES | (_BY_PRESENCE if away else {})
         self.rows = [
             _with_published(row, configs[self._key(row)])
             for row in cell_rows(costed, [*self.scores, *JUDGED, *_BESIDE_PUBLISHED, *_COSTS])
@@ -171,24 +171,53 @@ class Comparison:
         if self._known("nmi published", "kappa published") and self._known(*_BESIDE_PUBLISHED):
             self.scores |= _BESIDE_PUBLISHED
         if self._known(*JUDGED):
-            labelled = self.scores if self._known(*SCORES) else {}
-            self.scores = {**labelled, **JUDGED}
+            self.scores = (self.scores if self._known(*SCORES) else {}) | JUDGED
         self._fewer = sum(bool(shortfall(summary)) for _, summary in results)
         self._cells = {self._key(row): row for row in self.rows}
-        self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
-        self._comparable = self._gathered()
+        self._best: dict[tuple[str, _Degree, _Place], float] = {}
         self._p: dict[tuple[str, _Degree, _Place], float] = {}
-        for each in itertools.product(self.scores, self._headings, self._comparable):
-            self._compare(*each)
+        for score, degree in itertools.product(self.scores, self._headings):
+            self._compare(score, degree)
 
     def _known(self, *keys: str) -> bool:
-        return any(row.get(key) is not None for row in self.rows for key in keys)
+        return any(_has(row, key) for row in self.rows for key in keys)
 
-    def _rates_of(self, axes: Axes) -> tuple[_Rate, ...]:
-        return tuple(axes.get(name) for name in self.rates)
+    def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
+        return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
 
-    def _key(self, axes: Axes) -> tuple[str, _Degree, tuple[_Rate, ...]]:
-        return axes["method"], _degree(axes), self._rates_of(axes)
+    def _at(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
+        """Return the key of a cell; a centralised method may have one for all degrees."""
+        return (place, degree) if (place, degree) in self._cells else (place, None)
+
+    def _compare(self, score: str, degree: _Degree) -> None:
+        """Find the best mean under the conditions of each place, and what differs from it.
+
+        What a method does not heed is any condition.
+        """
+        where = [number for number, name in enumerate(self.rates) if _is_condition(name)]
+        sign = -1 if score in _LESS_IS_BETTER else 1
+        keys = {place: self._at(place, degree) for place in self._places}
+        cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
+        means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
+        for place in self._places:
+            own = [place[1][n] for n in where]
+            group = {
+                other: significance.by_seed(self._summaries[keys[other]], score)
+                for other in means
+                if all(
+                    a == b or None in (a, b)
+                    for a, b in zip(own, (other[1][n] for n in where), strict=True)
+                )
+            }
+            if group:
+                self._best[score, degree, place] = sign * max(means[other] for other in group)
+            if compared := [other for other in group if self.baseline in (None, other[0])]:
+                reference = max(compared, key=means.__getitem__)
+                for other, p in significance.differences(group, reference).items():
+                    self._p[score, degree, other] = p
+                    # A row for all degrees has a value in each column of a table.
+                    if keys[other][1] == degree:
+                        cells[other][f"{score} p-value"] = p
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
         """Return, for a key of ``scores``, a row for each method and each place on other axes.
@@ -203,13 +232,13 @@ class Comparison:
             shares = zip(self.rates, rates, strict=True)
             row |= {in_words(name): "" if own is None else plain(own) for name, own in shares}
             for degree, heading in self._headings.items():
-                if cell := self._cell(degree, place):
-                    mean, p = cell[score], self._p.get((score, degree, place))
-                    row[_heading(degree, heading)] = Entry(
-                        _with_deviation(mean, cell[f"{score} deviation"]),
+                if cell := self._cells.get(self._at(place, degree)):
+                    mean, at = cell[score], (score, degree, place)
+                    row[heading] = Entry(
+                        _shown(mean, "{:.4f}") + _shown(cell[f"{score} deviation"], " ± {:.4f}"),
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
-                        mean is not None and mean == self._best(score, degree, place)[0],
-                        p is not None and p < significance.LEVEL,
+                        mean is not None and mean == self._best.get(at),
+                        self._p.get(at, 1.0) < significance.LEVEL,
                     )
             if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
                 rows.append(row)
@@ -220,54 +249,6 @@ class Comparison:
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
-    def _at(self, degree: _Degree, place: _Place) -> tuple[str, _Degree, tuple[_Rate, ...]]:
-        """Return the key of a cell; a centralised method may have one for all degrees."""
-        method, rates = place
-        key = method, degree, rates
-        return key if key in self._cells else (method, None, rates)
-
-    def _cell(self, degree: _Degree, place: _Place) -> Row | None:
-        return self._cells.get(self._at(degree, place))
-
-    def _gathered(self) -> dict[_Place, list[_Place]]:
-        """Return the places under each conditions; what a method does not heed is any."""
-        where = [n for n, name in enumerate(self.rates) if _is_condition(name)]
-
-        def fit(one: _Place, other: _Place) -> bool:
-            pairs = [(one[1][n], other[1][n]) for n in where]
-            return all(a == b or None in (a, b) for a, b in pairs)
-
-        return {one: [other for other in self._places if fit(one, other)] for one in self._places}
-
-    def _best(
-        self, score: str, degree: _Degree, place: _Place, method: str | None = None
-    ) -> tuple[float | None, _Place]:
-        """Return the best mean under the conditions of a place, of one method or of all."""
-        sign = -1 if score in _LESS_IS_BETTER else 1
-        means = [
-            (cell[score], other)
-            for other in self._comparable[place]
-            if (cell := self._cell(degree, other))
-            if cell[score] is not None and method in (None, other[0])
-        ]
-        return max(means, key=lambda own: sign * own[0], default=(None, place))
-
-    def _compare(self, score: str, degree: _Degree, place: _Place) -> None:
-        """Compare all that is under the conditions of a place with the reference."""
-        _, reference = self._best(score, degree, place, self.baseline)
-        cells = {
-            other: significance.by_seed(self._summaries[key], score)
-            for other in self._comparable[place]
-            if (key := self._at(degree, other)) in self._summaries
-        }
-        if reference not in cells:
-            return
-        for other, p in significance.differences(cells, reference).items():
-            self._p[score, degree, other] = p
-            # A row for all degrees has a value in each column of a table.
-            if (key := self._at(degree, other))[1] == degree:
-                self._cells[key][f"{score} p-value"] = p
-
     def costs(self) -> list[dict[str, str]]:
         """Return what each method sends and how long it takes, means over all its cells.
 
@@ -276,33 +257,26 @@ class Comparison:
         """
         rows = []
         for method in self.methods:
-            cells = [row for row in self.rows if row["method"] == method]
-            if cells:
-                means = {
-                    title: form.format(sum(cell[key] for cell in cells) / len(cells))
-                    for key, (title, form) in _COSTS.items()
-                }
+            if cells := [row for row in self.rows if row["method"] == method]:
                 chosen = METHODS[method]
-                rows.append({"method": chosen.title, "leaves a client": chosen.sends} | means)
+                row = {"method": chosen.title, "leaves a client": chosen.sends}
+                for key, (title, form) in _COSTS.items():
+                    row[title] = form.format(sum(cell[key] for cell in cells) / len(cells))
+                rows.append(row)
         return rows
-
-    def titles(self) -> dict[str, str]:
-        """Return the title of each score's table, which says what stands in parentheses."""
-        return {
-            score: title + " (published)" * self._known(f"{score} published")
-            for score, title in self.scores.items()
-        }
 
     def captions(self) -> dict[str, str]:
         """Return what stands in each score's table: title, seeds, and what marks mean."""
-        runs = max((row["runs"] for row in self.rows), default=1)
+        seeds = over_seeds(max((row["runs"] for row in self.rows), default=1))
         reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
-        tested = {score for score, _, _ in self._p}
+        tested, remarks = {score for score, _, _ in self._p}, self._remarks()
         return {
-            score: f"{title}; {over_seeds(runs)}"
+            score: title
+            + " (published)" * self._known(f"{score} published")
+            + f"; {seeds}"
             + (f"; {significance.caption(reference)}" if score in tested else "")
-            + self._remarks()
-            for score, title in self.titles().items()
+            + remarks
+            for score, title in self.scores.items()
         }
 
     def _remarks(self) -> str:
@@ -320,35 +294,35 @@ class Comparison:
     def written(
         self, bold: str, escape: Callable[[str], str] = str
     ) -> dict[str, list[dict[str, str]]]:
-        """Return the tables of scores as text by caption; see ``Entry.written``.
+        """Return the tables of scores and costs as text by caption; see ``Entry.written``.
 
         ``escape`` writes a text as the format has it.
         """
-
-        def text(own: Entry | str) -> str:
-            if isinstance(own, str):
-                return escape(own)
-            escaped = replace(own, score=escape(own.score), published=escape(own.published))
-            return escaped.written(bold)
-
+        tables: dict[str, Sequence[Mapping[str, Entry | str]]] = {
+            caption: self.table(score) for score, caption in self.captions().items()
+        }
+        if costs := self.costs():
+            tables[COSTS_TITLE] = costs
         return {
-            caption: [{name: text(own) for name, own in row.items()} for row in self.table(score)]
-            for score, caption in self.captions().items()
+            title: [
+                {
+                    name: escape(own) if isinstance(own, str) else own.written(bold, escape)
+                    for name, own in row.items()
+                }
+                for row in rows
+            ]
+            for title, rows in tables.items()
         }
 
     def as_markdown(self) -> str:
         """Write all tables, the best of each column in bold, published values in parentheses."""
-        tables = self.written("**{}**")
-        if costs := self.costs():
-            tables[COSTS_TITLE] = costs
-        return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables.items())
+        tables = self.written("**{}**").items()
+        return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables)
 
     def as_latex(self) -> str:
         """Write all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
-        tables = self.written(r"\textbf{{{}}}", in_latex)
-        shown = [as_latex(title, rows, raw=True) for title, rows in tables.items()]
-        costs = self.costs()
-        return "\n".join([*shown, *([as_latex(COSTS_TITLE, costs)] if costs else [])])
+        tables = self.written(r"\textbf{{{}}}", in_latex).items()
+        return "\n".join(as_latex(title, rows) for title, rows in tables)
 
 
 def _is_condition(name: str) -> bool:
@@ -360,10 +334,10 @@ def _degree(axes: Axes) -> _Degree:
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
-def _heading(degree: _Degree, partition: str) -> str:
+def _heading(degree: _Degree, config: ClusterConfig) -> str:
     """Return the heading of a column: the partition, or p alone."""
-    if not partition.startswith("skew"):
-        return partition
+    if config.partition.kind != "skew":
+        return config.partition.in_words
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
@@ -375,9 +349,11 @@ def by_presence(summary: Row) -> Row:
     }
 
 
-def _with_costs(summary: Row) -> Row:
+def with_costs(summary: Row) -> Row:
+    """Add what a client sends and receives in the whole run, in 10⁶ bytes."""
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
-    return summary | {"mb_up": up / 1e6, "mb_down": (down + summary["bytes_delivered"]) / 1e6}
+    down += summary.get("bytes_delivered", 0)
+    return summary | {"mb_up": up / 1e6, "mb_down": down / 1e6}
 
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
@@ -399,8 +375,8 @@ def _with_published(row: Row, config: ClusterConfig) -> Row:
     return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
 
 
-def _with_deviation(mean: float | None, deviation: float | None) -> str:
-    return _shown(mean, "{:.4f}") + _shown(deviation, " ± {:.4f}")
+def _has(row: Row, key: str) -> bool:
+    return row.get(key) is not None
 
 
 def _shown(value: float | None, form: str) -> str:

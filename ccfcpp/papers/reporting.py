@@ -46,19 +46,13 @@ def write_report(
     encoder: str | None = None,
     say: Say = lambda line: None,
 ) -> tuple[Path, Contents]:
-    """Write a report, and return its page and its figures.
+    """Write a report as ``report`` does, and return its page and its figures.
 
-    Args:
-        runs: Folders of runs, or of studies.
-        out: New folder of the report; None as in ``report``.
-        data_root: Folder of the data sets, where it is another than when the runs were made.
-        encoder: What made the vectors of the runs, where this machine has it; None: as they say.
-        say: Called with what is going on.
-
-    Raises:
-        UsageError: A folder is neither, or the new folder holds something.
+    ``data_root`` is the folder of the data sets, where it is another than when the runs were made;
+    ``say`` is called with what is going on.
     """
     from ccfcpp.deployment.client.audit import is_state
+    from ccfcpp.pages.contents import Contents
     from ccfcpp.papers.study_page import is_study
 
     if not runs:
@@ -69,17 +63,18 @@ def write_report(
         raise UsageError("the state of a client has a page of its own: give its folder alone")
     folder = _place(runs, out)
     if is_state(runs[0]):
-        drawn = _write_state(runs[0], folder)
-    elif all(map(is_study, runs)):
-        drawn = _write_studies(runs, folder)
-    else:
-        drawn = _write_runs(runs, folder, data_root, encoder, say)
-    return folder / "report.html", drawn
+        from ccfcpp.pages.owner import owner_page
+
+        page = owner_page(runs[0])
+        return _write(folder, Contents(), lambda svgs: page)
+    if all(map(is_study, runs)):
+        return _write_studies(runs, folder)
+    return _write_runs(runs, folder, data_root, encoder, say)
 
 
 def _write_runs(
     runs: Sequence[Path], folder: Path, data_root: str | None, encoder: str | None, say: Say
-) -> Contents:
+) -> tuple[Path, Contents]:
     from ccfcpp.pages.contents import contents
     from ccfcpp.pages.examination import examine
     from ccfcpp.pages.page import page
@@ -87,69 +82,54 @@ def _write_runs(
 
     examined = []
     for run in runs:
-        _refuse_unbegun(run)
+        paths = RunPaths(run)
+        if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
+            raise UsageError(
+                f"no round of the run in {run} has ended yet, and there is nothing to show: wait, "
+                "or go on with it by --resume"
+            )
         say(f"reading {run} …")
         examined.append(examine(run, data_root, encoder))
     say("drawing …")
     shown = labelled(examined)
     drawn = contents(shown)
-    _write(folder, drawn, partial(page, shown, drawn))
-    return drawn
+    return _write(folder, drawn, partial(page, shown, drawn))
 
 
-def _write_state(state: Path, folder: Path) -> Contents:
-    from ccfcpp.core.files import write_whole
-    from ccfcpp.pages.contents import Contents
-    from ccfcpp.pages.owner import owner_page
-
-    page = owner_page(state)
-    with writable(folder):
-        write_whole(folder / "report.html", drawable(page).encode())
-    return Contents()
-
-
-def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:
-    from ccfcpp.core.files import write_whole
-    from ccfcpp.core.tables import csv_bytes
+def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Contents]:
+    from ccfcpp.core.files import write_table
     from ccfcpp.pages.page import study_page
     from ccfcpp.papers.study_figures import study_figures
     from ccfcpp.papers.study_page import examine_studies
 
     examined = examine_studies(studies)
     drawn = study_figures(examined.cells)
-    _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
-    write_whole(folder / "table.csv", csv_bytes(examined.rows))
-    return drawn
-
-
-def _refuse_unbegun(run: Path) -> None:
-    """Raise ``UsageError`` for a run none of whose rounds has ended: there is nothing to show."""
-    paths = RunPaths(run)
-    if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
-        raise UsageError(
-            f"no round of the run in {run} has ended yet, and there is nothing to show: wait, or "
-            "go on with it by --resume"
-        )
+    written = _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
+    write_table(folder / "table.csv", examined.rows)
+    return written
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
     """Choose the folder of the report; raise ``UsageError`` where it holds something."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
-    into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()
-    if not into_the_run:
+    if len(runs) > 1 or out.resolve() != runs[0].resolve():
         refuse_full(out)
     return out
 
 
-def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]) -> None:
+def _write(
+    folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
+) -> tuple[Path, Contents]:
+    """Write a page of the figures' SVGs by name, and the figures beside it."""
     from ccfcpp.core.files import write_whole
     from ccfcpp.pages.writing import as_svg, write_figure
 
-    figures = folder / "figures"
     with writable(folder):
-        figures.mkdir(exist_ok=True)
+        if drawn.figures:
+            (folder / "figures").mkdir(exist_ok=True)
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
-        write_figure(figures, figure, svgs[figure.name])
+        write_figure(folder / "figures", figure, svgs[figure.name])
     write_whole(folder / "report.html", drawable(page(svgs)).encode())
+    return folder / "report.html", drawn

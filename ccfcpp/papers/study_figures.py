@@ -2,8 +2,10 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import fmean
 
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.pages.contents import Contents
@@ -12,11 +14,12 @@ from ccfcpp.pages.drawing import plain as in_full
 from ccfcpp.pages.examination import title_of_system
 from ccfcpp.pages.palette import line_style
 from ccfcpp.pages.runs import slug
+from ccfcpp.papers.comparison import by_presence, with_costs
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, in_words, mean_scores, plain
 from ccfcpp.runs.grids import Axes
-from ccfcpp.runs.tables import over_seeds
+from ccfcpp.runs.tables import by_cell, over_seeds
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
@@ -33,14 +36,17 @@ class Cells:
     Attributes:
         results: Runs, each with what sets its cell apart.
         scores: Titles of scores by their keys.
-        value: From a run and a key to a score; None where there is none.
         published: From a cell and a key to the papers' score; None where there is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
     scores: Mapping[str, str]
-    value: Callable[[Result, str], float | None]
     published: Callable[[Axes, str], float | None] = lambda axes, key: None
+
+    def value(self, result: Result, key: str) -> float | None:
+        """Return a score of a run; None where there is none."""
+        value: float | None = by_presence(result.summary).get(key)
+        return value
 
     @property
     def numbers(self) -> dict[str, list[float]]:
@@ -84,26 +90,21 @@ def study_figures(cells: Cells) -> Contents:
     """Draw all figures of a study, in sections."""
     found = Contents()
     for axis in cells.numbers:
-        rows = [_by(cells, axis, score) for score in cells.scores]
-        drawn = [row for row in rows if row]
-        if drawn and all(len(row) == 1 for row in drawn):
+        drawn = [row for score in cells.scores if (row := _by(cells, axis, score))]
+        if all(len(row) == 1 for row in drawn):
             drawn = [[figure for row in drawn for figure in row]]
-        if drawn:
+        if any(drawn):
             found.sections[f"Scores by {in_words(axis)}"] = drawn
     if not cells.numbers:
         found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
+    costs = {"MB of a client": ("mb_up", "mb_down"), "seconds of all": ("seconds",)}
     first = next(iter(cells.scores))
-    costs: dict[str, Callable[[Result], float]] = {
-        "MB of a client": _megabytes,
-        "seconds of all": lambda result: float(result.summary["seconds"]),
-    }
     found.sections["Costs"] = [[_costs(cells, first, *cost) for cost in costs.items()]]
     return found
 
 
 def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
     """Draw a score along one axis, a figure for each place on the others."""
-    measure, along = cells.scores[score], in_words(axis)
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
     for place in itertools.product(*others.values()):
@@ -119,15 +120,16 @@ def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
         ours = _table(cells, there, axis, score, beside)
         theirs = _table(cells, there, axis, score, beside, published=True)
         for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
-            (figure,) = draw_scores(_of(ours, panel), _of(theirs, panel) if theirs.scores else None)
-            heading = f"{measure} by {along}" + (f": {panel}" if panel else "")
-            name, title = slug(heading), _begun(heading)
-            drawn.append(replace(figure, name=name, title=title, caption=_begun(figure.caption)))
+            (figure,) = draw_scores(ours.of(panel), theirs.of(panel) if theirs.scores else None)
+            heading = f"{cells.scores[score]} by {in_words(axis)}" + (f": {panel}" if panel else "")
+            drawn.append(_named(heading, figure.caption, figure.figure, figure.rows))
     return drawn
 
 
-def _of(table: ScoreTable, panel: str) -> ScoreTable:
-    return replace(table, scores={p: score for p, score in table.scores.items() if p[0] == panel})
+def _named(
+    heading: str, caption: str, figure: Figure, rows: Sequence[Mapping[str, object]]
+) -> Drawn:
+    return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)
 
 
 def _table(
@@ -169,32 +171,21 @@ def _dots(cells: Cells, score: str) -> Drawn:
         {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
     ]
     caption = f"{title}; {over_seeds(table.runs)}."
-    return Drawn(slug(title), _begun(title), _begun(caption), figure, rows)
+    return _named(title, caption, figure, rows)
 
 
-def _megabytes(result: Result) -> float:
-    """Return what a client sends and receives in the whole run, in 10⁶ bytes."""
-    summary = result.summary
-    travelled = (summary["bytes_up"] + summary["bytes_down"]) / summary["connected"]
-    return float(travelled + summary.get("bytes_delivered", 0)) / 1e6
-
-
-def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float]) -> Drawn:
-    """Draw a score by what it costs, a mark for each cell of the study."""
-    of_cells: dict[str, list[tuple[Axes, Result]]] = {}
-    for run in cells.results:
-        of_cells.setdefault(str(run[0]), []).append(run)
+def _costs(cells: Cells, score: str, name: str, keys: Sequence[str]) -> Drawn:
+    """Draw a score by the sum of some costs, a mark for each cell of the study."""
+    of_cells = by_cell(cells.results)
     marks: dict[str, list[tuple[float, float]]] = {}
     rows: list[dict[str, object]] = []
-    for runs in of_cells.values():
-        scores = [v for _, result in runs if (v := cells.value(result, score)) is not None]
-        if not scores:
-            continue
-        mean = sum(scores) / len(scores)
-        price = sum(cost(result) for _, result in runs) / len(runs)
-        system = cells.system(*runs[0])
-        marks.setdefault(system, []).append((price, mean))
-        rows.append({"system": system} | runs[0][0] | {name: price, cells.scores[score]: mean})
+    for axes_of, runs in of_cells:
+        if scores := [v for result in runs if (v := cells.value(result, score)) is not None]:
+            costs = [with_costs(result.summary) for result in runs]
+            price, mean = fmean(sum(own[key] for key in keys) for own in costs), fmean(scores)
+            system = cells.system(axes_of, runs[0])
+            marks.setdefault(system, []).append((price, mean))
+            rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
     with paper() as (figure, axes):
         for number, (system, found) in enumerate(marks.items()):
             look = line_style(number) | {"linestyle": "none"}
@@ -207,6 +198,6 @@ def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float])
         axes.xaxis.set_minor_formatter(NullFormatter())
         legend_above(axes, columns=3)
     heading = f"{cells.scores[score]} by {name}"
-    means = ", means over its seeds" if max(map(len, of_cells.values())) > 1 else ""
+    means = ", means over its seeds" if max(len(runs) for _, runs in of_cells) > 1 else ""
     caption = f"{heading}, in the whole run: a mark for each cell of the study{means}."
-    return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)
+    return _named(heading, caption, figure, rows)

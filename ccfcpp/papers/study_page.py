@@ -14,7 +14,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
-from ccfcpp.papers.comparison import COSTS_TITLE, DEGREES, Comparison, by_presence
+from ccfcpp.papers.comparison import DEGREES, Comparison
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import in_words, plain
 from ccfcpp.papers.reproduction.writing import made_by
@@ -75,16 +75,10 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         Planned(run.axes, run.config) for _, run in joined if isinstance(run.config, ClusterConfig)
     ]
     if clustered:
-        named = list(dict.fromkeys(study.baseline for study in studies))
-        comparison = Comparison(clustered, results, named[0] if len(named) == 1 else None)
+        named = {study.baseline for study in studies}
+        comparison = Comparison(clustered, results, named.pop() if len(named) == 1 else None)
         rows, tables = comparison.rows, comparison.written(Markup("<b>{}</b>"))
-        tables[COSTS_TITLE] = comparison.costs()
-        cells = Cells(
-            runs,
-            comparison.scores,
-            lambda result, score: by_presence(result.summary).get(score),
-            comparison.published,
-        )
+        cells = Cells(runs, comparison.scores, comparison.published)
     else:
         table = tabulate(results)
         rows = table.rows
@@ -92,11 +86,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
             table.caption: [{in_words(key): v for key, v in row.items()} for row in table.shown]
         }
         keys = scores([summary for _, summary in results])
-        cells = Cells(
-            runs,
-            {key: _SCORES.get(key, key) for key in keys},
-            lambda result, score: result.summary.get(score),
-        )
+        cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys})
     return Examined(cells, rows, _facts(studies, joined, cells, tables))
 
 
@@ -158,10 +148,8 @@ def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
 
 def _counts(key: str, study: Study[RunConfig]) -> bool:
     """Return whether a setting counts in a run of a study."""
-    configs = (run.config for run in study.runs)
-    return any(
-        Heeded(config).unmet(key) is None for config in configs if isinstance(config, MethodConfig)
-    )
+    configs = [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
+    return any(Heeded(config).unmet(key) is None for config in configs)
 
 
 def _reopened(path: Path) -> Study[RunConfig]:

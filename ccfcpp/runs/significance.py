@@ -1,5 +1,6 @@
 """Whether cells of a study differ by more than their seeds do."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -40,8 +41,7 @@ def paired_t(first: BySeed, second: BySeed) -> float | None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the differences may all be the same
-        found = ttest_rel([first[seed] for seed in seeds], [second[seed] for seed in seeds])
-    p = float(found.pvalue)
+        p = float(ttest_rel(*([own[seed] for seed in seeds] for own in (first, second))).pvalue)
     return 1.0 if math.isnan(p) else p
 
 
@@ -50,11 +50,9 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
 
     Source: Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*.
     """
-    corrected: dict[Name, float] = {}
-    largest = 0.0
-    for place, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[name]))
-        corrected[name] = largest
+    ascending = sorted(p_values, key=p_values.__getitem__)
+    raised = (min(1.0, (len(ascending) - n) * p_values[name]) for n, name in enumerate(ascending))
+    corrected = dict(zip(ascending, itertools.accumulate(raised, max), strict=True))
     return {name: corrected[name] for name in p_values}
 
 

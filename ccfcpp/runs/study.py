@@ -1,5 +1,6 @@
 """Many runs in one folder, and one table of them. A finished run is never run again."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -62,7 +63,8 @@ class Study(Generic[C]):
             | ({"folder": str(run.place)} if run.place else {})
             for run in self.runs
         ]
-        asked = {"asked": _plain(asdict(self.order))} if self.order else {}
+        # By way of JSON, since YAML's safe form has no tuples.
+        asked = {"asked": json.loads(json.dumps(asdict(self.order)))} if self.order else {}
         text = yaml.safe_dump({**asked, "runs": listed}, sort_keys=False, allow_unicode=True)
         write_whole(self.plan_of(self.path), text.encode())
 
@@ -150,10 +152,3 @@ class Study(Generic[C]):
         """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
             write_whole(self.path / f"table.{name}", text.encode())
-
-
-def _plain(value: object) -> object:
-    """Return a value of lists and mappings as YAML's safe form has it."""
-    if isinstance(value, dict):
-        return {key: _plain(own) for key, own in value.items()}
-    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value

@@ -1,32 +1,30 @@
 """Tables of studies: means over seeds, and rows as Markdown and LaTeX."""
 
+import itertools
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from ccfcpp.runs.grids import Axes
 from ccfcpp.runs.paths import Json
 
 Row = Json
+T = TypeVar("T")
 Text = Mapping[str, str]
 """A row of a table for people."""
 
 
-def by_cell(results: Sequence[tuple[Axes, Row]]) -> list[tuple[Axes, list[Row]]]:
-    """Gather the summaries of each cell, which follow each other."""
-    found: list[tuple[Axes, list[Row]]] = []
-    for axes, summary in results:
-        if not found or axes != found[-1][0]:
-            found.append((axes, []))
-        found[-1][1].append(summary)
-    return found
+def by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
+    """Gather the runs of each cell, which follow each other."""
+    cells = itertools.groupby(results, key=lambda result: result[0])
+    return [(axes, [own for _, own in runs]) for axes, runs in cells]
 
 
 def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> list[Row]:
     """Return a row for each cell: its axes, and each measure's mean and deviation over the seeds.
 
-    The deviation is that of a sample (n − 1), and None for a single run. Measures are keys of the
-    summaries.
+    Measures are keys of the summaries.
     """
     return [{**axes, **_means(summaries, measures)} for axes, summaries in by_cell(results)]
 
@@ -35,9 +33,14 @@ def _means(summaries: Sequence[Row], measures: Sequence[str]) -> Row:
     row: Row = {"runs": len(summaries)}
     for measure in measures:
         known = [s[measure] for s in summaries if s.get(measure) is not None]
-        row[measure] = statistics.fmean(known) if known else None
-        row[f"{measure} deviation"] = statistics.stdev(known) if len(known) > 1 else None
+        mean, deviation = mean_and_deviation(known) if known else (None, None)
+        row |= {measure: mean, f"{measure} deviation": deviation}
     return row
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean of several runs, and the deviation of a sample (n − 1); None of one run."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
@@ -70,14 +73,13 @@ def as_markdown(rows: Sequence[Text]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def as_latex(caption: str, rows: Sequence[Text], raw: bool = False) -> str:
-    """Format rows of text as a LaTeX table in the style of the package ``booktabs``.
+def as_latex(caption: str, rows: Sequence[Text]) -> str:
+    """Format rows as a LaTeX table in the style of the package ``booktabs``.
 
-    ``raw`` says that the cells are LaTeX already; caption and names of columns are always text.
+    The cells are LaTeX; caption and names of columns are text.
     """
     names = _columns(rows)
-    write = str if raw else in_latex
-    lines = [[write(row.get(name, "")) for name in names] for row in rows]
+    lines = [[row.get(name, "") for name in names] for row in rows]
     head = " & ".join(map(in_latex, names))
     body = "".join(f"{' & '.join(cells)} \\\\\n" for cells in lines)
     columns = "l" + "r" * (len(names) - 1)

@@ -210,7 +210,7 @@ def test_each_rate_of_failures_has_a_row_and_its_own_best() -> None:
         ("k-FED", "0", Entry("0.7000", "(0.4142)", True)),
         ("k-FED", "0.3", Entry("0.4000", "", False)),
     ]
-    assert comparison.titles()["nmi_absent"] == "NMI of absent clients"
+    assert comparison.captions()["nmi_absent"].startswith("NMI of absent clients;")
     assert [row["nmi_absent"] for row in comparison.rows] == [None, 0.1, None, 0.2]
     assert "Kappa of connected clients" in comparison.as_markdown()
 
@@ -252,8 +252,8 @@ def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, 
     (row,) = Comparison(runs, [(runs[0].axes, summary(0.5))]).rows
     assert row["nmi published"] == (0.5081 if fits else None)
     comparison = Comparison(runs, [(runs[0].axes, summary(0.5))])
-    titles = comparison.titles()
-    assert titles["nmi"] == ("NMI (published)" if fits else "NMI")
+    titles = comparison.captions()
+    assert titles["nmi"].startswith("NMI (published);" if fits else "NMI;")
     # The geometric mean stands beside the paper's values alone; of the numbers it is always one.
     assert ("nmi_geometric" in titles) == fits
     assert row["nmi_geometric"] == 0.25

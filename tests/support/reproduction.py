@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from ccfcpp.core.config_layers import preset
 from ccfcpp.papers.reproduction import drawing
+from ccfcpp.papers.reproduction.claims import CHECKS, Count, Values, count
 from ccfcpp.papers.reproduction.items import ITEMS, Block, Item
 from ccfcpp.papers.reproduction.plan import Stored, plan_item
 from ccfcpp.papers.reproduction.results import Result
@@ -155,6 +156,19 @@ def spectrum(result: Result, name: str) -> np.ndarray[Any, np.dtype[np.float64]]
     with np.load(result.folder.path / "spectra.npz") as arrays:
         values: np.ndarray[Any, np.dtype[np.float64]] = arrays[name]
     return values if name == "global" else values[0]
+
+
+Counting = Callable[[Values], Count]
+
+
+def _way(check: str) -> Callable[[Any], Counting]:
+    """A check by name, as a function of what a claim has under that name."""
+    return lambda argument: lambda values: count(check, argument, values)
+
+
+higher, highest, rises, falls, ends_lower, ends_higher, everywhere, somewhere, best_differs = map(
+    _way, CHECKS
+)
 
 
 def chosen(results: Sequence[Result], settings: Mapping[str, Any]) -> list[Result]:

@@ -15,7 +15,7 @@ INPUTS, LATENT, OUTPUTS, SAMPLES = 6, 4, 5, 12
 def network(seed: int, depth: int, head_depth: int, outputs: int = OUTPUTS) -> SplitNetwork:
     widths = [INPUTS, *[LATENT] * depth, *[LATENT] * (head_depth - 1), outputs]
     generator = Randomness(seed).generator("network")
-    return SplitNetwork(random_layers((), widths, 1.0, generator), depth)
+    return SplitNetwork(random_layers((), widths, generator), depth)
 
 
 def normal(seed: int, purpose: str, *shape: int) -> Tensor:

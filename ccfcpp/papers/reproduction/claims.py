@@ -1,34 +1,193 @@
-"""Statements of the papers, held against numbers: in how many places they are true."""
+"""Statements of the papers, held against numbers: in how many places they are true.
 
+A statement is a number of views, each of which makes values from values, and a check: one view more
+and the bounds that all values then should be within.
+"""
+
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
-from ccfcpp.core.config import Section
-from ccfcpp.papers.reproduction.scores import Pairs, ScoreTable
+from ccfcpp.papers.reproduction.scores import ANY, Place
 
+Values = Mapping[Place, float]
 Count = tuple[int, int]
 """In how many places a statement holds, and of how many."""
-Counting = Callable[[ScoreTable], Count]
+Pairs = Sequence[tuple[str, str]]
+"""Systems of which the first is compared with the second."""
 Systems = Sequence[str] | Literal["all"]
 
 
-class Range(Section):
-    """Bounds of a number."""
+_BOUNDS = {
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
+}
+Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
+"""Bounds of a number."""
 
-    above: float | None = None
-    at_least: float | None = None
-    below: float | None = None
-    at_most: float | None = None
 
-    def holds(self, value: float) -> bool:
-        """Return whether a number is within the bounds."""
-        return (
-            (self.above is None or value > self.above)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.below is None or value < self.below)
-            and (self.at_most is None or value <= self.at_most)
-        )
+# --- values, seen along the axis or across systems ---
+
+
+def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the values by system at each place of each panel.
+
+    A system that does not depend on the place has its only value everywhere.
+    """
+    found: dict[tuple[str, str], dict[str, float]] = {
+        (panel, place): {} for panel, place, _ in values if place != ANY
+    }
+    for (panel, place), known in found.items():
+        for own in (ANY, place):
+            known |= {at[2]: value for at, value in values.items() if at[:2] == (panel, own)}
+    return found
+
+
+def lines(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the values by place on the axis of each system in each panel."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for panel, place in conditions(values):
+        for (own, at, system), value in values.items():
+            if (own, at) == (panel, place):
+                found.setdefault((panel, system), {})[place] = value
+    return found
+
+
+# --- views ---
+
+
+def gains(values: Values, pairs: Pairs) -> Values:
+    """Subtract the second of each pair from the first, wherever both are known."""
+    return {
+        (panel, place, f"{first} - {second}"): known[first] - known[second]
+        for (panel, place), known in conditions(values).items()
+        for first, second in pairs
+        if {first, second} <= known.keys()
+    }
+
+
+def leads(values: Values, systems: Sequence[str]) -> Values:
+    """Return how far the best of some systems is above the best of all others."""
+    found = {}
+    for (panel, place), known in conditions(values).items():
+        own = [value for name, value in known.items() if name in systems]
+        others = [value for name, value in known.items() if name not in systems]
+        if own and others:
+            found[panel, place, ""] = max(own) - max(others)
+    return found
+
+
+def of(values: Values, systems: Systems) -> Values:
+    """Keep some systems."""
+    return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
+
+
+def steps(
+    values: Values, systems: Systems = "all", change: Callable[[float, float], float] = operator.sub
+) -> Values:
+    """Return the changes of systems from each known place on the axis to the next one.
+
+    ``change`` takes the later value and the earlier one.
+    """
+    return {
+        (panel, f"{first} to {second}", system): change(line[second], line[first])
+        for (panel, system), line in lines(of(values, systems)).items()
+        for first, second in pairwise(line)
+    }
+
+
+def losses(values: Values, systems: Systems = "all") -> Values:
+    """Return what systems lose from the first place on the axis of a panel to the last."""
+    found = {}
+    for (panel, system), line in lines(values).items():
+        places = [place for own, place in conditions(values) if own == panel]
+        first, last = places[0], places[-1]
+        if first != last and {first, last} <= line.keys():
+            found[panel, f"{first} to {last}", system] = line[first] - line[last]
+    return of(found, systems)
+
+
+def below_best(values: Values, system: str) -> Values:
+    """Return how far a system is, at each place, below its highest value in the panel."""
+    return {
+        (panel, place, system): max(line.values()) - value
+        for (panel, _), line in lines(of(values, [system])).items()
+        for place, value in line.items()
+    }
+
+
+def places_to_last_of(values: Values, system: str) -> Values:
+    """Return the place, a number, where each system first reaches one system's last value.
+
+    Where it never does, the number is one more than the last place.
+    """
+    found: dict[Place, float] = {}
+    all_lines = lines(values)
+    for (panel, name), line in all_lines.items():
+        last, goal = [*all_lines[panel, system].items()][-1]
+        reached = [int(at) for at, value in line.items() if value >= goal]
+        found[panel, "", name] = [*reached, int(last) + 1][0]
+    return found
+
+
+def best_places(values: Values, system: str) -> Values:
+    """Count the places where a system has its highest value in a panel."""
+    of_system = lines(of(values, [system])).values()
+    return {("", "", system): len({max(line, key=line.__getitem__) for line in of_system})}
+
+
+VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
+    "places_to_last_of": places_to_last_of,
+    "below_best": below_best,
+    "gains": gains,
+    "losses": lambda values, _: losses(values),
+    "steps": lambda values, _: steps(values),
+    "ratios": lambda values, _: steps(values, change=operator.truediv),
+    "by_place": lambda values, _: {(p, system, at): v for (p, at, system), v in values.items()},
+    "at": lambda values, places: {at: v for at, v in values.items() if at[1] in places},
+    "without": lambda values, place: {at: v for at, v in values.items() if at[1] != place},
+    "of": lambda values, system: of(values, [system]),
+}
+"""What makes values from values, by the fields of a claim and in their order."""
+_UP: Range = {"above": 0}
+_DOWN: Range = {"below": 0}
+CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
+    "higher": (gains, _UP),
+    "highest": (leads, _UP),
+    "rises": (steps, _UP),
+    "falls": (steps, _DOWN),
+    "ends_lower": (losses, _UP),
+    "ends_higher": (losses, _DOWN),
+    "everywhere": (lambda values, _: values, None),
+    "somewhere": (lambda values, _: values, None),
+    "best_differs": (best_places, {"above": 1}),
+}
+"""Checks by name, each of which takes what a claim has under that name: its view, and its bounds
+where that is not the bounds itself."""
+
+
+def count(check: str, argument: Any, values: Values) -> Count:
+    """Count the places in which a check holds: of ``somewhere``, whether there is one."""
+    view, bounds = CHECKS[check]
+    limits = (argument if bounds is None else bounds).items()
+    tests = [
+        all(_BOUNDS[name](value, limit) for name, limit in limits)
+        for value in view(values, argument).values()
+    ]
+    most = 1 if check == "somewhere" else len(tests)
+    return min(sum(tests), most), min(len(tests), most)
+
+
+def beside(paper: Values, ours: Values) -> Values:
+    """Return the paper's values under our conditions; all where the two share no panel."""
+    panels = {panel for panel, _, _ in ours}
+    there = {*conditions(ours), *((panel, ANY) for panel in panels)}
+    shared = any(panel in panels for panel, _, _ in paper)
+    return {at: value for at, value in paper.items() if not shared or at[:2] in there}
 
 
 @dataclass(frozen=True)
@@ -51,112 +210,6 @@ class Claim:
         return f"{self.text}: {self.held} of {self.of}{published}"
 
 
-def claim(
-    text: str,
-    count: Counting,
-    ours: ScoreTable,
-    paper: ScoreTable | None = None,
-    stated: bool = True,
-) -> Claim:
-    """Hold a statement against our values and, where they are published, against the paper's.
-
-    Of the paper's values those for our images count, where there are some.
-    """
-    published = None if paper is None else count(paper.beside(ours))
-    return Claim(text, *count(ours), published, stated)
-
-
-# --- ways of counting ---
-
-
-def _counted(tests: Sequence[bool]) -> Count:
-    return sum(tests), len(tests)
-
-
-def higher(pairs: Pairs) -> Counting:
-    """Count where the first system of a pair has a higher value than the second."""
-    return lambda table: _counted([gain > 0 for _, gain in table.differences(pairs)])
-
-
-def highest(systems: Sequence[str]) -> Counting:
-    """Count the conditions under which one of some systems has a higher value than all others."""
-
-    def count(table: ScoreTable) -> Count:
-        tests = []
-        for panel, place in table.conditions:
-            values = table.under(panel, place)
-            own = [value for name, value in values.items() if name in systems]
-            others = [value for name, value in values.items() if name not in systems]
-            if own and others:
-                tests.append(max(own) > max(others))
-        return _counted(tests)
-
-    return count
-
-
-def everywhere(bounds: Range) -> Counting:
-    """Count the values that are within bounds."""
-    return lambda table: _counted([bounds.holds(score.mean) for score in table.scores.values()])
-
-
-def somewhere(bounds: Range) -> Counting:
-    """Ask whether one value at least is within bounds: one place, where anything is known."""
-
-    def count(table: ScoreTable) -> Count:
-        held, known = everywhere(bounds)(table)
-        return min(held, 1), min(known, 1)
-
-    return count
-
-
-def _of_systems(
-    view: Callable[[ScoreTable], ScoreTable], bounds: Range
-) -> Callable[[Systems], Counting]:
-    """Make a check that counts values of some systems in a table made from the given one."""
-
-    def check(systems: Systems) -> Counting:
-        return lambda table: everywhere(bounds)(
-            view(table).where(lambda at: systems == "all" or at[2] in systems)
-        )
-
-    return check
-
-
-rises = _of_systems(ScoreTable.steps, Range(above=0))
-"""Count where a system's value rises from a place on the axis to the next."""
-falls = _of_systems(ScoreTable.steps, Range(below=0))
-"""Count where a system's value falls from a place on the axis to the next."""
-ends_lower = _of_systems(ScoreTable.losses, Range(above=0))
-"""Count where a system's value is lower at the last place on the axis than at the first."""
-ends_higher = _of_systems(ScoreTable.losses, Range(below=0))
-"""Count where a system's value is higher at the last place on the axis than at the first."""
-
-
-def best_differs(system: str) -> Counting:
-    """Ask whether a system has its highest value at another place in one panel than in another."""
-
-    def count(table: ScoreTable) -> Count:
-        return int(len({table.best_place(panel, system) for panel in table.panels}) > 1), 1
-
-    return count
-
-
-CHECKS: Mapping[str, Callable[..., Counting]] = {
-    "higher": higher,
-    "highest": highest,
-    "rises": rises,
-    "falls": falls,
-    "ends_lower": ends_lower,
-    "ends_higher": ends_higher,
-    "everywhere": everywhere,
-    "somewhere": somewhere,
-    "best_differs": best_differs,
-}
-"""Ways of counting by name; each takes what an item's claim has under that name."""
-
-# --- text ---
-
-
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
     """Write a paragraph on what was run, in a sentence, and on what held.
 
@@ -166,19 +219,16 @@ def verdict(scale: str, claims: Sequence[Claim]) -> str:
     read_in = [each for each in claims if each.of and not each.stated]
     parts = [scale]
     if stated:
-        parts.append(f"{_tally(stated)} {_clauses(stated)}.")
+        throughout = sum(each.held == each.of for each in stated)
+        mostly = sum(each.of > each.held > each.of / 2 for each in stated)
+        parts.append(
+            f"Of the paper's statements ({len(stated)}) {throughout} held throughout, {mostly} in "
+            f"more than half of the places, {len(stated) - throughout - mostly} in half of them or "
+            f"fewer. {_clauses(stated)}."
+        )
     if read_in:
         parts.append(f"Our reading, which the paper does not state so: {_clauses(read_in)}.")
     return " ".join(parts)
-
-
-def _tally(claims: Sequence[Claim]) -> str:
-    throughout = sum(each.held == each.of for each in claims)
-    mostly = sum(each.of > each.held > each.of / 2 for each in claims)
-    return (
-        f"Of the paper's statements ({len(claims)}) {throughout} held throughout, {mostly} in more "
-        f"than half of the places, {len(claims) - throughout - mostly} in half of them or fewer."
-    )
 
 
 def _clauses(claims: Sequence[Claim]) -> str:

@@ -11,13 +11,13 @@ from ccfcpp.pages.drawing import Drawn
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError
 from ccfcpp.pages.runs import slug
-from ccfcpp.papers.reproduction.claims import Claim, claim
+from ccfcpp.papers.reproduction.claims import Claim, beside
 from ccfcpp.papers.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.papers.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
 from ccfcpp.papers.reproduction.measures import read, spectra
 from ccfcpp.papers.reproduction.published import published_scores
 from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
-from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable, mean_scores
+from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores
 
 _PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
     "holdings": classes.holdings,
@@ -56,7 +56,6 @@ def find_in(item: Item, results: Sequence[Result]) -> Findings:
 
 
 def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable:
-
     def place(result: Result, facts: Mapping[str, str]) -> Place:
         system = label(spec.system, result, facts)
         at = ANY if system in spec.anywhere else label(spec.place, result, facts)
@@ -64,10 +63,16 @@ def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable
 
     readings = read(results, spec.measured)
     scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
-    table = ScoreTable(spec.title, spec.axis, scores)
     if spec.over:
-        table = table.over(spec.over, spec.title)
-    return table.at(table.places(table.panels[0])[-1]) if spec.last else table
+        bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == spec.over}
+        scores = {
+            at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases
+        }
+    table = ScoreTable(spec.title, spec.axis, scores)
+    if spec.last:
+        last = table.places(table.panels[0])[-1]
+        return replace(table, scores={at: one for at, one in scores.items() if at[1] == last})
+    return table
 
 
 def _published(spec: TableSpec) -> ScoreTable | None:
@@ -79,18 +84,12 @@ def _published(spec: TableSpec) -> ScoreTable | None:
 def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:
     table = item.tables[spec.table or next(iter(item.tables))]
     published = _published(table)
-    paper = None if published is None else spec.view(published)
-    groups = by_label(results, spec.each) if spec.each else {"": results}
-    return [
-        claim(
-            label(spec.say, group[0]),
-            spec.check,
-            spec.view(_table(item, table, group)),
-            paper,
-            spec.stated,
-        )
-        for group in groups.values()
-    ]
+    claims = []
+    for group in (by_label(results, spec.each) if spec.each else {"": results}).values():
+        ours = spec.view(_table(item, table, group).means)
+        paper = spec.count(beside(spec.view(published.means), ours)) if published else None
+        claims.append(Claim(label(spec.say, group[0]), *spec.count(ours), paper, spec.stated))
+    return claims
 
 
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[Drawn]:

@@ -1,7 +1,6 @@
 """Tables and figures of the papers, as the files ``configs/reproduce/papers`` describe them."""
 
-import operator
-from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -10,9 +9,18 @@ from ccfcpp.core.config import Positive, Section, Tree
 from ccfcpp.core.config_layers import read_yaml
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import ITEMS_OF_PAPERS, preset_file
-from ccfcpp.papers.reproduction.claims import CHECKS, Counting, Range, Systems
+from ccfcpp.papers.reproduction.claims import (
+    CHECKS,
+    VIEWS,
+    Count,
+    Pairs,
+    Range,
+    Systems,
+    Values,
+    count,
+)
 from ccfcpp.papers.reproduction.measures import MEASURES, OF_SPECTRA, Measure, Whose, of_spectra
-from ccfcpp.papers.reproduction.scores import Pairs, ScoreTable, plain
+from ccfcpp.papers.reproduction.scores import plain
 
 PAPERS = ("ccfcpp", "feddecorr")
 """Names of the files."""
@@ -67,7 +75,7 @@ class TableSpec(Section):
         """The measure of a run."""
         if self.spectrum is None:
             return MEASURES[self.measure]
-        return of_spectra(OF_SPECTRA[self.measure], self.spectrum)
+        return partial(of_spectra, OF_SPECTRA[self.measure], self.spectrum)
 
     @model_validator(mode="after")
     def _measure_is_known(self) -> "TableSpec":
@@ -99,27 +107,12 @@ class PictureSpec(Section):
     """Values by dotted key that the runs must have."""
 
 
-_VIEWS: Mapping[str, Callable[..., ScoreTable]] = {
-    "places_to_last_of": ScoreTable.places_to_last_of,
-    "below_best": ScoreTable.below_best,
-    "gains": ScoreTable.gains,
-    "losses": lambda table, _: table.losses(),
-    "steps": lambda table, _: table.steps(),
-    "ratios": lambda table, _: table.steps(operator.truediv),
-    "by_place": lambda table, _: table.by_place(),
-    "at": lambda table, places: table.at(*places),
-    "without": ScoreTable.without,
-    "of": ScoreTable.of,
-}
-"""What makes a table from the given one, by the fields of a claim, in their order."""
-
-
 class ClaimSpec(Section):
-    """A statement: a check against a table, or against a table made from it.
+    """A statement: a check against a table, or against what views make of it.
 
-    From ``places_to_last_of`` to ``of``, fields are named as the methods of ``ScoreTable`` and make
-    a table, in their order, each from what the one before left. From ``higher`` on they are checks,
-    of which each claim has one: ``claims.py`` says what they count.
+    From ``places_to_last_of`` to ``of``, fields are views, in their order, each of what the one
+    before left. From ``higher`` on they are checks, of which each claim has one: ``claims.py`` says
+    what they do.
     """
 
     say: str
@@ -153,22 +146,21 @@ class ClaimSpec(Section):
     somewhere: Range | None = None
     best_differs: str | None = None
 
-    @property
-    def check(self) -> Counting:
-        """The check, one of ``CHECKS``."""
+    def view(self, values: Values) -> Values:
+        """Return the values that the check is held against."""
+        for name, make in VIEWS.items():
+            if argument := getattr(self, name):
+                values = make(values, argument)
+        return values
+
+    def count(self, viewed: Values) -> Count:
+        """Count in how many places the check holds, and of how many."""
         (name,) = self._checks
-        return CHECKS[name](getattr(self, name))
+        return count(name, getattr(self, name), viewed)
 
     @property
     def _checks(self) -> list[str]:
         return [name for name in CHECKS if getattr(self, name) is not None]
-
-    def view(self, table: ScoreTable) -> ScoreTable:
-        """Return the table that the check is held against."""
-        for name, make in _VIEWS.items():
-            if value := getattr(self, name):
-                table = make(table, value)
-        return table
 
     @model_validator(mode="after")
     def _one_check(self) -> "ClaimSpec":
@@ -224,10 +216,9 @@ def load_items() -> dict[str, Item]:
     Raises:
         UsageError: In one line, the first key or value that does not fit.
     """
-    items: dict[str, Item] = {}
-    for where in (f"{ITEMS_OF_PAPERS}/{name}" for name in PAPERS):
-        items |= read_paper(read_yaml(preset_file(where)), where)
-    return items
+    files = [f"{ITEMS_OF_PAPERS}/{name}" for name in PAPERS]
+    of_papers = [read_paper(read_yaml(preset_file(where)), where) for where in files]
+    return {name: item for items in of_papers for name, item in items.items()}
 
 
 def read_paper(tree: Tree, where: str) -> dict[str, Item]:

@@ -39,16 +39,10 @@ def read(
     return sorted(found, key=lambda reading: order[tuple(reading[1].items())])
 
 
-def of_spectra(measure: Callable[[Tensor], float], whose: Whose) -> Measure:
-    """Return a measure of singular values."""
-
-    def measured(result: Result) -> Readings[float]:
-        return [
-            (facts, None if values is None else measure(values))
-            for facts, values in spectra(whose, result)
-        ]
-
-    return measured
+def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result) -> Readings[float]:
+    """Measure singular values of a run."""
+    found = spectra(whose, result)
+    return [(facts, None if values is None else measure(values)) for facts, values in found]
 
 
 # --- singular values ---
@@ -76,16 +70,13 @@ def spectra(whose: Whose, result: Result) -> Readings[Tensor]:
     ]
 
 
-def _log_tail(values: Tensor) -> float:
-    """Mean logarithm of the smaller half of the singular values, over the largest one."""
-    tail = (values[len(values) // 2 :] / values[0]).clamp(min=ROUNDING)
-    return float(tail.log().mean())
-
-
 OF_SPECTRA: Mapping[str, Callable[[Tensor], float]] = {
     "collapsed_share": lambda values: float((values < _COLLAPSED * values[0]).double().mean()),
     "significant": lambda values: float((values > _SIGNIFICANT).sum()),
-    "log_tail": _log_tail,
+    # Mean logarithm of the smaller half, over the largest one.
+    "log_tail": lambda values: float(
+        (values[len(values) // 2 :] / values[0]).clamp(min=ROUNDING).log().mean()
+    ),
     "effective_rank": effective_rank,
 }
 """Measures of singular values."""
@@ -142,15 +133,9 @@ def _correlation(result: Result) -> Readings[float]:
     return [({}, None)]
 
 
-_IN_SUMMARIES = [
-    "nmi",
-    "nmi_geometric",
-    "kappa",
-    "effective_rank",
-    "local_effective_rank",
-    "tail_share",
-    "gap",
-]
+_IN_SUMMARIES = (
+    "nmi", "nmi_geometric", "kappa", "effective_rank", "local_effective_rank", "tail_share", "gap",
+)  # fmt: skip
 MEASURES: dict[str, Measure] = {
     **{key: partial(summarised, key) for key in _IN_SUMMARIES},
     "accuracy": partial(summarised, "accuracy", factor=100),

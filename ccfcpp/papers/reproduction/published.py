@@ -66,28 +66,29 @@ def published_scores(name: str) -> dict[Place, Score]:
     """
     paper, _, number = name.partition(" ")
     if paper in _CLUSTERING:
-        return _clustering(paper)
-    return _accuracies(name) if number else _times()
-
-
-def _clustering(measure: str) -> dict[Place, Score]:
-    scores = {}
-    for name, column in SYSTEMS.items():
-        for row in _rows(_CLUSTERING[measure]):
-            if row["method"] == column:
-                p = plain(float(row["p"])) if row["p"] else ANY
-                scores[row["dataset"], p, METHODS[name].title] = Score(float(row[measure]))
-    return scores
-
-
-def _accuracies(name: str) -> dict[Place, Score]:
-    paper, _, number = name.partition(" ")
-    scores = {}
-    for row in _rows(_ACCURACIES[paper]):
-        if row["table"] == number:
-            deviation = float(row["std"]) if row["std"] else None
-            scores[_place(name, row)] = Score(float(row["accuracy_percent"]), deviation)
-    return scores
+        return {
+            (row["dataset"], plain(float(row["p"])) if row["p"] else ANY, METHODS[system].title):
+            Score(float(row[paper]))
+            for system, column in SYSTEMS.items()
+            for row in _rows(_CLUSTERING[paper])
+            if row["method"] == column
+        }  # fmt: skip
+    if number:
+        return {
+            _place(name, row): Score(
+                float(row["accuracy_percent"]), float(row["std"]) if row["std"] else None
+            )
+            for row in _rows(_ACCURACIES[paper])
+            if row["table"] == number
+        }
+    minutes = {
+        (row["dataset"], row["method"]): float(row["minutes_one_round"])
+        for row in _rows("feddecorr_minutes_per_round_v100")
+    }
+    return {
+        (dataset, "a round", method): Score(value / minutes[dataset, "FedAvg"])
+        for (dataset, method), value in minutes.items()
+    }
 
 
 def _place(name: str, row: dict[str, str]) -> Place:
@@ -99,17 +100,6 @@ def _place(name: str, row: dict[str, str]) -> Place:
     if name == "tpami 7":
         system = "FedAvg" if setting == "none" else setting
     return row["dataset"], value, system
-
-
-def _times() -> dict[Place, Score]:
-    minutes = {
-        (row["dataset"], row["method"]): float(row["minutes_one_round"])
-        for row in _rows("feddecorr_minutes_per_round_v100")
-    }
-    return {
-        (dataset, "a round", method): Score(value / minutes[dataset, "FedAvg"])
-        for (dataset, method), value in minutes.items()
-    }
 
 
 def with_term(method: str, feddecorr: bool) -> str:

@@ -102,19 +102,6 @@ def _method(result: Result) -> str:
     return METHODS[name].title if name in METHODS else CLASSIFIERS[name].title
 
 
-def _system(result: Result) -> str:
-    return with_term(_method(result), result.settings["decorrelation.kind"] == "feddecorr")
-
-
-def _term_or_method(result: Result) -> str:
-    return TERMS.get(result.settings["decorrelation.kind"]) or _method(result)
-
-
-def _network(result: Result) -> str:
-    name: str = result.settings["model.name"]
-    return _NETWORKS.get(name, name)
-
-
 def _partition(result: Result) -> str:
     """Say how images are divided among clients for classification."""
     if result.settings["partition.kind"] == "classes":
@@ -122,11 +109,20 @@ def _partition(result: Result) -> str:
     return f"alpha = {plain(result.settings['partition.alpha'])}"
 
 
+def _term(result: Result) -> str:
+    return str(result.settings["decorrelation.kind"])
+
+
+def _network(result: Result) -> str:
+    name: str = result.settings["model.name"]
+    return _NETWORKS.get(name, name)
+
+
 NAMED: Mapping[str, Callable[[Result], str]] = {
     "images": images,
     "method": _method,
-    "system": _system,
-    "term or method": _term_or_method,
+    "system": lambda result: with_term(_method(result), _term(result) == "feddecorr"),
+    "term or method": lambda result: TERMS.get(_term(result)) or _method(result),
     "network": _network,
     "partition": _partition,
 }

@@ -9,7 +9,7 @@ from ccfcpp.pages.writing import as_svg, write_figure
 from ccfcpp.papers.reproduction.claims import verdict
 from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.results import Result, images
-from ccfcpp.papers.reproduction.scores import Place, ScoreTable
+from ccfcpp.papers.reproduction.scores import ScoreTable
 from ccfcpp.runs.tables import Row, as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
@@ -50,32 +50,34 @@ def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, 
 
 
 def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Row]:
-    places = table.places(panel)[-_MOST_PLACES:]
-    first = f"system, by {table.axis}" if table.axis else "system"
     rows: list[Row] = []
     for system in table.systems:
-        cells = {place: _cell(table, paper, (panel, place, system)) for place in places}
-        if any(cells.values()):
-            rows.append({first: system} | cells)
+        row = {f"system, by {table.axis}" if table.axis else "system": system}
+        for place in table.places(panel)[-_MOST_PLACES:]:
+            score, theirs = (
+                table.get(panel, place, system),
+                paper and paper.get(panel, place, system),
+            )
+            beside = f" ({theirs.mean:.3f})" if theirs else ""
+            row[place] = f"{score}{beside}" if score else ""
+        if any([*row.values()][1:]):
+            rows.append(row)
     return rows
-
-
-def _cell(table: ScoreTable, paper: ScoreTable | None, where: Place) -> str:
-    score, published = table.get(*where), paper and paper.get(*where)
-    if score is None:
-        return ""
-    return str(score) + (f" ({published.mean:.3f})" if published else "")
 
 
 def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
     """Return all values of a table, a row each."""
-    rows: list[Row] = []
-    for (panel, place, system), score in ours.scores.items():
-        published = paper and paper.get(panel, place, system)
-        row: Row = {"images": panel, ours.axis or "place": place, "system": system}
-        row |= {ours.measure: score.mean, "deviation": score.deviation}
-        rows.append(row | {"the paper": published.mean if published else None})
-    return rows
+    return [
+        {
+            "images": at[0],
+            ours.axis or "place": at[1],
+            "system": at[2],
+            ours.measure: score.mean,
+            "deviation": score.deviation,
+            "the paper": theirs.mean if paper and (theirs := paper.get(*at)) else None,
+        }
+        for at, score in ours.scores.items()
+    ]
 
 
 def as_text(title: str, command: str, results: Sequence[Result], findings: Findings) -> str:

@@ -26,14 +26,13 @@ from ccfcpp.papers.theory.linear_networks import (
 from ccfcpp.papers.theory.problems import one_hot
 from ccfcpp.papers.theory.statements import Row, Statement, equal
 
-SUBJECT = "Alignment (digits, 3 layers)"
 STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
 """The last two: W_1 and W_2 balanced, as Assumption 1 asks, under PyTorch's W_3; and W_3 as well,
 with the singular vectors that balance needs."""
 TIMES = (0, 28, 47, 66, 84)
 """The start, and 3, 5, 7 and 9 epochs of 938 batches at a learning rate of 0.01: the figure's, if
 it was drawn with such steps (the paper does not say)."""
-_CLASSES, _WIDTH = 10, 32
+_PIXELS, _WIDTH, _CLASSES = 64, 32, 10
 _STEP = 0.25  # half of it changes no figure in the first four digits
 
 
@@ -55,113 +54,101 @@ class HeatMap:
     printed_error: float
 
     @property
-    def diagonal(self) -> Tensor:
-        """|u_k · v'_k|, of shape (k,)."""
-        return self.cosines.diagonal()
+    def where(self) -> str:
+        """The start and the time in words."""
+        return f"{self.start}, time {self.time}"
 
-    @property
-    def rows(self) -> list[Row]:
-        """Each pixel as a row of a table."""
-        at: Row = {"start": self.start, "time": self.time}
-        return [
-            at | {"k_head": row + 1, "k_encoder": column + 1, "cosine": float(cosine)}
-            for (row, column), cosine in np.ndenumerate(self.cosines.numpy())
-        ]
+    def diagonal(self, first: int, last: int) -> Statement:
+        """State that |u_k · v'_k| is 1 from the first k to the last."""
+        which = f"k = {first}" if first == last else f"mean of k = {first} to {last}"
+        mean = float(self.cosines.diagonal()[first - 1 : last].mean())
+        return equal(f"|u_k . v_k|, {which}: {self.where}", 1.0, mean)
 
 
-def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[HeatMap]]:
-    """State the alignment on the digits from several starts, and what it does to Theorem 1."""
+def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
+    """State the alignment on the digits from several starts, and what it does to Theorem 1.
+
+    Returns:
+        The statements, and each pixel of the heat maps as a row.
+    """
     maps = heat_maps(randomness)
-    at = {(each.start, each.time): each for each in maps}
-    default, end = STARTS[0], TIMES[-1]
+    start, *_ = maps
+    default, *_ = ends = [each for each in maps if each.time == TIMES[-1]]
+    printed = f"relative error of Eq. (32) with N G: {default.where}"
     statements = [
-        _diagonal(at[default, TIMES[0]], 1, _CLASSES),
-        _diagonal(at[default, end], 1, 1),
-        _diagonal(at[default, end], _CLASSES, _CLASSES),
-        *(_diagonal(at[name, end], 1, _CLASSES) for name in STARTS),
-        *(_error(at[name, end], at[name, end].error, "Eq. (44)") for name in STARTS),
-        _error(at[default, end], at[default, end].printed_error, "Eq. (32) with N G"),
+        start.diagonal(1, _CLASSES),
+        default.diagonal(1, 1),
+        default.diagonal(_CLASSES, _CLASSES),
+        *(each.diagonal(1, _CLASSES) for each in ends),
+        *(
+            equal(f"relative error of Eq. (44): {each.where}", 0.0, each.error, each.error)
+            for each in ends
+        ),
+        equal(printed, 0.0, default.printed_error, default.printed_error),
     ]
-    return statements, maps
+    rows: list[Row] = [
+        {"start": each.start, "time": each.time, "k_head": row + 1, "k_encoder": column + 1}
+        | {"cosine": float(cosine)}
+        for each in maps
+        for (row, column), cosine in np.ndenumerate(each.cosines.numpy())
+    ]
+    return statements, rows
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
     """Draw the heat maps of all starts at ascending multiples of a quarter, the first one 0."""
-    data = digits()
-    samples = data.inputs.shape[-1]
+    images, labels = load_digits(return_X_y=True)
+    inputs = torch.from_numpy(images / 16).double().mT
+    data = LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))
 
     def drive(network: SplitNetwork) -> Tensor:
         # Of the mean over samples, which is what networks are trained with.
-        return exact_drive(network, data) / samples
+        return exact_drive(network, data) / len(images)
 
     network = _starts(randomness)
     constants = singular_values.offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
-        path = flow(network, drive, _STEP, round((time - before) / _STEP))
-        network = path.at_times(-1)
+        network = flow(network, drive, _STEP, round((time - before) / _STEP)).at_times(-1)
         maps += _maps_at(time, network, data, constants)
     return maps
-
-
-def digits() -> LabelledData:
-    """Load scikit-learn's digits with pixels in [0, 1], as columns."""
-    images, labels = load_digits(return_X_y=True)
-    inputs = torch.from_numpy(images / 16).double().mT
-    return LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))
 
 
 def _starts(randomness: Randomness) -> SplitNetwork:
     """Make the networks of all starts, stacked along a leading axis."""
     generator = randomness.generator("alignment")
-    pixels = 64
-    widths = (pixels, _WIDTH, _WIDTH, _CLASSES)
-    default = tuple(_uniform(after, before, generator) for before, after in pairwise(widths))
+    widths = (_PIXELS, _WIDTH, _WIDTH, _CLASSES)
+    # PyTorch's weights: uniform up to 1 / sqrt(width before).
+    default = tuple(
+        (2 * torch.rand(after, before, generator=generator, dtype=torch.float64) - 1) / before**0.5
+        for before, after in pairwise(widths)
+    )
     small = tuple(layer / 10 for layer in default)
     left = orthonormal_columns((), _WIDTH, _WIDTH, generator)
-    right = orthonormal_columns((), pixels, _WIDTH, generator)
+    right = orthonormal_columns((), _PIXELS, _WIDTH, generator)
     values = torch.linalg.svdvals(default[1] @ default[0]).clamp(min=1e-2)
     encoder = balanced_chain(left, values, right, 2)
     # A head of ten outputs is balanced with an encoder of rank ten.
-    kept = values[:_CLASSES]
     of_head = orthonormal_columns((), _CLASSES, _CLASSES, generator)
     low = torch.where(torch.arange(_WIDTH) < _CLASSES, values, 0.0)
     balanced = balanced_chain(left, low, right, 2)
-    head = of_head * kept.sqrt() @ left[:, :_CLASSES].mT
+    head = of_head * values[:_CLASSES].sqrt() @ left[:, :_CLASSES].mT
     starts = (default, small, (*encoder, default[2]), (*balanced, head))
-    return SplitNetwork(tuple(torch.stack(layer) for layer in zip(*starts, strict=True)), 2)
-
-
-def _uniform(after: int, before: int, generator: torch.Generator) -> Tensor:
-    """Draw the weights with which PyTorch begins a linear layer."""
-    numbers = torch.rand(after, before, generator=generator, dtype=torch.float64)
-    return (2 * numbers - 1).div(before**0.5)
+    return SplitNetwork(tuple(map(torch.stack, zip(*starts, strict=True))), 2)
 
 
 def _maps_at(
     time: int, network: SplitNetwork, data: LabelledData, constants: Tensor
 ) -> list[HeatMap]:
-    cosines = singular_values.paired_vectors(network).alignment
     driving = exact_drive(network, data)
     exact = singular_values.exact_rates(network, driving)
-
-    def errors(matrix: Tensor) -> list[float]:
-        difference = singular_values.theorem_rates(network, constants, matrix) - exact
-        return [float(each) for each in difference.norm(dim=-1) / exact.norm(dim=-1)]
-
-    derived, printed = errors(driving), errors(class_mean_drive(network, data))
+    derived, printed = (
+        (singular_values.theorem_rates(network, constants, matrix) - exact).norm(dim=-1)
+        / exact.norm(dim=-1)
+        for matrix in (driving, class_mean_drive(network, data))
+    )
+    cosines = singular_values.paired_vectors(network).alignment
     return [
-        HeatMap(name, time, cosines[n], derived[n], printed[n]) for n, name in enumerate(STARTS)
+        HeatMap(name, time, cosines[n], float(derived[n]), float(printed[n]))
+        for n, name in enumerate(STARTS)
     ]
-
-
-def _diagonal(heat_map: HeatMap, first: int, last: int) -> Statement:
-    chosen = heat_map.diagonal[first - 1 : last]
-    which = f"k = {first}" if first == last else f"mean of k = {first} to {last}"
-    text = f"|u_k . v_k|, {which}: {heat_map.start}, time {heat_map.time}"
-    return equal(SUBJECT, text, 1.0, float(chosen.mean()))
-
-
-def _error(heat_map: HeatMap, error: float, equation: str) -> Statement:
-    text = f"relative error of {equation}: {heat_map.start}, time {heat_map.time}"
-    return equal(SUBJECT, text, 0.0, error, error)

@@ -6,8 +6,7 @@ cross-entropy; Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering
 Decorrelation*, Section III-D and the appendix, for CCFC's cluster-contrastive loss.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,33 +16,22 @@ from ccfcpp.papers.theory.linear_networks import SplitNetwork, product
 
 Jacobian = Literal["diagonal", "full"]
 """Jacobian of the normalisation p ↦ p / ‖p‖: what Eq. (15) keeps of it, or all of it."""
-
 LatentWeight = Literal["appendix", "main text"]
 """Eq. (15) weighs a cluster's sum of ẑ with 1/n_c², what stands below Eq. (8) with 1/n_c."""
 
 
-@dataclass(frozen=True)
-class LabelledData:
-    """Training data of a client.
-
-    Attributes:
-        inputs: X, float64 of shape (…, inputs, samples).
-        labels: One-hot y, float64 of shape (…, classes, samples).
-    """
+class LabelledData(NamedTuple):
+    """A client's X (…, inputs, samples) and one-hot y (…, classes, samples), both float64."""
 
     inputs: Tensor
     labels: Tensor
 
 
-@dataclass(frozen=True)
-class ClusteredData:
-    """Data of a client with pseudo-labels, and the outputs of the frozen global model.
+class ClusteredData(NamedTuple):
+    """A client's data with one-hot pseudo-labels, and the outputs of the frozen global model.
 
-    Attributes:
-        inputs: X, float64 of shape (…, inputs, samples).
-        members: One-hot pseudo-labels, float64 of shape (…, clusters, samples).
-        global_predictions: Pᵍ, float64 of shape (…, representation, samples).
-        lam: Weight of the model-contrastive term.
+    X (…, inputs, samples), members (…, clusters, samples) and Pᵍ (…, representation, samples) are
+    float64; ``lam`` is the weight of the model-contrastive term.
     """
 
     inputs: Tensor

@@ -18,11 +18,9 @@ Layers = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A network of an encoder and a head, which is a classifier or a predictor.
+    """A network of an encoder, its first ``depth`` layers, and a head: a classifier or predictor.
 
-    Attributes:
-        layers: All layers. Along a path of gradient flow they have a leading axis of times.
-        depth: Number of the encoder's layers, L.
+    Along a path of gradient flow the layers have a leading axis of times.
     """
 
     layers: Layers
@@ -75,33 +73,27 @@ def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNet
 
     The path has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
     width before).
-
-    Raises:
-        ValueError: The step is not positive, or there are no steps.
     """
-    if step <= 0 or steps < 1:
-        raise ValueError(f"a flow needs a positive step and at least one of them, not {steps}")
+    assert step > 0, "a flow needs a positive step"
+    assert steps > 0, "a flow needs at least one step"
 
     def slope(layers: Layers) -> Layers:
         return layer_velocities(layers, drive(SplitNetwork(layers, start.depth)))
 
     path = [start.layers]
     for _ in range(steps):
-        path.append(_runge_kutta(path[-1], slope, step))
-    layers = tuple(torch.stack(layer) for layer in zip(*path, strict=True))
-    return SplitNetwork(layers, start.depth)
+        at = path[-1]
+        first = slope(at)
+        second = slope(_moved(at, first, step / 2))
+        third = slope(_moved(at, second, step / 2))
+        fourth = slope(_moved(at, third, step))
+        slopes = zip(first, second, third, fourth, strict=True)
+        path.append(_moved(at, [a + 2 * b + 2 * c + d for a, b, c, d in slopes], step / 6))
+    return SplitNetwork(tuple(map(torch.stack, zip(*path, strict=True))), start.depth)
 
 
-def _runge_kutta(layers: Layers, slope: Callable[[Layers], Layers], step: float) -> Layers:
-    def moved(velocities: Layers, time: float) -> Layers:
-        return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
-
-    first = slope(layers)
-    second = slope(moved(first, step / 2))
-    third = slope(moved(second, step / 2))
-    fourth = slope(moved(third, step))
-    slopes = zip(layers, first, second, third, fourth, strict=True)
-    return tuple(w + step / 6 * (a + 2 * b + 2 * c + d) for w, a, b, c, d in slopes)
+def _moved(layers: Layers, velocities: Sequence[Tensor], time: float) -> Layers:
+    return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
 
 
 def imbalance(layers: Layers) -> Tensor:
@@ -109,38 +101,30 @@ def imbalance(layers: Layers) -> Tensor:
 
     This is the largest absolute entry of all differences, of shape (…).
     """
-    differences = [
-        (before @ before.mT - after.mT @ after).abs().amax(dim=(-2, -1))
-        for before, after in pairwise(layers)
-    ]
-    return torch.stack(differences).amax(dim=0)
+    pairs = pairwise(layers)
+    differences = [before @ before.mT - after.mT @ after for before, after in pairs]
+    return torch.stack([each.abs().amax(dim=(-2, -1)) for each in differences]).amax(dim=0)
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw independent standard normal numbers."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def orthonormal_columns(
     shape: Sequence[int], rows: int, columns: int, generator: torch.Generator
 ) -> Tensor:
-    """Draw matrices of shape (*shape, rows, columns) with orthonormal columns.
-
-    Raises:
-        ValueError: There are more columns than rows.
-    """
-    if columns > rows:
-        raise ValueError(f"{columns} columns of {rows} rows cannot be orthonormal")
-    normal = torch.randn(*shape, rows, columns, generator=generator, dtype=torch.float64)
-    columns_of: Tensor = torch.linalg.qr(normal).Q
-    return columns_of
+    """Draw matrices of shape (*shape, rows, columns) with orthonormal columns."""
+    assert columns <= rows, f"{columns} columns of {rows} rows cannot be orthonormal"
+    drawn: Tensor = torch.linalg.qr(normal(generator, *shape, rows, columns)).Q
+    return drawn
 
 
 def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> Layers:
-    """Make balanced layers whose product is left · diag(values) · rightᵀ.
+    """Make ``depth`` balanced layers whose product is left · diag(values) · rightᵀ.
 
+    ``left`` and ``right`` have orthonormal columns; the values, of shape (…, rank), are positive.
     Layers in the middle are diagonal: the basis between layers is that of the singular vectors.
-
-    Args:
-        left: Orthonormal columns, of shape (…, outputs, rank).
-        values: Singular values, positive, of shape (…, rank).
-        right: Orthonormal columns, of shape (…, inputs, rank).
-        depth: Number of layers, at least 1.
     """
     inner = torch.diag_embed(values ** (1 / depth))
     if depth == 1:
@@ -149,14 +133,11 @@ def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> L
 
 
 def random_layers(
-    shape: Sequence[int], widths: Sequence[int], scale: float, generator: torch.Generator
+    shape: Sequence[int], widths: Sequence[int], generator: torch.Generator
 ) -> Layers:
-    """Draw layers of independent normal entries of deviation scale / sqrt(width before).
+    """Draw layers of independent normal entries of deviation 1 / sqrt(width before).
 
     They have the leading axes ``shape``; ``widths`` are those before, between and after the layers.
     """
-    return tuple(
-        torch.randn(*shape, after, before, generator=generator, dtype=torch.float64)
-        * (scale / before**0.5)
-        for before, after in pairwise(widths)
-    )
+    pairs = pairwise(widths)
+    return tuple(normal(generator, *shape, after, w) * (1.0 / w**0.5) for w, after in pairs)

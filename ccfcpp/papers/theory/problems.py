@@ -10,16 +10,15 @@ from ccfcpp.papers.theory.drives import ClusteredData, LabelledData
 from ccfcpp.papers.theory.linear_networks import (
     SplitNetwork,
     balanced_chain,
+    normal,
     orthonormal_columns,
     product,
     random_layers,
 )
 
-INPUTS, REPRESENTATION, CLASSES, SAMPLES = 8, 5, 6, 60
-"""Sizes of the problems of classification. No more dimensions than classes, so that each singular
-vector of the encoder has one of the classifier beside it."""
-CLUSTERS = 5
-"""Clusters of the problems of clustering."""
+INPUTS, REPRESENTATION, CLASSES, CLUSTERS, SAMPLES = 8, 5, 6, 5, 60
+"""Sizes of the problems. No more dimensions than classes, so that each singular vector of the
+encoder has one of the classifier beside it."""
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:
@@ -27,16 +26,17 @@ def one_hot(labels: Tensor, count: int) -> Tensor:
     return F.one_hot(labels, count).double().mT
 
 
-def _points(means: Tensor, members: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Draw normal points around the means (…, inputs, classes) of their classes."""
+def _points(
+    means: Tensor, labels: Tensor, spread: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw points around means (draws, inputs, count); return them and their one-hot labels.
+
+    Labels (clients, samples) are the same for all draws.
+    """
+    draws, _, count = means.shape
+    members = one_hot(labels, count).unsqueeze(1).expand(-1, draws, -1, -1)
     centres = means @ members
-    noise = torch.randn(centres.shape, generator=generator, dtype=torch.float64)
-    return centres + spread * noise
-
-
-def _members(labels: Tensor, count: int, draws: int) -> Tensor:
-    """One-hot labels of each client, the same for all draws: (clients, draws, count, samples)."""
-    return one_hot(labels, count).unsqueeze(1).expand(-1, draws, -1, -1)
+    return centres + spread * normal(generator, *centres.shape), members
 
 
 def labelled_data(
@@ -48,10 +48,9 @@ def labelled_data(
     leading axes (clients, draws); all clients of a draw share its class means, around which
     ``spread`` is the standard deviation.
     """
-    means = torch.randn(draws, INPUTS, CLASSES, generator=generator, dtype=torch.float64)
+    means = normal(generator, draws, INPUTS, CLASSES)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
-    members = _members(labels, CLASSES, draws)
-    return LabelledData(_points(means, members, spread, generator), members)
+    return LabelledData(*_points(means, labels, spread, generator))
 
 
 def aligned_start(
@@ -71,11 +70,11 @@ def aligned_start(
     """
     depth, head_depth = depths
     rank = len(values)
-    left = orthonormal_columns((draws,), rank, rank, generator)
-    right = orthonormal_columns((draws,), INPUTS, rank, generator)
-    of_head = orthonormal_columns((draws,), outputs, rank, generator)
-    encoder = balanced_chain(left, values.expand(draws, rank), right, depth)
+    left, right, of_head = (
+        orthonormal_columns((draws,), rows, rank, generator) for rows in (rank, INPUTS, outputs)
+    )
     head_values = (values ** (2 / depth) + constants) ** (head_depth / 2)
+    encoder = balanced_chain(left, values.expand(draws, rank), right, depth)
     head = balanced_chain(of_head, head_values.expand(draws, rank), left, head_depth)
     return SplitNetwork((*encoder, *head), depth)
 
@@ -83,13 +82,13 @@ def aligned_start(
 def random_start(draws: int, depth: int, outputs: int, generator: torch.Generator) -> SplitNetwork:
     """Draw independent normal weights, neither balanced nor aligned."""
     widths = [INPUTS, *[REPRESENTATION] * depth, outputs]
-    return SplitNetwork(random_layers((draws,), widths, 1.0, generator), depth)
+    return SplitNetwork(random_layers((draws,), widths, generator), depth)
 
 
 def with_random_head(start: SplitNetwork, generator: torch.Generator) -> SplitNetwork:
     """Return the same encoder under a head of one random layer: balanced but not aligned."""
     draws, outputs, rank = start.head.shape
-    head = random_layers((draws,), [rank, outputs], 1.0, generator)
+    head = random_layers((draws,), [rank, outputs], generator)
     return SplitNetwork((*start.layers[: start.depth], *head), start.depth)
 
 
@@ -107,12 +106,9 @@ def clustered_data(
     its centroids are the representations of the true means. The data have the leading axes
     (clients, draws); ``skews`` has the p of each client.
     """
-    draws = start.encoder.shape[0]
-    means = torch.randn(draws, INPUTS, CLUSTERS, generator=generator, dtype=torch.float64)
+    means = normal(generator, start.encoder.shape[0], INPUTS, CLUSTERS)
     own = [round(p * SAMPLES) for p in skews]
     truth = torch.stack([(torch.arange(SAMPLES) - n).clamp(min=0) % CLUSTERS for n in own])
-    inputs = _points(means, _members(truth, CLUSTERS, draws), spread, generator)
-    distances = torch.cdist((start.encoder @ inputs).mT, (start.encoder @ means).mT)
-    labels = distances.argmin(dim=-1)
-    predictions = product(start.layers) @ inputs
-    return ClusteredData(inputs, one_hot(labels, CLUSTERS), predictions, lam)
+    inputs, _ = _points(means, truth, spread, generator)
+    labels = torch.cdist((start.encoder @ inputs).mT, (start.encoder @ means).mT).argmin(dim=-1)
+    return ClusteredData(inputs, one_hot(labels, CLUSTERS), product(start.layers) @ inputs, lam)

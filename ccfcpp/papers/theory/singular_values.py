@@ -9,7 +9,7 @@ head, L and L' their numbers of layers, and a driving matrix B = −∂ℓ/∂(h
 FedDecorr's Theorem 1 and CCFC++'s Theorem III.4 print L' = 1. All rates have the shape (…, k).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +18,12 @@ from ccfcpp.core.metrics import effective_rank
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, layer_velocities, product
 
 
-@dataclass(frozen=True)
-class PairedVectors:
-    """Singular vectors of encoder and head, the k-th with the k-th, up to the lesser rank.
+class PairedVectors(NamedTuple):
+    """Singular values (…, k) of encoder and head, and their vectors as columns (…, width, k).
 
-    Both vectors of the head's k-th pair are turned over where u_k · v'_k would be negative: the
-    theorems need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
-
-    Attributes:
-        values: σ_k of the encoder, of shape (…, k).
-        left: u_k as columns, of shape (…, representation, k).
-        right: v_k as columns, of shape (…, inputs, k).
-        head_values: σ'_k, of shape (…, k).
-        head_left: u'_k as columns, of shape (…, outputs, k).
-        head_right: v'_k as columns, of shape (…, representation, k).
+    The k-th stands with the k-th, up to the lesser rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
+    vectors of the head's k-th pair are turned over where u_k · v'_k would be negative: the theorems
+    need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
     """
 
     values: Tensor
@@ -79,8 +71,7 @@ def theorem_rates(
     Eq. (32) of the FedDecorr paper (ICLR; driving matrix N · G) and Eq. (7) of CCFC++ (Q̄).
     ``head_depth`` is the formula's L'; both papers print 1.
     """
-    pairs = paired_vectors(network)
-    depth = network.depth
+    pairs, depth = paired_vectors(network), network.depth
     # Where the assumptions do not hold the sum may become negative; the head's value is then 0.
     squared = (pairs.values ** (2 / depth) + constants).clamp(min=0)
     along = pairs.along(pairs.head_left, driving)
@@ -111,9 +102,8 @@ def exact_rates(network: SplitNetwork, driving: Tensor) -> Tensor:
 
 def mean_effective_rank(matrices: Tensor) -> float:
     """Return the effective rank of matrices (…, rows, columns), the mean over leading axes."""
-    values = torch.linalg.svdvals(matrices)
-    ranks = [effective_rank(each) for each in values.reshape(-1, values.shape[-1])]
-    return sum(ranks) / len(ranks)
+    values = torch.linalg.svdvals(matrices).flatten(end_dim=-2)
+    return sum(map(effective_rank, values)) / len(values)
 
 
 def mean_growing(values: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ from ccfcpp.papers.theory.linear_networks import Drive, SplitNetwork, flow
 from ccfcpp.papers.theory.singular_values import offsets, paired_vectors, theorem_rates
 
 Row = dict[str, object]
+Verdict = Literal["holds", "roughly", "fails"]
+HOLDS, ROUGHLY = 1e-4, 0.1
+"""Relative errors up to which an equation holds, or holds roughly."""
 _RESOLUTION = 1e-7
 """Two difference quotients that differ by a larger share do not resolve the path."""
 
@@ -39,16 +42,11 @@ class Simulation:
 
     def theorem(self, driving: Tensor, head_depth: int = 1) -> Tensor:
         """Return ``theorem_rates`` along the path, with M_k of its start."""
-        constants = offsets(self.start, head_depth)
-        return theorem_rates(self.network, constants, driving, head_depth)
+        return theorem_rates(self.network, offsets(self.start, head_depth), driving, head_depth)
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
-    """Follow the gradient flow from a start, at least 8 steps far.
-
-    Raises:
-        ValueError: There are too few steps for the differences.
-    """
+    """Follow the gradient flow from a start, at least 8 steps far."""
     path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
     fine, coarse = differences(values, step), differences(values[::2], 2 * step)
@@ -57,12 +55,12 @@ def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simu
     error = (at_both - coarse).norm(dim=-1) / at_both.norm(dim=-1)
     inner = slice(4, 4 + 2 * len(coarse), 2)
     return Simulation(
-        start=start,
-        network=path.at_times(inner),
-        times=step * torch.arange(len(values), dtype=torch.float64)[inner],
-        values=values[inner],
-        rates=at_both,
-        resolved=error < _RESOLUTION * 16,  # the coarse quotient's own error is 16 times as large
+        start,
+        path.at_times(inner),
+        step * torch.arange(len(values), dtype=torch.float64)[inner],
+        values[inner],
+        at_both,
+        error < _RESOLUTION * 16,  # the coarse quotient's own error is 16 times as large
     )
 
 
@@ -70,12 +68,8 @@ def differences(values: Tensor, step: float) -> Tensor:
     """Return d/dt by central differences of order four.
 
     Values of shape (times, …) give (times − 4, …), without the first two times and the last two.
-
-    Raises:
-        ValueError: There are fewer than five times.
     """
-    if len(values) < 5:
-        raise ValueError(f"a difference of order four needs five times, not {len(values)}")
+    assert len(values) >= 5, f"a difference of order four needs five times, not {len(values)}"
     near, far = values[3:-1] - values[1:-3], values[4:] - values[:-4]
     return (8 * near - far) / (12 * step)
 
@@ -86,8 +80,7 @@ def relative_error(predicted: Tensor, simulation: Simulation) -> float:
     ``predicted`` is dσ_k/dt of a formula, of the shape of ``simulation.rates``.
     """
     simulated = simulation.rates[simulation.resolved]
-    difference = predicted[simulation.resolved] - simulated
-    return float(difference.norm() / simulated.norm())
+    return float((predicted[simulation.resolved] - simulated).norm() / simulated.norm())
 
 
 def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tensor]]) -> list[Row]:
@@ -111,12 +104,6 @@ def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tenso
     ]
 
 
-Verdict = Literal["holds", "roughly", "fails"]
-
-HOLDS, ROUGHLY = 1e-4, 0.1
-"""Relative errors up to which an equation holds, or holds roughly."""
-
-
 @dataclass(frozen=True)
 class Statement:
     """One statement, ``text``, of a theorem beside its simulation.
@@ -128,7 +115,6 @@ class Statement:
         relative_error: The error of ``=``; None for ``<``.
     """
 
-    subject: str
     text: str
     predicted: float
     simulated: float
@@ -149,24 +135,18 @@ class Statement:
         return {**asdict(self), "verdict": self.verdict}
 
 
-def equal(
-    subject: str, text: str, predicted: float, simulated: float, error: float | None = None
-) -> Statement:
-    """State that a number is another one.
-
-    The error is relative to the simulated number, unless it is given.
-    """
-    if error is None:
-        error = abs(predicted - simulated) / abs(simulated)
-    return Statement(subject, text, predicted, simulated, "=", error)
+def equal(text: str, predicted: float, simulated: float, error: float | None = None) -> Statement:
+    """State that a number is another one; by default the error is relative to the simulated one."""
+    error = abs(predicted - simulated) / abs(simulated) if error is None else error
+    return Statement(text, predicted, simulated, "=", error)
 
 
-def smaller(subject: str, text: str, bound: float, simulated: float) -> Statement:
+def smaller(text: str, bound: float, simulated: float) -> Statement:
     """State that a number lies below another."""
-    return Statement(subject, text, bound, simulated, "<")
+    return Statement(text, bound, simulated, "<")
 
 
-def about_rates(subject: str, text: str, predicted: Tensor, simulation: Simulation) -> Statement:
+def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Statement:
     """State a formula for dσ_k/dt, and show the numbers of the fastest k, half-way.
 
     ``predicted`` has the shape of ``simulation.rates``.
@@ -175,18 +155,15 @@ def about_rates(subject: str, text: str, predicted: Tensor, simulation: Simulati
     simulated = simulation.rates[middle].flatten()
     fastest = int(simulated.abs().argmax())
     shown = float(predicted[middle].flatten()[fastest])
-    error = relative_error(predicted, simulation)
-    return equal(subject, text, shown, float(simulated[fastest]), error)
+    return equal(text, shown, float(simulated[fastest]), relative_error(predicted, simulation))
 
 
-def worst(statements: list[Statement]) -> Statement:
+def worst(statements: Sequence[Statement]) -> Statement:
     """Return that one which is farthest off, of the same statement in several settings."""
     return max(statements, key=lambda each: each.relative_error or 0.0)
 
 
-def worst_rates(
-    subject: str, text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]
-) -> Statement:
+def worst_rates(text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]) -> Statement:
     """State a formula for dσ_k/dt at encoders of one, two and three layers, where it is worst."""
-    pairs = zip(predicted, paths, strict=True)
-    return worst([about_rates(subject, f"{text} = 1, 2, 3", *pair) for pair in pairs])
+    text += " = 1, 2, 3"
+    return worst([about_rates(text, *each) for each in zip(predicted, paths, strict=True)])

@@ -6,32 +6,30 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.alignment import alignment_statements
 from ccfcpp.papers.theory.proposition import proposition_statements
 from ccfcpp.papers.theory.statements import Row, Statement
-from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
-from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
+from ccfcpp.papers.theory.theorems import theorem_1_statements, theorem_iii_4_statements
+
+_CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list[Row]]]]] = {
+    "FedDecorr, Proposition 1": ("", lambda randomness: (proposition_statements(randomness), [])),
+    "FedDecorr, Theorem 1": ("theorem-1-singular-values", theorem_1_statements),
+    "Alignment (digits, 3 layers)": ("alignment", alignment_statements),
+    "CCFC++, Theorem III.4": ("theorem-iii-4-singular-values", theorem_iii_4_statements),
+}
+"""By subject, in the order of the papers: the name of the table, and what checks."""
 
 
 def verify(
     seed: int, note: Callable[[str], None] = lambda _: None
-) -> tuple[list[Statement], dict[str, list[Row]]]:
+) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
     """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.
 
     Returns:
-        The statements, and the rows of each CSV file by its name without the suffix.
+        The statements by subject, and the rows of each CSV file by its name without the suffix.
     """
-    randomness = Randomness(seed)
-    note("Proposition 1")
-    proposition = proposition_statements(randomness)
-    note("Theorem 1 of FedDecorr")
-    first, of_classification = theorem_1_statements(randomness)
-    note("alignment on the digits")
-    alignment, maps = alignment_statements(randomness)
-    note("Theorem III.4 of CCFC++")
-    second, of_contrast = theorem_iii_4_statements(randomness)
-    statements = [*proposition, *first, *alignment, *second]
-    tables = {
-        "statements": [each.as_json() for each in statements],
-        "alignment": [row for each in maps for row in each.rows],
-        "theorem-1-singular-values": of_classification,
-        "theorem-iii-4-singular-values": of_contrast,
-    }
-    return statements, tables
+    found: dict[str, list[Statement]] = {}
+    tables: dict[str, list[Row]] = {"statements": []}
+    for subject, (name, check) in _CHECKS.items():
+        note(subject)
+        found[subject], rows = check(Randomness(seed))
+        tables["statements"] += [{"subject": subject} | each.as_json() for each in found[subject]]
+        tables |= {name: rows} if name else {}
+    return found, tables

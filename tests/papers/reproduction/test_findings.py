@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccfcpp.papers.reproduction.claims import Claim
+from ccfcpp.papers.reproduction.claims import Claim, conditions
 from ccfcpp.papers.reproduction.findings import Findings, find_in
 from ccfcpp.papers.reproduction.items import ITEMS
 from ccfcpp.papers.reproduction.measures import MEASURES
@@ -582,7 +582,7 @@ def test_figures_show_what_is_in_the_tables(find: Find, name: str) -> None:
         }
         everywhere = {
             (panel, place, system): score.mean
-            for panel, place in table.conditions
+            for panel, place in conditions(table.means)
             for system in table.systems
             if (score := table.get(panel, place, system)) is not None
         }

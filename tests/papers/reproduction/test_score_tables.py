@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig, PartitionConfig
+from ccfcpp.papers.reproduction.claims import VIEWS, below_best, conditions, losses
 from ccfcpp.papers.reproduction.measures import MEASURES, Measure, read, summarised
 from ccfcpp.papers.reproduction.results import Result, label
 from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores, plain
@@ -80,46 +81,25 @@ VALUES = st.dictionaries(
 )
 
 
-def table_of(values: dict[Place, float]) -> ScoreTable:
-    return ScoreTable("NMI", "p", {place: Score(value) for place, value in values.items()})
-
-
-def means(table: ScoreTable) -> dict[Place, float]:
-    return {place: score.mean for place, score in table.scores.items()}
-
-
 @given(VALUES)
 def test_parts_of_a_table(values: dict[Place, float]) -> None:
-    table = table_of(values)
-    assert means(table.of("a")) == {k: v for k, v in values.items() if k[2] == "a"}
-    assert means(table.at("0", "1")) == {k: v for k, v in values.items() if k[1] in ("0", "1")}
-    assert sorted(table.conditions) == sorted({k[:2] for k in values if k[1] != ANY})
+    assert VIEWS["of"](values, "a") == {k: v for k, v in values.items() if k[2] == "a"}
+    assert VIEWS["at"](values, ("0", "1")) == {k: v for k, v in values.items() if k[1] in "01"}
+    assert VIEWS["without"](values, ANY) == {k: v for k, v in values.items() if k[1] != ANY}
+    assert sorted(conditions(values)) == sorted({k[:2] for k in values if k[1] != ANY})
+    table = ScoreTable("NMI", "p", {place: Score(value) for place, value in values.items()})
     assert sorted(table.panels) == sorted({k[0] for k in values})
     assert sorted(table.systems) == sorted({k[2] for k in values})
-    for panel, place in table.conditions:
+    for (panel, place), of_systems in conditions(values).items():
         known = {k[2]: v for k, v in values.items() if k[0] == panel and k[1] in (place, ANY)}
         known |= {k[2]: v for k, v in values.items() if k[:2] == (panel, place)}
-        assert table.under(panel, place) == known
+        assert of_systems == known
 
 
 @given(VALUES)
-def test_exchanged_twice_a_table_is_as_it_was(values: dict[Place, float]) -> None:
-    table = table_of(values)
-    turned = table.by_place()
-    assert turned.axis == "system"
-    assert means(turned) == {(p, system, place): v for (p, place, system), v in values.items()}
-    assert means(turned.by_place()) == values
-
-
-@given(VALUES)
-def test_quotients_are_those_of_the_same_condition(values: dict[Place, float]) -> None:
-    complete = {k: v for k, v in values.items() if (k[0], k[1], "b") in values}
-    quotients = table_of(complete).over("b", "times b")
-    assert quotients.measure == "times b"
-    assert means(quotients) == {
-        (panel, place, system): value / values[panel, place, "b"]
-        for (panel, place, system), value in complete.items()
-    }
+def test_systems_and_places_are_exchanged(values: dict[Place, float]) -> None:
+    turned = VIEWS["by_place"](values, True)
+    assert turned == {(p, system, place): v for (p, place, system), v in values.items()}
 
 
 @given(VALUES)
@@ -132,9 +112,7 @@ def test_losses_are_from_the_first_place_to_the_last(values: dict[Place, float])
             first, last = ends or (None, None)
             if len(places) > 1 and first is not None and last is not None:
                 expected[panel, f"{places[0]} to {places[-1]}", system] = first - last
-    lost = table_of(values).losses()
-    assert means(lost) == expected
-    assert lost.measure == "loss of NMI"
+    assert losses(values) == expected
 
 
 @given(VALUES)
@@ -145,9 +123,4 @@ def test_what_is_missing_to_the_best_place(values: dict[Place, float]) -> None:
         if system == "a":
             best = max(v for k, v in known.items() if (k[0], k[2]) == (panel, "a"))
             expected[panel, place, "a"] = best - value
-    assert means(table_of(known).below_best("a")) == expected
-
-
-def test_the_best_place_is_that_of_the_highest_value() -> None:
-    table = table_of({("x", "0", "a"): 1, ("x", "0.5", "a"): 3, ("x", "1", "b"): 9})
-    assert table.best_place("x", "a") == "0.5"
+    assert below_best(known, "a") == expected

@@ -53,7 +53,7 @@ def test_tables_for_people_have_a_row_a_system_and_the_papers_values() -> None:
 
 
 def test_where_the_paper_has_other_images_its_tables_follow() -> None:
-    ours = OURS.of("k-FED")
+    ours = ScoreTable("NMI", "p", {("digits", "0", "k-FED"): Score(1.0)})
     shown = shown_tables(ours, PAPER)
     assert [title for title, _ in shown] == ["NMI: digits", "NMI in the paper: MNIST"]
     assert cells(shown[1][1]) == [["KM", "0.400"], ["CCFC", "0.300"]]

@@ -117,12 +117,12 @@ def test_a_turn_that_is_faster_than_the_step_is_not_resolved() -> None:
 
 @pytest.mark.parametrize(("step", "steps"), [(0.0, 5), (-1.0, 5), (0.1, 0)])
 def test_a_flow_without_steps_is_refused(step: float, steps: int) -> None:
-    with pytest.raises(ValueError, match="positive step"):
+    with pytest.raises(AssertionError, match="step"):
         flow(network(0, 1, 1), lambda _: torch.zeros(1), step, steps)
 
 
 def test_other_awkward_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="orthonormal"):
+    with pytest.raises(AssertionError, match="orthonormal"):
         orthonormal_columns((), 2, 3, Randomness(0).generator("x"))
-    with pytest.raises(ValueError, match="five times"):
+    with pytest.raises(AssertionError, match="five times"):
         differences(torch.zeros(4), 1.0)
