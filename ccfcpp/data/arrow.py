@@ -37,7 +37,7 @@ def read_csv(path: Path, roles: Roles) -> Table:
     numbered = [*map(str, range(len(first)))]
     counting = numbered, ["", *numbered[:-1]]
     counts = len(first) >= _FEWEST_COUNTED and [first[0].strip(), *first[1:]] in counting
-    if has_names := counts or not all(map(_is_number, first)):
+    if has_names := counts or len(_numbers_in(first)) < len(first):
         start = start[1:]
         table = Table(tuple(known_names(path, first)), tuple(first))
     else:
@@ -101,18 +101,15 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
 
 
-def _number_in(cell: str) -> float:
-    """Return the number in a cell, NaN where there is no value; raise ``ValueError`` for others."""
-    if "_" in cell:  # Python reads 1_2 as 12.
-        raise ValueError(cell)
-    return np.nan if cell.strip().lower() in NOTHING else float(cell)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return isinstance(_number_in(cell), float)
-    except ValueError:
-        return False
+def _numbers_in(cells: list[str]) -> list[float]:
+    """Return the numbers in cells, NaN where there is none, up to a cell with anything else."""
+    numbers: list[float] = []
+    with suppress(ValueError):
+        for cell in cells:
+            if "_" in cell:  # Python reads 1_2 as 12.
+                break
+            numbers.append(np.nan if cell.strip().lower() in NOTHING else float(cell))
+    return numbers
 
 
 def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
@@ -122,16 +119,15 @@ def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
         numbers: Array = np.from_dlpack(column.cast("float64"))
         if not np.isnan(numbers).any():
             return numbers
-    # A value is missing, or written as Python alone reads it, such as +1, or is none.
+    # A value is missing, or written as Python alone reads it, such as +1, or is no number.
     cells = column.to_pylist()
-    try:
-        return np.array([*map(_number_in, cells)])
-    except ValueError:
-        row = next(row for row, cell in enumerate(cells) if not _is_number(cell))
+    found = _numbers_in(cells)
+    if (row := len(found)) < len(cells):
         raise UsageError(
             f"{path}, line {line_of(path, row + before)}: column {name!r} holds "
             f"{cells[row][:40]!r}, which is no number: {_ENCODE}"
-        ) from None
+        )
+    return np.array(found)
 
 
 def read_parquet(path: Path, roles: Roles) -> Table:

@@ -90,22 +90,9 @@ def files_of_clients(
 
 
 def split(
-    path: Path,
-    roles: Roles,
-    table: Table,
-    kept: Sequence[int],
-    numbers: Array,
-    cells: Sequence[Array],
+    path: Path, roles: Roles, table: Table, kept: list[int], numbers: Array, cells: list[Array]
 ) -> Table:
-    """Return a table, of which names are known, with the columns of its vectors and those beside.
-
-    Args:
-        path: Its file.
-        roles: Which columns are what.
-        table: What else is known.
-        kept: The places of the columns that make up the vectors.
-        numbers: These columns.
-        cells: The columns with roles.
+    """Return a table of `numbers`, its columns at the places `kept`, and `cells` of the others.
 
     Raises:
         UsageError: A class or client is empty.

@@ -88,12 +88,11 @@ def read_vectors(
     if len(notes) > _MOST_NOTES:
         notes[_MOST_NOTES:] = [f"and {counted(len(notes) - _MOST_NOTES, 'note')} more on {path}"]
     data = replace(data, encoder=table.encoder, notes=tuple(notes))
-    if table.names is None:
+    if (names := table.names) is None:
         return data
-    if table.names.shape != (len(data),):
-        raise UsageError(f"{path}: {table.names.size} names for {len(data)} vectors: name each")
-    names = tuple(map(str, table.names))
-    return replace(data, names=names, named_by="name")
+    if names.shape != (len(data),):
+        raise UsageError(f"{path}: {names.size} names for {len(data)} vectors: name each")
+    return replace(data, names=tuple(map(str, names)), named_by="name")
 
 
 def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
