@@ -19,8 +19,8 @@ _ENCODE = "encode it, take the column out, or name it by --label-column or --cli
 _FEWEST_COUNTED = 3
 """A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
 _MOST_SHOWN = 5
-_BLOCK = 1 << 24
-"""Bytes of a CSV file that are looked at together; a line is shorter."""
+_BLOCK, _CELL = 1 << 22, 32
+"""Bytes of a CSV file that are looked at together, or more for many cells: a line has fewer."""
 
 
 def read_csv(path: Path, roles: Roles) -> Table:
@@ -72,7 +72,8 @@ def csv_blocks(path: Path) -> Iterator[Any]:
     if not first:
         return
     names = [*map(str, range(len(first)))]
-    read = ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names)
+    size = max(_BLOCK, _CELL * len(names))
+    read = ReadOptions(use_threads=False, block_size=size, column_names=names)
     parse = ParseOptions(newlines_in_values=True)
     convert = ConvertOptions(column_types=dict.fromkeys(names, string()))
     try:
