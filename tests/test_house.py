@@ -114,7 +114,7 @@ def imported(program: str) -> set[str]:
 
 
 SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "faiss", "numpy", "PIL",
-        "cryptography", "httpx", "uvicorn", "flwr"}  # fmt: skip
+        "cryptography", "httpx", "uvicorn", "flwr", "pandas", "pyarrow"}  # fmt: skip
 
 
 FLOWER_INTERNALS = {

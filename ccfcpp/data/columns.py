@@ -1,75 +1,58 @@
 """Columns of tables by their names: which make up the vectors, and which do not."""
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import files_of
 from ccfcpp.core.names import canonical, spellings
 from ccfcpp.core.units import first_of
-from ccfcpp.data.npz import NOTHING
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
 _FEW_ROWS = 2
-ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
-"""Advice for a column that holds no numbers."""
 _UNNAMED = re.compile(r"(unnamed[: _]*[0-9]+\S*|__index_level_[0-9]+__|\.\.\.[0-9]+)?", re.I)
 """A column that has no name, and what pandas and R call such a one."""
 _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
 """Names that pandas and R give the numbers of rows where these become a column."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Content of a file.
+class Table(NamedTuple):
+    """Content of a file: numbers of shape `(n, d)`, and of its rows what else is known."""
 
-    Attributes:
-        numbers: Of shape `(n, d)`.
-        columns: Names of the d columns, as `canonical` has them; empty if they have none.
-        labels: Of shape `(n,)`; None without labels.
-        clients: Likewise.
-        names: Names of the rows, of shape `(n,)`; None without names.
-        encoder: Content hash of what made the vectors; empty where it is not known.
-        written: The names of the columns as the file has them.
-        notes: What the user should hear of the reading, a line each.
-    """
-
-    numbers: Array
     columns: tuple[str, ...] = ()
+    """Names of the d columns, as `canonical` has them; empty if they have none."""
+    written: tuple[str, ...] = ()
+    """The same as the file has them."""
+    numbers: Array = np.empty((0, 0))
     labels: Array | None = None
     clients: Array | None = None
     names: Array | None = None
     encoder: str = ""
-    written: tuple[str, ...] = ()
+    """Content hash of what made the vectors; empty where it is not known."""
     notes: tuple[str, ...] = ()
+    """What the user should hear of the reading, a line each."""
 
 
-@dataclass(frozen=True)
-class Roles:
-    """Roles of columns, by their names, as `canonical` has them.
-
-    Attributes:
-        label: The one with classes, no part of the vectors; None where there is none.
-        client: Likewise, the one with clients.
-        chosen: Those that make up the vectors; all others where it is empty.
-        missing: Whether a file that lacks some of these is refused, or has NaN in their place.
-    """
+class Roles(NamedTuple):
+    """Roles of columns, by their names as `canonical` has them."""
 
     label: str | None = None
     client: str | None = None
     chosen: tuple[str, ...] = ()
+    """Those that make up the vectors; all others where it is empty."""
     missing: Missing = "refuse"
+    """Whether a file that lacks some of these is refused, or has NaN in their place."""
 
     @property
     def named(self) -> list[str]:
-        """The names that are given."""
+        """The columns that hold labels and clients."""
         return [name for name in (self.label, self.client) if name is not None]
 
 
@@ -88,16 +71,59 @@ def known_names(where: Path | str, written: Iterable[str], what: str = "columns"
     return [*known]
 
 
+def files_of_clients(
+    folder: Path, suffixes: Collection[str], client_column: str | None
+) -> list[Path]:
+    """Return the files of a folder in which each is a client.
+
+    Raises:
+        UsageError: Two are one client, or a column should name the clients.
+    """
+    if client_column is not None:
+        raise UsageError(
+            f"--client-column {client_column} has no effect on {folder}, a folder in which each "
+            "file is a client: leave it out"
+        )
+    files = files_of(folder, suffixes)
+    known_names(folder, [file.stem for file in files], "files")
+    return files
+
+
+def split(
+    path: Path, roles: Roles, table: Table, kept: list[int], numbers: Array, cells: list[Array]
+) -> Table:
+    """Return a table of `numbers`, its columns at the places `kept`, and `cells` of the others.
+
+    Raises:
+        UsageError: A class or client is empty.
+    """
+    held = {n: _filled(path, n, column) for n, column in zip(roles.named, cells, strict=True)}
+    return table._replace(
+        numbers=numbers,
+        columns=tuple(table.columns[place] for place in kept) if table.written or held else (),
+        written=tuple(table.written[place] for place in kept if table.written),
+        labels=held.get(roles.label or "", table.labels),
+        clients=held.get(roles.client or "", table.clients),
+    )
+
+
+def _filled(path: Path, name: str, column: Array) -> Array:
+    """Return the cells of a column of classes or clients, as strings; refuse an empty one."""
+    found = np.char.strip(column.astype(np.str_))
+    if column.dtype.kind == "f":  # Nobody has written 1 as 1.0.
+        distinct, places = np.unique(found, return_inverse=True)
+        found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
+    if len(empty := np.flatnonzero((column != column) | (found == ""))):
+        raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
+    return found
+
+
 def places(
     path: Path | str, roles: Roles, names: Sequence[str], written: Sequence[str]
 ) -> list[int]:
     """Return the places of the columns that make up the vectors.
 
-    Args:
-        path: Their file.
-        roles: What is known of them.
-        names: The names by which they are known, or their numbers.
-        written: Their names as the file has them; empty where it has none.
+    `names` are those by which columns are known, or their numbers where none are `written`.
 
     Raises:
         UsageError: A column is not there or has no name, or none is left.
@@ -170,58 +196,6 @@ def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list
     return counting
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each line of a CSV file that is not empty.
-
-    Raises:
-        UsageError: It is no such file, or lines have more cells than others.
-    """
-    columns = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            for row in filter(None, reader):
-                if len(row) != (columns := columns or len(row)):
-                    raise UsageError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells, but there are "
-                        f"{columns} columns"
-                    )
-                yield reader.line_num, row
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
-
-
-def number_in(cell: str) -> float:
-    """Return the number in a cell, NaN where there is no value; raise ``ValueError`` for others."""
-    if "_" in cell:  # Python reads 1_2 as 12.
-        raise ValueError(cell)
-    return np.nan if cell.strip().lower() in NOTHING else float(cell)
-
-
-def is_number(cell: str) -> bool:
-    """Return whether a cell has a number, or no value."""
-    try:
-        number_in(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def cells(path: Path, name: str, column: Array) -> Array:
-    """Return the cells of a column of classes or clients, as strings.
-
-    Raises:
-        UsageError: A cell is empty.
-    """
-    found = np.char.strip(column.astype(np.str_))
-    if column.dtype.kind == "f":  # Nobody has written 1 as 1.0.
-        distinct, places = np.unique(found, return_inverse=True)
-        found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
-    if len(empty := np.flatnonzero((column != column) | (found == ""))):
-        raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
-    return found
-
-
 def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
     """Bring columns into the same order; one that a file lacks is refused, or becomes NaN.
 
@@ -263,4 +237,4 @@ def with_columns(table: Table, wanted: Sequence[str]) -> Table:
     for place, name in enumerate(wanted):
         if name in table.columns:
             filled[:, place] = table.numbers[:, table.columns.index(name)]
-    return replace(table, numbers=filled, columns=tuple(wanted))
+    return table._replace(numbers=filled, columns=tuple(wanted))

@@ -4,8 +4,8 @@ A folder of these has a file for each client, called as its file without the suf
 without a text are left out of the data and counted nowhere.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import files_of
 from ccfcpp.core.names import canonical
-from ccfcpp.data.columns import known_names, lines_of
+from ccfcpp.data.arrow import csv_blocks, line_of
+from ccfcpp.data.columns import files_of_clients, known_names
 
 SUFFIXES = (".csv", ".txt")
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Texts with optional labels and clients.
-
-    Attributes:
-        texts: The texts, one at least.
-        labels: Strings of shape `(texts,)`; None without labels.
-        clients: Likewise.
-    """
+class Texts(NamedTuple):
+    """Texts, one at least, with strings of shape `(texts,)` if labels or clients are known."""
 
     texts: list[str]
     labels: NDArray[np.str_] | None = None
@@ -50,34 +44,20 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
     Raises:
         UsageError: There are none, or a column is not there; the message is one line.
     """
-    files = files_of(path, SUFFIXES) if path.is_dir() else [path]
-    if path.is_dir() and client is not None:
-        raise UsageError(
-            f"--client-column {client} has no effect on {path}, a folder in which each file is a "
-            "client: leave it out"
-        )
+    files = files_of_clients(path, SUFFIXES, client) if path.is_dir() else [path]
     if not files or not all(file.is_file() and file.suffix.lower() in SUFFIXES for file in files):
         raise UsageError(
             f"{path} holds no texts: give a .csv file with a column of texts, a .txt file with a "
             "text in each line, or a folder of these with a file for each client"
         )
     wanted = [name for name in (text, label, client) if name is not None]
-    rows: list[list[str]] = []
-    owners: list[str] = []
-    known_names(path, [file.stem for file in files], "files")
-    for file in files:
-        own = [row for row in _rows(file, wanted) if row[0]]
-        rows += own
-        owners += [file.stem] * len(own)
+    rows = [(file.stem, *row) for file in files for row in _rows(file, wanted) if row[0]]
     if not rows:
         raise UsageError(f"{path} holds no text: all lines are empty")
-    columns = dict(zip(wanted, map(list, zip(*rows, strict=True)), strict=True))
-    clients = owners if path.is_dir() else columns[client] if client is not None else None
-    return Texts(
-        columns[text],
-        None if label is None else np.array(columns[label]),
-        None if clients is None else np.array(clients),
-    )
+    owners, texts, *others = zip(*rows, strict=True)
+    known = dict(zip(wanted[1:], map(np.array, others), strict=True))
+    clients = np.array(owners) if path.is_dir() else known.get(client or "")
+    return Texts(list(texts), known.get(label or ""), clients)
 
 
 def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
@@ -97,9 +77,12 @@ def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
 
 
 def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
-    lines = lines_of(file)
-    _, written = next(lines, (0, []))
-    names, found = known_names(file, written), list[list[str]]()
+    rows = [
+        row
+        for block in csv_blocks(file)
+        for row in zip(*(column.to_pylist() for column in block.columns), strict=True)
+    ]
+    names, found = known_names(file, rows[0] if rows else ()), list[list[str]]()
     for name in wanted:
         if canonical(name) not in names:
             raise UsageError(
@@ -107,9 +90,9 @@ def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
                 "; name that of the texts by --text-column"
             )
     places = [names.index(canonical(name)) for name in wanted]
-    for number, row in lines:
+    for number, row in enumerate(rows[1:], 1):
         found.append([row[place].strip() for place in places])
         if found[-1][0] and "" in found[-1]:
-            empty = wanted[found[-1].index("")]
-            raise UsageError(f"{file}, line {number}: column {empty!r} is empty: fill it in")
+            empty, line = wanted[found[-1].index("")], line_of(file, number)
+            raise UsageError(f"{file}, line {line}: column {empty!r} is empty: fill it in")
     return found

@@ -1,7 +1,6 @@
 """Tables of `.parquet` files: numbers and missing values of each type, and no index."""
 
 import json
-import sys
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -9,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.tables import read_rows, read_vectors
@@ -18,7 +19,6 @@ from ccfcpp.data.vectors import VectorData
 
 def written(path: Path, columns: dict[str, Any], index: list[Any] | None = None) -> Path:
     """Write a file, with what pandas says of its index."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table(columns)
     if index is not None:
         pandas = json.dumps({"index_columns": index, "columns": []})
@@ -27,16 +27,7 @@ def written(path: Path, columns: dict[str, Any], index: list[Any] | None = None)
     return path
 
 
-def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "x.parquet").touch()
-    with pytest.raises(UsageError, match=r"pip install '\.\[parquet\]'"):
-        read_vectors(tmp_path / "x.parquet")
-
-
 def test_parquet_is_read_by_columns(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"
     columns = {"a": [1.5, None], "b": [1, 2], "site": ["n", "s"], "kind": [7, 8]}
     parquet.write_table(pyarrow.table(columns), path)
@@ -81,7 +72,6 @@ NUMBERS: dict[str, tuple[Callable[[Any], Any], list[Any], list[list[float]]]] = 
 
 @pytest.mark.parametrize("case", NUMBERS)
 def test_numbers_and_missing_values_of_each_type(tmp_path: Path, case: str) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     kind, cells, expected = NUMBERS[case]
     column = pyarrow.array(cells, kind(pyarrow))
     path = written(tmp_path / "x.parquet", {"b": [5.0, 1, 5], "a": column})
@@ -115,7 +105,6 @@ def test_what_is_no_number_is_refused(tmp_path: Path, column: list[Any], kind: s
 
 
 def test_classes_and_clients_are_names_of_any_type(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     columns = {
         "a": [5, 1, 3],
         "padded": pyarrow.array(["x ", " x", "y"]).dictionary_encode(),

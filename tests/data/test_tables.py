@@ -121,6 +121,42 @@ def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -
     assert "\n" not in str(raised.value)
 
 
+def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
+    cells = ["+1", " 2 ", ".5", "5.", "1e5", "1e-999", '"7"', "\u0661", "0.1234567890123456789"]
+    path = written(tmp_path / "x.csv", "\n".join(["a,b", *(f"{cell},1" for cell in cells)]))
+    expected = [float(cell.strip('"')) for cell in cells]
+    assert read_vectors(path).vectors[:, 0].tolist() == expected
+
+
+def test_the_line_that_is_named_is_that_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", 'a,"b\nc"\n\n1,2\n\n3,red\n')
+    with pytest.raises(UsageError, match=r"line 6: column 'b\\nc' holds 'red'"):
+        read_vectors(path)
+
+
+def test_blocks_of_lines_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccfcpp.data.arrow._BLOCK", 64)
+    rows = [f"{number},{number % 7 or ''},k{number % 3}" for number in range(100)]
+    path = written(tmp_path / "x.csv", "\n".join(["a,b,kind", *rows]))
+    data = read_vectors(path, label_column="kind", missing="mean")
+    assert data.vectors[:, 0].tolist() == [*range(100)]
+    assert data.vectors[:, 1].nan_to_num(0).tolist() == [number % 7 for number in range(100)]
+    assert data.labels is not None
+    assert data.labels.tolist() == [number % 3 for number in range(100)]
+    for last, message in (("1,red,k", "column 'b' holds 'red'"), ("1,2", "2 cells, but there are")):
+        written(path, "\n".join(["a,b,kind", *rows, last]))
+        with pytest.raises(UsageError, match=f"line 102: {message}"):
+            read_vectors(path, label_column="kind", missing="mean")
+
+
+@pytest.mark.parametrize(("name", "place"), [("gr\xf6\xdfe", 2), ("size", 7)])
+def test_another_encoding_is_refused(tmp_path: Path, name: str, place: int) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(f"{name}\n1\n\xe9\n".encode("latin-1"))
+    with pytest.raises(UsageError, match=f"as CSV in UTF-8 .*in position {place}"):
+        read_vectors(path)
+
+
 @pytest.mark.parametrize(
     ("first", "names"),
     [("0,1,2", ("0", "1", "2")), ("0,1,3", ()), ("0,1", ()), ("0", ()), ("2019,2020,2021", ())],
