@@ -17,7 +17,7 @@ from supervised.config import ClassifyConfig, SamplesConfig
 
 @dataclass(frozen=True)
 class Changes:
-    """What was drawn for each image of a client, for one epoch; None for what is switched off."""
+    """Draws for each image of a client, for one epoch; None for what is switched off."""
 
     crops: Crops | None
     rotations: ViewParameters | None

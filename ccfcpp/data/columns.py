@@ -37,7 +37,7 @@ class Table(NamedTuple):
     encoder: str = ""
     """Content hash of what made the vectors; empty where it is not known."""
     notes: tuple[str, ...] = ()
-    """What the user should hear of the reading, a line each."""
+    """Notes on the reading for the user, a line each."""
 
 
 class Roles(NamedTuple):
@@ -46,7 +46,7 @@ class Roles(NamedTuple):
     label: str | None = None
     client: str | None = None
     chosen: tuple[str, ...] = ()
-    """Those that make up the vectors; all others where it is empty."""
+    """Names of the columns that make up the vectors; all others where it is empty."""
     missing: Missing = "refuse"
     """Whether a file that lacks some of these is refused, or has NaN in their place."""
 

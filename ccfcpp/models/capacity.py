@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 _DEVICE_SHARE = 0.5
-"""Of an accelerator's memory, for a cohort's training."""
+"""Share of an accelerator's memory that a cohort's training may take."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
 
     @property
     def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
-        """How many clients are trained side by side."""
+        """Return the number of clients that are trained side by side."""
         return len(self.beginnings)
 
     def local_updates(

@@ -89,8 +89,8 @@ class LossConfig(Section):
     pretrain_eta: Annotated[Weight, _SIAMESE, _PRETRAINED] = 0.0
     """The same in the pre-training rounds."""
     scale: Literal["paper", "feddecorr"] = "paper"
-    """Of the decorrelation term: as Eq. (10) has it, or as the public code of FedDecorr, which the
-    paper follows, about N times as large for batches of N."""
+    """Size of the decorrelation term: as Eq. (10) has it, or as the public code of FedDecorr, which
+    the paper follows, about N times as large for batches of N."""
     min_cluster_size: Annotated[Positive, _CONTRASTED] = 2
     """Clusters with fewer samples in a batch are left out of Eq. (2); with 1 all that have any
     count. Eq. (2) as printed divides by the number of all clusters, also of those without any."""

@@ -1,4 +1,4 @@
-"""What a client of CCFC and CCFC++ does with its own images."""
+"""Local training of CCFC and CCFC++, on a client's own images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

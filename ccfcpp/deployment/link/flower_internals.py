@@ -1,6 +1,7 @@
-"""What Flower does not document, and what client and server need of it.
+"""Undocumented parts of Flower that the client needs, or both sides.
 
-No other module but that of the server imports it: a new version of Flower is read here first.
+This module and its sibling of the server alone import such parts: read a new version of Flower by
+them first.
 """
 
 from flwr.app.message import remove_content_from_message

@@ -1,4 +1,4 @@
-"""What Flower does not document, and what the server alone needs: its import takes a second."""
+"""Undocumented parts of Flower that the server alone needs; their import takes a second."""
 
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata

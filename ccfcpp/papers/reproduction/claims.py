@@ -152,7 +152,7 @@ VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
     "without": lambda values, place: {at: v for at, v in values.items() if at[1] != place},
     "of": lambda values, system: of(values, [system]),
 }
-"""What makes values from values, by the fields of a claim and in their order."""
+"""Functions from values to values, by the fields of a claim and in their order."""
 _UP: Range = {"above": 0}
 _DOWN: Range = {"below": 0}
 CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
