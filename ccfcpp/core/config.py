@@ -218,8 +218,8 @@ class ComputeConfig(Section):
     """Use of the machine; results change by rounding at most."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
-    """Largest number of clients that are trained side by side; ``auto``: on a processor one for each
-    thread, on a GPU as many as memory serves."""
+    """Largest number of clients that are trained side by side; ``auto``: on a processor one for
+    each thread, on a GPU as many as memory serves."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
     ``bfloat16`` rounds inputs and results; ``auto`` is that on a device with instructions for it,
