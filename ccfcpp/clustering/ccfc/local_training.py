@@ -120,11 +120,8 @@ class ContrastiveTrainer:
                 self.inputs.put("first views", drawn[: len(client)])
                 self.inputs.put("second views", drawn[len(client) :])
 
-        def step(samples: int) -> None:
-            self.pretraining(samples)
-
         rate = self.training.learning_rate
-        return self._train(client, own, "pretraining", start, rate, see, step, begin)
+        return self._train(client, own, "pretraining", start, rate, see, self.pretraining, begin)
 
     def contrast(
         self, message: CCFCState, client: Client, randomness: Randomness, see: bool
@@ -138,10 +135,8 @@ class ContrastiveTrainer:
         def step(samples: int) -> None:
             self.contrasting(samples, len(centroids))
 
-        own, rate = (
-            randomness.of_client(client.id),
-            contrast_learning_rate(self.training, randomness.round),
-        )
+        own = randomness.of_client(client.id)
+        rate = contrast_learning_rate(self.training, randomness.round)
         return self._train(client, own, "contrast", message.model, rate, see, step)
 
     def _pretraining_step(self, samples: int) -> None:

@@ -13,16 +13,7 @@ _CHECKED_EVERY = 8
 
 
 @torch.no_grad()
-def best_centroids(
-    points: Tensor,
-    weights: Tensor,
-    lengths: Sequence[int],
-    k: int,
-    seeds: Sequence[int],
-    restarts: int,
-    iterations: int,
-    starts: Tensor | None = None,
-) -> Tensor:
+def best_centroids(points: Tensor, weights: Tensor, starts: Tensor, iterations: int) -> Tensor:
     """Run Lloyd's k-means (1982) from several starts of each set, and return the best.
 
     A cluster without points keeps its centroid.
@@ -30,18 +21,12 @@ def best_centroids(
     Args:
         points: Float tensor of shape (sets, samples, dimensions).
         weights: Weight of each point, of shape (sets, samples), 0 where a set has fewer points.
-        lengths: Number of points of each set, the first ones.
-        k: Number of clusters.
-        seeds: Seed of the starts of each set; they do not depend on the other sets.
-        restarts: Number of starts.
+        starts: Initial centroids of shape (sets, starts, k, dimensions).
         iterations: Largest number of iterations.
-        starts: Initial centroids of shape (sets, starts, k, dimensions) in place of drawn ones.
 
     Returns:
         Centroids of shape (sets, k, dimensions).
     """
-    if starts is None:
-        starts = _spread(points, weights, lengths, k, seeds, restarts)
     centroids = starts
     for number in range(1, iterations + 1):
         before, centroids = centroids, _moved(points, weights, centroids)
@@ -51,7 +36,8 @@ def best_centroids(
     return centroids[torch.arange(len(points), device=points.device), best]
 
 
-def _spread(
+@torch.no_grad()
+def spread_starts(
     points: Tensor,
     weights: Tensor,
     lengths: Sequence[int],
@@ -63,6 +49,17 @@ def _spread(
 
     A point is drawn with a chance in proportion to its weight times the squared distance to the
     nearest centroid so far: it has the least of exponential numbers, each over its chance.
+
+    Args:
+        points: As of :func:`best_centroids`, as are ``weights``.
+        weights: Weight of each point.
+        lengths: Number of points of each set, the first ones.
+        k: Number of clusters.
+        seeds: Seed of the starts of each set; they do not depend on the other sets.
+        restarts: Number of starts.
+
+    Returns:
+        Centroids of shape (sets, restarts, k, dimensions).
     """
     sets, samples, dimensions = points.shape
     sources = [torch.Generator(points.device).manual_seed(seed) for seed in seeds]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.batched import best_centroids
+from ccfcpp.clustering.kmeans.batched import best_centroids, spread_starts
 from ccfcpp.clustering.kmeans.centroids import sums_by
 
 _FAR = 10.0
@@ -138,9 +138,12 @@ def _kmeans_on_device(
         )
         # The numbers that are drawn for a set do not depend on those beside it.
         chosen = [seeds[i] % 2**31 for i in places]
-        first = None if starts is None else (starts - means[0]).view(1, 1, k, -1).float()
-        lengths = [length for length, _ in together]
-        centroids = best_centroids(padded, counted, lengths, k, chosen, restarts, iterations, first)
+        if starts is None:
+            lengths = [length for length, _ in together]
+            first = spread_starts(padded, counted, lengths, k, chosen, restarts)
+        else:
+            first = (starts - means[0]).view(1, 1, k, -1).float()
+        centroids = best_centroids(padded, counted, first, iterations)
         for place, own, mean, centre in zip(places, about, means, centroids, strict=True):
             found[place] = _clustering(own, mean, centre, weights[place])
     return found
