@@ -11,7 +11,7 @@ import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -22,7 +22,8 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.attacks import ATTACKS
+from ccfcpp.hostility.config import RULES
 
 SMALL: dict[str, list[str]] = {
     "ccfc++": [
@@ -39,11 +40,6 @@ SMALL: dict[str, list[str]] = {
 }  # fmt: skip
 """Settings of runs on the digits that take seconds."""
 Row = dict[str, Any]
-
-
-def kinds(section: type[AttackConfig] | type[DefenceConfig], field: str) -> list[str]:
-    """Kinds that a section of the configuration knows; ``none`` is the first."""
-    return list(get_args(section.model_fields[field].annotation))
 
 
 def cells(attacks: list[str], shares: list[float], rules: list[str], seeds: int) -> Iterator[Row]:
@@ -117,8 +113,8 @@ def measure(
 
     Attacks and defences that do not apply to the system are named and left out.
     """
-    wanted = attacks.split(",") if attacks else kinds(AttackConfig, "kind")
-    defences = rules.split(",") if rules else kinds(DefenceConfig, "rule")
+    wanted = attacks.split(",") if attacks else ["none", *ATTACKS]
+    defences = rules.split(",") if rules else ["none", *RULES]
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     keys = ("seed", "attack", "share", "rule")
     known = {tuple(row[key] for key in keys) for row in done}

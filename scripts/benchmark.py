@@ -36,7 +36,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import Tree, ViewsConfig
+from ccfcpp.core.config import PrecisionConfig, Tree, ViewsConfig
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
@@ -171,7 +171,7 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Measure a pre-training step of one client, and compare it with the peak rate of products."""
-    precision = setting.config.compute.precision
+    precision = setting.config.section(PrecisionConfig).precision
     network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
     network.load(plain.state_dict())

@@ -218,7 +218,12 @@ def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder:
     }
     vars(model).update(replaced)
     arguments = ["--num_workers", "0", "--exp_dir", str(folder), "--data_root", str(folder)]
-    arguments += ["--seed", str(experiment.config.seed), "--p", str(experiment.config.partition.p)]
+    arguments += [
+        "--seed",
+        str(experiment.config.seed),
+        "--p",
+        str(experiment.config.partition.degree["p"]),
+    ]
     before, sys.argv = sys.argv, ["main.py", *arguments]
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -20,7 +20,14 @@ from ccfcpp.data.partition import (
 )
 from ccfcpp.models.encoders import ResNet18Backbone
 from supervised.classifiers import CLASSIFIERS
-from supervised.config import ClassifierConfig, ClassifyConfig
+from supervised.config import (
+    ClassesOfClients,
+    ClassifierConfig,
+    ClassifyConfig,
+    MobileNetwork,
+    PlainLabels,
+    SmallNetwork,
+)
 from supervised.networks import (
     AlexNetBackbone,
     Backbone,
@@ -166,9 +173,9 @@ def _parts(
     clients = choice.clients or _DEFAULT_CLIENTS
     if choice.kind == "domain":
         return _domains(config, data, train)
-    if choice.kind == "iid":
+    if isinstance(choice, PlainLabels):
         return iid_partition(len(train), clients, randomness)
-    if choice.kind == "classes":
+    if isinstance(choice, ClassesOfClients):
         return classes_partition(labels, classes, clients, choice.classes_per_client, randomness)
     return dirichlet_partition(
         labels, classes, clients, choice.alpha, randomness, choice.min_samples
@@ -214,11 +221,13 @@ def _make_classifier(
     classes: int,
     projection: Sequence[int],
 ) -> Classifier:
+    if isinstance(config, SmallNetwork):
+        small = SmallBackbone(image_shape, config.widths, config.representation, config.batch_norm)
+        return Classifier(small, classes, projection)
+    if isinstance(config, MobileNetwork):
+        mobile = MobileNetV2Backbone(image_shape, config.variant)
+        return Classifier(mobile, classes, projection)
     backbones: dict[str, Callable[[], Backbone]] = {
-        "small": lambda: SmallBackbone(
-            image_shape, config.widths, config.representation, config.batch_norm
-        ),
-        "mobilenetv2": lambda: MobileNetV2Backbone(image_shape, config.variant),
         "resnet18": lambda: ResNet18Backbone(image_shape),
         "resnet20": lambda: SmallResNetBackbone(image_shape, blocks=3),
         "resnet32": lambda: SmallResNetBackbone(image_shape, blocks=5),

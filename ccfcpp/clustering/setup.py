@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
@@ -226,7 +226,7 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         )
     check_clients(len(data), clients, data.unit)
     # Shares at random need no labels.
-    unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
+    unlabelled = data.labels is None and isinstance(choice, SkewPartition) and choice.p == 0
     if choice.kind == "iid" or unlabelled:
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
@@ -235,9 +235,9 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
             "--partition iid or --partition folders"
         )
     classes = len(data.classes)
-    if choice.kind == "skew":
+    if isinstance(choice, SkewPartition):
         return skewed_partition(data.labels, classes, clients, choice.p, randomness)
-    if choice.kind == "classes":
+    if isinstance(choice, ClassesPartition):
         each = choice.classes_per_client
         if each * clients < classes:
             raise UsageError(

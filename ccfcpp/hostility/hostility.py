@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import Setting, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
 from ccfcpp.engine.stages import Stage
 from ccfcpp.hostility.attacks import Attack
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.config import AttackConfig, AttackOfSome, DefenceConfig
 from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.config import PrivacyConfig
 
@@ -33,13 +33,16 @@ class Hostility:
     ) -> None:
         if defence.is_on and privacy.is_on:
             raise UsageError(
-                f"defence.rule = {defence.rule} needs each client's update, and with "
-                "privacy.secure_sums or privacy.level the server gets their sum alone: leave one "
-                "of them out"
+                Setting("defence.rule", defence.rule),
+                " needs each client's update, and with ",
+                Setting("privacy.secure_sums"),
+                " or ",
+                Setting("privacy.level"),
+                " the server gets their sum alone: leave one of them out",
             )
         self.rule = defence.rule
         self.attack = None
-        if attack.is_on:
+        if isinstance(attack, AttackOfSome) and attack.is_on:
             self.attack = Attack(attack, system, exchanges, members, randomness)
         self.defence = Defence(defence, system, exchanges, invited) if defence.is_on else None
 

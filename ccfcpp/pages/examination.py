@@ -14,7 +14,7 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.core.config import MethodConfig, PrecisionConfig, RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate, values_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
@@ -326,7 +326,9 @@ def _here(
     one that the run recorded.
     """
     changes: Row = {"device": "auto", "track": "none"}
-    if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
+    if (
+        config.section(PrecisionConfig).precision == "tf32"
+    ):  # Only GPUs have it, and only training needs it.
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")
     changes["data"] = {"root": data_root or values["data"]["root"] or recorded}

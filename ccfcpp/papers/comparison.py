@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.judged import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
+from ccfcpp.core.unused import needs_of
 from ccfcpp.papers.reproduction.published import published_score
 from ccfcpp.papers.reproduction.scores import in_words, plain
 from ccfcpp.runs import significance
@@ -87,11 +87,11 @@ def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
         own |= config.partition.degree
-    heeded = Heeded(config)
+    values = values_of(config)
     for key in axes:
         name = key.removeprefix("availability.")
-        if name.removeprefix("partition.") not in DEGREES and heeded.unmet(key) is None:
-            own[name] = heeded.values[key]
+        if name.removeprefix("partition.") not in DEGREES and needs_of(config, key) is None:
+            own[name] = values[key]
     return own
 
 

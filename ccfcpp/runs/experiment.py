@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import MethodConfig, PrecisionConfig
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -110,7 +110,7 @@ class Experiment(ABC, Generic[State]):
     def __init__(self, config: MethodConfig) -> None:
         self.system = config.method
         self.device = choose_device(config.device)
-        check_precision(config.compute.precision, self.device)
+        check_precision(config.section(PrecisionConfig).precision, self.device)
         check_tracker(config.track)
         self.track = config.track
         self.randomness = Randomness(config.seed)

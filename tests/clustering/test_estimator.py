@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ccfcpp.core.relevance import Heeded
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -20,7 +21,6 @@ from ccfcpp.clustering.methods import METHODS, taking
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded
 from tests.support.clustering import TINY, digits, tiny
 from tests.support.command import succeeded
 

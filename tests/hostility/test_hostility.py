@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +21,12 @@ from ccfcpp.clustering.ccfc.messages import (
     refinement_exchange,
     training_exchange,
 )
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
@@ -34,8 +36,8 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.attacks import ATTACKS, Attack, acts_on, chosen_attackers
+from ccfcpp.hostility.config import RULES, AttackOfSome, RobustMean, ScaledAttack
 from ccfcpp.hostility.defence import Defence
 from ccfcpp.pages.examination import examine
 from ccfcpp.pages.facts import setting
@@ -45,8 +47,6 @@ from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, Controlle
 from tests.support.clustering import tiny
 from tests.support.command import TINY, ccfcpp, succeeded
 
-ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
-RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 PRETRAINING = training_exchange("pre-training", with_centroids=True)
 REFINEMENT = refinement_exchange(unit_length=True)
 STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
@@ -58,12 +58,14 @@ MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
 
 def attack(kind: str, members: Sequence[Member] = MEMBERS, scale: float = 10.0) -> Attack:
-    config = AttackConfig(kind=kind, attackers=0.3, scale=scale)
+    settings: Tree = {"kind": kind, "attackers": 0.3, "scale": scale}
+    config = validate(ClusterConfig, {"attack": settings}).attack
+    assert isinstance(config, AttackOfSome)
     return Attack(config, "ccfc++", [PRETRAINING, REFINEMENT], members, Randomness(0))
 
 
 def defence(rule: str, exchange: Exchange[Any, Any], **settings: float) -> Defence:
-    config = DefenceConfig(rule=rule, **settings)
+    config = validate(ClusterConfig, {"defence": {"rule": rule, **settings}}).defence
     return Defence(config, "ccfc++", [exchange], len(MEMBERS))
 
 
@@ -126,7 +128,7 @@ def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUp
 def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
     clients = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8]
     for share, count in ((0.1, 1), (0.25, 3), (0.3, 3), (0.45, 5)):
-        config = AttackConfig(kind="noise", attackers=share)
+        config = ScaledAttack(kind="noise", attackers=share)
         found = chosen_attackers(config, clients, 7)
         assert found == chosen_attackers(config, clients[::-1], 7)
         assert len(found) == count
@@ -137,7 +139,7 @@ def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
 @pytest.mark.parametrize("share", [0.01, 0.99])
 def test_there_is_a_client_of_either_kind(share: float) -> None:
     with pytest.raises(UsageError, match="leaves one of either kind"):
-        chosen_attackers(AttackConfig(kind="noise", attackers=share), range(10), 0)
+        chosen_attackers(ScaledAttack(kind="noise", attackers=share), range(10), 0)
 
 
 # --- what they send -----------------------------------------------------------------------------
@@ -375,9 +377,9 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError, match="take bound"):
         defence("median", STEP)
     with pytest.raises(UsageError, match="takes 3 of 6 clients to be hostile"):
-        Defence(DefenceConfig(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
+        Defence(RobustMean(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
     with pytest.raises(UsageError, match="for which it needs 5"):
-        Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
+        Defence(RobustMean(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
     for parts in ({}, {"counts": Opaque()}):
         opaque = Exchange("images", CCFCState, ClusterSizes, parts)
         with pytest.raises(UsageError, match=r"each client's part '(update|counts)' as it is"):
@@ -429,7 +431,8 @@ def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
     defended = set()
     for rule in RULES:
         with suppress(UsageError):
-            Defence(DefenceConfig(rule=rule), method, known, len(MEMBERS))
+            config = validate(ClusterConfig, {"defence": {"rule": rule}}).defence
+            Defence(config, method, known, len(MEMBERS))
             defended.add(rule)
     sends_images = METHODS[method].centralised or "gan" in method or "sda" in method
     assert acted == (set() if sends_images else set(ATTACKS) - NO_SIZES.get(method, set()))
@@ -455,7 +458,7 @@ def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> No
 
 def test_clients_work_in_the_order_of_their_true_sizes() -> None:
     # The last client is the smallest, and lies: the server takes it for one of the largest.
-    config = AttackConfig(kind="false-sizes", attackers=0.3)
+    config = ScaledAttack(kind="false-sizes", attackers=0.3)
     seed = next(s for s in range(99) if 8 in chosen_attackers(config, range(9), s))
     uneven: Tree = {"data": {"images": 104}, "seed": seed, "compute": {"cohort": 9}}
     state, experiment = run("ccfc++", hostile("false-sizes"), uneven)

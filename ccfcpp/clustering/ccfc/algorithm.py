@@ -44,6 +44,7 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
+from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -80,7 +81,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.contrast = training_exchange("cluster contrast", with_centroids)
         self.refinement = refinement_exchange(self.rule.unit_length)
         # The global model's representations serve the scores and the clients of this process.
-        precision = config.compute.precision
+        precision = config.section(ComputeConfig).precision
         self.global_model = GlobalModel(
             FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
         )
@@ -101,7 +102,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
         if self.training.pretraining == "siamese":
             return None
-        precision = rounding(self.problem.config.compute.precision, self.problem.device)
+        precision = rounding(
+            self.problem.config.section(ComputeConfig).precision, self.problem.device
+        )
         clusters = self.rule.clusters
         return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), clusters, precision))
 
@@ -184,7 +187,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, crew.least)
-            wanted, device = self.problem.config.compute.cohort, self.problem.device
+            wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
             works.append(in_lanes([own] * lanes_of(wanted, crew.together, device)))
         if self.start:
             works += self.start.client_works(crew)
@@ -228,7 +231,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         batch = min(self.training.batch_size, crew.largest)
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
-        wanted = problem.config.compute.cohort
+        wanted = problem.config.section(ComputeConfig).cohort
         return cohort_of(wanted, crew.together, bytes_of_one, problem.device)
 
     def centres(self, state: CCFCState) -> Tensor | None:

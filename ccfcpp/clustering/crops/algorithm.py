@@ -23,7 +23,7 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.lessons import Stage, learnt
 from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.representations import Latents
-from ccfcpp.core.config import IntensityViewsConfig
+from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.engine.algorithm import Crew
@@ -103,7 +103,7 @@ class FedEmp(Prepared):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(CropsConfig)
-        precision = rounding(problem.config.compute.precision, problem.device)
+        precision = rounding(problem.config.section(PrecisionConfig).precision, problem.device)
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
         self.intensity = problem.config.section(IntensityViewsConfig)

@@ -34,7 +34,7 @@ from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
-from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, PrecisionConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -94,7 +94,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             self.config,
             problem.image_shape,
             problem.clusters,
-            rounding(problem.config.compute.precision, problem.device),
+            rounding(problem.config.section(PrecisionConfig).precision, problem.device),
         )
         self.make_network: Callable[[], ClusterNetwork] = (
             (lambda: make().with_merge()) if self._trains_merged() else make

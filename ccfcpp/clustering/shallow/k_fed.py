@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import check_near
-from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.config import LloydConfig
 from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
 from ccfcpp.clustering.shallow.config import KFedConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
@@ -165,7 +165,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self.iterations = problem.config.section(CentroidConfig).iterations
+        self.iterations = problem.config.section(LloydConfig).iterations
         self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
         if self.local_clusters > problem.clusters:
             raise UsageError(

@@ -186,7 +186,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
     def examined(path: Path, data_root: str | None = None) -> OpenedRun:
         opened = examine(path, data_root)
         assert isinstance(opened.config, ClusterConfig)
-        if opened.config.partition.p == 0:
+        if opened.config.partition.degree["p"] == 0:
             return opened
         lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
         return replace(opened, snapshot=lost)
