@@ -15,9 +15,9 @@ from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, in_words, mean_sc
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import Drawn, legend_above, paper
 from ccfcpp.reports.drawing import plain as in_full
-from ccfcpp.reports.examination import title_of_system
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.runs import slug
+from ccfcpp.reports.recorded import title_of_system
 from ccfcpp.runs.grids import Axes
 from ccfcpp.runs.tables import by_cell, over_seeds
 

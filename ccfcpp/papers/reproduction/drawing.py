@@ -6,8 +6,8 @@ from matplotlib.ticker import NullFormatter
 
 from ccfcpp.papers.reproduction.scores import ScoreTable
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.runs import slug
 from ccfcpp.runs.tables import over_seeds
 
 _MOST_MARKED = 30

@@ -15,11 +15,11 @@ from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, la
 from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores
 from ccfcpp.reports import classes, representations
 from ccfcpp.reports.drawing import Drawn
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.runs import slug
+from ccfcpp.reports.recorded import RecordedRun
 
-_PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
+_PICTURES: Mapping[str, Callable[[RecordedRun], Drawn]] = {
     "holdings": classes.holdings,
     "covariance": representations.covariance,
     "plane": representations.by_class,
@@ -121,7 +121,7 @@ def _pictures(
             if spec.show == "correlations":
                 figures = _correlations(spec, group)
             else:
-                figures = [_PICTURES[spec.show](result.examined) for result in group]
+                figures = [_PICTURES[spec.show](result.recorded) for result in group]
         except CannotDrawError as error:
             left_out.append(f"{title}: {error}")
             continue
@@ -136,7 +136,7 @@ def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
     """Correlations of several runs in one figure, without the runs that have none."""
     gathered = []
     for result in group:
-        run = replace(result.examined, label=label(spec.line, result))
+        run = replace(result.recorded, label=label(spec.line, result))
         with suppress(CannotDrawError):
             gathered.append((run, representations.correlations(run)))
     return representations.draw_correlations(gathered) if gathered else []

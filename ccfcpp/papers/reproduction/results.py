@@ -11,7 +11,7 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.papers.reproduction.published import DATASETS, with_term
 from ccfcpp.papers.reproduction.scores import plain
-from ccfcpp.reports.examination import Run, examine
+from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from supervised.classifiers import CLASSIFIERS, TERMS
 
@@ -43,9 +43,9 @@ class Result:
         return values_of(self.config)
 
     @cached_property
-    def examined(self) -> Run:
-        """The run with its images, which may lie elsewhere than when it was made."""
-        return examine(self.folder.path, self.settings["data.root"])
+    def recorded(self) -> RecordedRun:
+        """The run as its folder has it."""
+        return read_run(self.folder.path)
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:
