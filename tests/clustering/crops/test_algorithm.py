@@ -136,7 +136,7 @@ class PlainSteps:
 
 
 def by_adam(algorithm: FedEmp) -> FedEmp:
-    algorithm.descent.optimizer = Adam(algorithm.config.learning_rate)
+    algorithm.phase.descent.optimizer = Adam(algorithm.phase.config.learning_rate)
     return algorithm
 
 
@@ -206,7 +206,7 @@ def test_ten_starts_are_tried_but_with_noise_one(noisy: bool, starts: int, tried
     algorithm = FedEmp(Problem(config_of(), (1, 8, 8), 4, CPU, 60, noisy=noisy))
     plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
     names = [work.exchange.name for works in plan for work in works]
-    assert (algorithm.inner.starts, names.count("trials")) == (starts, tried)
+    assert (algorithm.system.starts, names.count("trials")) == (starts, tried)
 
 
 @pytest.mark.parametrize("other", [(), ("clusters=2-4",)])
