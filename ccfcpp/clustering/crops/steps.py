@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.coding_rate import (
     coding_rate,
     is_plausible,
@@ -28,6 +27,7 @@ from ccfcpp.clustering.crops.coding_rate import (
     outer,
     square,
 )
+from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import IntensityViewsConfig
