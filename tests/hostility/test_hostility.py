@@ -37,9 +37,9 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.defence import Defence
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.facts import setting
 from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.facts import setting
 from supervised.algorithm import training_exchange as classifier_exchange
 from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, ControlledUpdate
 from tests.support.clustering import tiny

@@ -10,7 +10,7 @@ import pytest
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
-from ccfcpp.pages.contents import Contents
+from ccfcpp.reports.contents import Contents
 from ccfcpp.studies.grids import Planned, ordered, plan_grid
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import study_figures

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.pages.drawing import Drawn, legend_above, paper, power
-from ccfcpp.pages.palette import line_style
-from ccfcpp.pages.runs import slug
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.runs import slug
 from ccfcpp.studies.reproduction.scores import ScoreTable
 from ccfcpp.studies.tables import over_seeds
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
-from ccfcpp.pages import classes, representations
-from ccfcpp.pages.drawing import Drawn
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.runs import slug
+from ccfcpp.reports import classes, representations
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.runs import slug
 from ccfcpp.studies.reproduction.claims import Claim, beside
 from ccfcpp.studies.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
-from ccfcpp.pages.examination import Run, examine
+from ccfcpp.reports.examination import Run, examine
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.published import DATASETS, with_term
 from ccfcpp.studies.reproduction.scores import plain

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
-from ccfcpp.pages.writing import as_svg, write_figure
+from ccfcpp.reports.writing import as_svg, write_figure
 from ccfcpp.studies.reproduction.claims import verdict
 from ccfcpp.studies.reproduction.findings import Findings
 from ccfcpp.studies.reproduction.results import Result, images

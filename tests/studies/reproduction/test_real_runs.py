@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.pages.examination import Run as OpenedRun
-from ccfcpp.pages.examination import examine
+from ccfcpp.reports.examination import Run as OpenedRun
+from ccfcpp.reports.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.claims import Claim
 from ccfcpp.studies.reproduction.drawing import draw_spectra
