@@ -34,9 +34,9 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.facts import setting
 from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.facts import setting
 from ccfcpp.robust.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
 from ccfcpp.robust.defence import Defence
