@@ -22,7 +22,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
 
 SMALL: dict[str, list[str]] = {
     "ccfc++": [

@@ -16,9 +16,9 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ccfcpp.pages.drawing import Drawn, style
-from ccfcpp.pages.palette import colours
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports.drawing import Drawn, style
+from ccfcpp.reports.palette import colours
+from ccfcpp.reports.writing import as_svg
 
 NO_NOISE = 1e4
 """Budget from which on noise is negligible, so that only clipping has an effect."""

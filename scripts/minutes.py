@@ -8,9 +8,9 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from ccfcpp.pages.drawing import Drawn, style
-from ccfcpp.pages.palette import colours
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports.drawing import Drawn, style
+from ccfcpp.reports.palette import colours
+from ccfcpp.reports.writing import as_svg
 
 Run = dict[str, float]
 _SCORES = {"nmi": "NMI", "kappa": "Kappa"}

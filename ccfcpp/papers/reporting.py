@@ -13,7 +13,7 @@ from ccfcpp.core.units import drawable
 from ccfcpp.runs.paths import RunPaths, refuse_full, writable
 
 if TYPE_CHECKING:
-    from ccfcpp.pages.contents import Contents
+    from ccfcpp.reports.contents import Contents
 
 Say = Callable[[str], None]
 
@@ -52,8 +52,8 @@ def write_report(
     ``say`` is called with what is going on.
     """
     from ccfcpp.deployment.client.audit import is_state
-    from ccfcpp.pages.contents import Contents
     from ccfcpp.papers.study_page import is_study
+    from ccfcpp.reports.contents import Contents
 
     if not runs:
         raise UsageError("a report needs a run: give the folder of one")
@@ -63,7 +63,7 @@ def write_report(
         raise UsageError("the state of a client has a page of its own: give its folder alone")
     folder = _place(runs, out)
     if is_state(runs[0]):
-        from ccfcpp.pages.owner import owner_page
+        from ccfcpp.reports.owner import owner_page
 
         page = owner_page(runs[0])
         return _write(folder, Contents(), lambda svgs: page)
@@ -75,10 +75,10 @@ def write_report(
 def _write_runs(
     runs: Sequence[Path], folder: Path, data_root: str | None, encoder: str | None, say: Say
 ) -> tuple[Path, Contents]:
-    from ccfcpp.pages.contents import contents
-    from ccfcpp.pages.examination import examine
-    from ccfcpp.pages.page import page
-    from ccfcpp.pages.runs import labelled
+    from ccfcpp.reports.contents import contents
+    from ccfcpp.reports.examination import examine
+    from ccfcpp.reports.page import page
+    from ccfcpp.reports.runs import labelled
 
     examined = []
     for run in runs:
@@ -98,9 +98,9 @@ def _write_runs(
 
 def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Contents]:
     from ccfcpp.core.files import write_table
-    from ccfcpp.pages.page import study_page
     from ccfcpp.papers.study_figures import study_figures
     from ccfcpp.papers.study_page import examine_studies
+    from ccfcpp.reports.page import study_page
 
     examined = examine_studies(studies)
     drawn = study_figures(examined.cells)
@@ -123,7 +123,7 @@ def _write(
 ) -> tuple[Path, Contents]:
     """Write a page of the figures' SVGs by name, and the figures beside it."""
     from ccfcpp.core.files import write_whole
-    from ccfcpp.pages.writing import as_svg, write_figure
+    from ccfcpp.reports.writing import as_svg, write_figure
 
     with writable(folder):
         if drawn.figures:

@@ -8,16 +8,16 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ccfcpp.pages.contents import Contents
-from ccfcpp.pages.drawing import Drawn, legend_above, paper
-from ccfcpp.pages.drawing import plain as in_full
-from ccfcpp.pages.examination import title_of_system
-from ccfcpp.pages.palette import line_style
-from ccfcpp.pages.runs import slug
 from ccfcpp.papers.comparison import by_presence, with_costs
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, in_words, mean_scores, plain
+from ccfcpp.reports.contents import Contents
+from ccfcpp.reports.drawing import Drawn, legend_above, paper
+from ccfcpp.reports.drawing import plain as in_full
+from ccfcpp.reports.examination import title_of_system
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.runs import slug
 from ccfcpp.runs.grids import Axes
 from ccfcpp.runs.tables import by_cell, over_seeds
 

@@ -29,9 +29,9 @@ from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.pages import facts, rounds
-from ccfcpp.pages.examination import examine
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.reports import facts, rounds
+from ccfcpp.reports.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support import traps

@@ -10,9 +10,9 @@ import pytest
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
-from ccfcpp.pages.contents import Contents
 from ccfcpp.papers.study_figures import study_figures
 from ccfcpp.papers.study_page import examine_studies
+from ccfcpp.reports.contents import Contents
 from ccfcpp.runs.grids import Planned, ordered, plan_grid
 from ccfcpp.runs.study import Study
 from ccfcpp.runs.tables import Row

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports.writing import as_svg
 from scripts.epsilon import figure, main, read, table
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.pages.drawing import Drawn, legend_above, paper, power
-from ccfcpp.pages.palette import line_style
-from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.scores import ScoreTable
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.runs import slug
 from ccfcpp.runs.tables import over_seeds
 
 _MOST_MARKED = 30

@@ -6,11 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
-from ccfcpp.pages import classes, representations
-from ccfcpp.pages.drawing import Drawn
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.claims import Claim, beside
 from ccfcpp.papers.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.papers.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
@@ -18,6 +13,11 @@ from ccfcpp.papers.reproduction.measures import read, spectra
 from ccfcpp.papers.reproduction.published import published_scores
 from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
 from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores
+from ccfcpp.reports import classes, representations
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.runs import slug
 
 _PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
     "holdings": classes.holdings,

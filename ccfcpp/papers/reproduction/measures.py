@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
-from ccfcpp.pages.numbers import CannotDrawError, pair_correlations
 from ccfcpp.papers.reproduction.results import DOMAINS, Facts, Result, dataset_name
+from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
 from supervised.algorithm import TERM
 
 T = TypeVar("T")

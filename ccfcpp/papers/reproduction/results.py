@@ -9,9 +9,9 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
-from ccfcpp.pages.examination import Run, examine
 from ccfcpp.papers.reproduction.published import DATASETS, with_term
 from ccfcpp.papers.reproduction.scores import plain
+from ccfcpp.reports.examination import Run, examine
 from ccfcpp.runs.folder import RunFolder
 from supervised.classifiers import CLASSIFIERS, TERMS
 

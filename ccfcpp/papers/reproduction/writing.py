@@ -5,11 +5,11 @@ from pathlib import Path
 
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
-from ccfcpp.pages.writing import as_svg, write_figure
 from ccfcpp.papers.reproduction.claims import verdict
 from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ScoreTable
+from ccfcpp.reports.writing import as_svg, write_figure
 from ccfcpp.runs.tables import Row, as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")

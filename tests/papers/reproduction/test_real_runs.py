@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.pages.examination import Run as OpenedRun
-from ccfcpp.pages.examination import examine
 from ccfcpp.papers.reproduction.findings import Findings, find_in
 from ccfcpp.papers.reproduction.items import ITEMS, Block, Item
 from ccfcpp.papers.reproduction.plan import KINDS
 from ccfcpp.papers.reproduction.results import Result
+from ccfcpp.reports.examination import Run as OpenedRun
+from ccfcpp.reports.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.pages.writing import as_svg
 from ccfcpp.papers.reproduction.claims import Claim
 from ccfcpp.papers.reproduction.drawing import draw_spectra
 from ccfcpp.papers.reproduction.findings import Findings, find_in
@@ -18,6 +17,7 @@ from ccfcpp.papers.reproduction.items import ITEMS
 from ccfcpp.papers.reproduction.results import Result
 from ccfcpp.papers.reproduction.scores import ANY, Score, ScoreTable
 from ccfcpp.papers.reproduction.writing import as_text, numbers, scale, shown_tables, write
+from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from tests.support.reproduction import Fakes, undrawn
 from tests.support.shapes import SHAPES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ccfcpp.pages.palette import CATEGORIES, INKS, colours, ink_on, line_style, marker
+from ccfcpp.reports.palette import CATEGORIES, INKS, colours, ink_on, line_style, marker
 
 Floats = NDArray[np.float64]
 

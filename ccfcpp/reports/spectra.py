@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
-from ccfcpp.pages.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.pages.runs import Gathered, of_run
+from ccfcpp.reports.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.reports.runs import Gathered, of_run
 
 _MAIN = {"global model", "representations", "mean"}
 """Names of the bars that stand out."""

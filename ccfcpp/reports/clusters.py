@@ -7,12 +7,12 @@ from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.judged import MEASURES
-from ccfcpp.pages.classes import of_clients
-from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.palette import line_style
-from ccfcpp.pages.runs import Gathered, slug
+from ccfcpp.reports.classes import of_clients
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.runs import Gathered, slug
 
 Measured = dict[str, float]
 """Values by key of ``MEASURES``."""

@@ -8,12 +8,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ccfcpp.core.tables import csv_bytes
-from ccfcpp.pages import facts
-from ccfcpp.pages.contents import Contents
-from ccfcpp.pages.drawing import Drawn
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.runs import slug
-from ccfcpp.pages.writing import for_page
+from ccfcpp.reports import facts
+from ccfcpp.reports.contents import Contents
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.runs import slug
+from ccfcpp.reports.writing import for_page
 
 _MOST_EMBEDDED = 100_000
 """Bytes of the numbers of a figure that a page has in itself."""

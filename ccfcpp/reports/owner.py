@@ -15,7 +15,7 @@ from ccfcpp.deployment.client.account import DELTA, Facts, by_run, reasons, run_
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.found import Found, Row, typical, unsure
 from ccfcpp.deployment.client.spending import Spending
-from ccfcpp.pages.page import TEMPLATES
+from ccfcpp.reports.page import TEMPLATES
 from ccfcpp.runs.sheets import as_png, sheet
 
 _MOST_NAMES, _MOST_SKIPPED = 500, 200

@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from ccfcpp.core.metrics import calibration
-from ccfcpp.pages.drawing import Drawn, legend_above, paper
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.palette import line_style
+from ccfcpp.reports.drawing import Drawn, legend_above, paper
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import line_style
 from ccfcpp.runs.folder import RunFolder
 
 _RIGHT = "The share of images in the cluster of their class, by tenths of the images from the "

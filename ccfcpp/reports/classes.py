@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.pages.drawing import Drawn, colour_bar, plate, thinned
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError, counts_by
-from ccfcpp.pages.palette import Look, ink_on
+from ccfcpp.reports.drawing import Drawn, colour_bar, plate, thinned
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError, counts_by
+from ccfcpp.reports.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""

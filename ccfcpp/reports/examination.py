@@ -27,7 +27,7 @@ from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
-from ccfcpp.pages import numbers
+from ccfcpp.reports import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.study import Study

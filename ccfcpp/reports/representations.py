@@ -4,12 +4,12 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
-from ccfcpp.pages import drawing
-from ccfcpp.pages.classes import cluster_names
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError, pair_correlations
-from ccfcpp.pages.palette import INK, PAPER, Look, colours, line_style, marker
-from ccfcpp.pages.runs import Gathered, of_run
+from ccfcpp.reports import drawing
+from ccfcpp.reports.classes import cluster_names
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
+from ccfcpp.reports.palette import INK, PAPER, Look, colours, line_style, marker
+from ccfcpp.reports.runs import Gathered, of_run
 
 _READING = "Points that lie close together are neighbours; distances between groups mean little."
 _BOX: Look = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}

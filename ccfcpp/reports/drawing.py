@@ -13,7 +13,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
 from ccfcpp.core.units import drawable
-from ccfcpp.pages.palette import GRID, INK, MUTED, PAPER, Look
+from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""

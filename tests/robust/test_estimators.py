@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.hostility.config import DefenceConfig
-from ccfcpp.hostility.estimators import (
+from ccfcpp.robust.centroids import disagreement, robust_kmeans
+from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.estimators import (
     estimator,
     hostile_of,
     krum_order,
@@ -18,7 +19,6 @@ from ccfcpp.hostility.estimators import (
     squared_distances,
     trimmed_mean,
 )
-from ccfcpp.hostility.robust_centroids import disagreement, robust_kmeans
 
 geometric_median = estimator(DefenceConfig(rule="geometric-median"))
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")

@@ -24,7 +24,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.hostility.config import AttackConfig
+from ccfcpp.robust.config import AttackConfig
 
 
 def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:

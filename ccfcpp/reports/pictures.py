@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import distances
 from ccfcpp.core.units import shown as as_line
-from ccfcpp.pages.classes import cluster_order
-from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError, extremes
+from ccfcpp.reports.classes import cluster_order
+from ccfcpp.reports.drawing import WIDTH, Drawn, plate, short
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError, extremes
 from ccfcpp.runs.sheets import sheet, small_ones
 
 _EACH, _MOST_CLUSTERS = 8, 40

@@ -32,8 +32,9 @@ from ccfcpp.engine.parts import (
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.stages import Deliver, Request, checked, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
-from ccfcpp.hostility.config import DefenceConfig
-from ccfcpp.hostility.estimators import (
+from ccfcpp.robust.centroids import robust_kmeans
+from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.estimators import (
     estimator,
     hostile_of,
     most_central,
@@ -41,7 +42,6 @@ from ccfcpp.hostility.estimators import (
     weighted_mean,
     weights_by,
 )
-from ccfcpp.hostility.robust_centroids import robust_kmeans
 
 Received = tuple[Sequence[Member], object]
 """Whose update it is, and the update."""

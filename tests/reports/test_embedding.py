@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.pages.numbers import CannotDrawError, Embedding, embed
+from ccfcpp.reports.numbers import CannotDrawError, Embedding, embed
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import covariance, distances
-from ccfcpp.pages.numbers import (
+from ccfcpp.reports.numbers import (
     all_finite,
     counts_by,
     extremes,

@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 
 from ccfcpp.core.files import write_table, write_whole
-from ccfcpp.pages.drawing import Drawn, style
-from ccfcpp.pages.palette import INKS
+from ccfcpp.reports.drawing import Drawn, style
+from ccfcpp.reports.palette import INKS
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
-from ccfcpp.pages import certainty, classes, clusters, pictures, representations, rounds, spectra
-from ccfcpp.pages.drawing import Drawn, LeftOut
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.runs import Gathered, T
+from ccfcpp.reports import certainty, classes, clusters, pictures, representations, rounds, spectra
+from ccfcpp.reports.drawing import Drawn, LeftOut
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.runs import Gathered, T
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.pages.examination import Run
-from ccfcpp.pages.numbers import CannotDrawError
-from ccfcpp.pages.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.pages.runs import Gathered, slug
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.reports.runs import Gathered, slug
 from ccfcpp.runs.tables import Row
 
 Curve = list[tuple[int, float]]

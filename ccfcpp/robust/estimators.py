@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ccfcpp.hostility.config import DefenceConfig
+from ccfcpp.robust.config import DefenceConfig
 
 Squares = Tensor
 """Squared distances between n points, float64 of shape (n, n)."""

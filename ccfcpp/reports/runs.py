@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.pages.examination import Run
+from ccfcpp.reports.examination import Run
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.runs.tables import Row
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from ccfcpp.pages.contents import contents
-from ccfcpp.pages.drawing import Drawn
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.page import _numbers, page
+from ccfcpp.reports.contents import contents
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.page import _numbers, page
 from ccfcpp.runs.paths import RunPaths
 from tests.support.browser import BROWSER, laid_out
 from tests.support.reports import report

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ccfcpp.hostility.estimators import Estimator
+from ccfcpp.robust.estimators import Estimator
 
 _MOST_STEPS = 50
 

@@ -16,14 +16,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
-from ccfcpp.pages import classes as classes_figures
-from ccfcpp.pages import contents as table_of
-from ccfcpp.pages import facts
-from ccfcpp.pages.contents import Contents, contents
-from ccfcpp.pages.drawing import Drawn, plain, power, short, thinned
-from ccfcpp.pages.examination import Run, examine
-from ccfcpp.pages.rounds import STATES
-from ccfcpp.pages.runs import labelled
+from ccfcpp.reports import classes as classes_figures
+from ccfcpp.reports import contents as table_of
+from ccfcpp.reports import facts
+from ccfcpp.reports.contents import Contents, contents
+from ccfcpp.reports.drawing import Drawn, plain, power, short, thinned
+from ccfcpp.reports.examination import Run, examine
+from ccfcpp.reports.rounds import STATES
+from ccfcpp.reports.runs import labelled
 from tests.support.command import succeeded
 
 Figures = Mapping[str, Drawn]
