@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,8 +21,9 @@ from ccfcpp.core.metrics import covariance
 from ccfcpp.core.randomness import generator_of
 from ccfcpp.core.units import first_of
 from ccfcpp.data.images import random_part
-from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
@@ -235,8 +235,8 @@ def _opened(
 def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
     enrolment = Enrolment.load(folder.deployment)
-    # Without a link to clients, the experiment serves to read its setting.
-    experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
+    # The experiment serves to read its setting.
+    experiment = enrolment.experiment(_here(config, None, None), Channel(Nobody()))
     counts, members = folder.read_arrays("counts"), enrolment.members
     tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(

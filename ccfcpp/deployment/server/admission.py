@@ -1,8 +1,8 @@
-"""Who has answered the server's greeting, and who may take part in a run."""
+"""Which clients have answered the handshake, and which may take part in a run."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
@@ -10,23 +10,22 @@ from ccfcpp.deployment.link.messages import MessageError, Request, Response
 from ccfcpp.deployment.link.news import LEFT_OUT
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
+from ccfcpp.deployment.server.channel import Observer
 
 _MOST_SAMPLES = 10**7
 _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
 """What a client may claim: images, and names of classes; and the letters of all names."""
-Say = Callable[[str, str], None]
-"""Called with a client's name and a line about it."""
 
 
-class Reception:
-    """Who has answered the greeting, and who may take part.
+class Admission:
+    """Admits clients to a run by what they answer.
 
     What a client says of its images is checked here: it must not keep the others from a run.
 
     Args:
         names: All clients that are admitted.
         least: How many must take part; None: all that can.
-        say: Called with a client's name and a line about it.
+        observer: Told of each client.
         like: What the samples of all must be like; None: like those of most that answer.
         classes: All classes that a client may have; None: any.
     """
@@ -35,13 +34,13 @@ class Reception:
         self,
         names: Sequence[str],
         least: int | None,
-        say: Say,
+        observer: Observer,
         like: Facts | None = None,
         classes: Collection[str] | None = None,
     ) -> None:
         self.names = names
         self.least = least
-        self.say = say
+        self.observer = observer
         self.like = like
         self.classes = classes
         self.found: dict[str, Facts] = {}
@@ -82,13 +81,13 @@ class Reception:
             self.found[name] = facts
             skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
-            self.say(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
+            self.observer.told(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out."""
         self.found.pop(name, None)
         self.refused.add(name)
-        self.say(name, f"{LEFT_OUT}: {reason}")
+        self.observer.told(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of those that take part, in the order of names."""

@@ -9,7 +9,8 @@ from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.link.messages import Request, Response, new_token
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.reception import Reception
+from ccfcpp.deployment.server.admission import Admission
+from tests.support.deployment import Told
 
 NAMES = ("a", "b", "c", "d")
 SPEC = RunSpec(command="cluster", config={"method": "km"})
@@ -17,10 +18,10 @@ PLAIN: dict[str, Any] = {"samples": 10, "sizes": Sizes.of([(8, 8)] * 10, colour=
 UNSOUND = PLAIN["sizes"].model_copy(update={"images": 3})
 
 
-class Told(Reception):
+class Heard(Admission):
     def __init__(self, least: int | None, *names: str) -> None:
-        self.lines: list[str] = []
-        super().__init__(names or NAMES, least, lambda name, line: self.lines.append(name + line))
+        self.told = Told()
+        super().__init__(names or NAMES, least, self.told)
 
     def hear(self, name: str, **facts: Any) -> None:
         request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
@@ -40,34 +41,34 @@ class Told(Reception):
     ],
 )
 def test_one_client_is_left_out_and_the_others_go_on(facts: Any, reason: str) -> None:
-    told = Told(None)
-    told.hear("b", **facts)
+    heard = Heard(None)
+    heard.hear("b", **facts)
     for name in "acd":
-        assert not told.is_complete
-        told.hear(name)
-    assert told.is_complete
-    assert list(told.admitted()) == ["a", "c", "d"]
-    assert next(line for line in told.lines if "cannot take part" in line).startswith(
-        f"bcannot take part: {reason}"
+        assert not heard.is_complete
+        heard.hear(name)
+    assert heard.is_complete
+    assert list(heard.admitted()) == ["a", "c", "d"]
+    assert next(line for line in heard.told.lines if "cannot take part" in line).startswith(
+        f"b: cannot take part: {reason}"
     )
 
 
 def test_what_cannot_be_read_is_refused_too() -> None:
-    told = Told(2)
+    heard = Heard(2)
     request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
     for header in (b"", b"{", b"[]", b'{"nonce": 3}', b"\xff" * 100):
-        told.take("a", request, Packet(header))
-        assert told.refused == {"a"}
+        heard.take("a", request, Packet(header))
+        assert heard.refused == {"a"}
 
 
 def test_clients_with_images_of_any_size_and_colour_meet() -> None:
-    told = Told(2)
-    told.hear("a", sizes=Sizes.of([(40, 60)] * 10, colour=True))
-    assert not told.is_complete
-    told.hear("b", skipped=2)
-    assert told.is_complete
-    assert list(told.admitted()) == ["a", "b"]
-    assert told.lines[-1] == "b10 images, 2 files left out"
+    heard = Heard(2)
+    heard.hear("a", sizes=Sizes.of([(40, 60)] * 10, colour=True))
+    assert not heard.is_complete
+    heard.hear("b", skipped=2)
+    assert heard.is_complete
+    assert list(heard.admitted()) == ["a", "b"]
+    assert heard.told.lines[-1] == "b: 10 images, 2 files left out"
 
 
 VECTORS: dict[str, Any] = {"sizes": None, "length": 2}
@@ -90,62 +91,62 @@ VECTORS: dict[str, Any] = {"sizes": None, "length": 2}
     ],
 )
 def test_samples_of_another_kind_are_refused(first: Any, second: Any, reason: str) -> None:
-    told = Told(2)
-    told.hear("a", **first)
-    told.hear("b", **second)
-    assert not told.is_complete
-    told.hear("c", **first)
-    assert told.is_complete
-    assert told.refused == {"b"}
-    assert f"bcannot take part: {reason}" in told.lines
+    heard = Heard(2)
+    heard.hear("a", **first)
+    heard.hear("b", **second)
+    assert not heard.is_complete
+    heard.hear("c", **first)
+    assert heard.is_complete
+    assert heard.refused == {"b"}
+    assert f"b: cannot take part: {reason}" in heard.told.lines
 
 
 @pytest.mark.parametrize("least", [None, 2, 3])
 def test_most_clients_say_what_the_samples_are(least: int | None) -> None:
     """Whoever answers first cannot leave out all others."""
-    told = Told(least)
-    told.hear("a", **VECTORS | {"length": 3})
+    heard = Heard(least)
+    heard.hear("a", **VECTORS | {"length": 3})
     for name in "bcd":
-        if not told.is_complete:
-            told.hear(name, **VECTORS)
-    assert told.is_complete
-    assert list(told.admitted()) == ["b", "c", "d"][: least or 3]
+        if not heard.is_complete:
+            heard.hear(name, **VECTORS)
+    assert heard.is_complete
+    assert list(heard.admitted()) == ["b", "c", "d"][: least or 3]
 
 
 def test_few_that_answer_first_do_not_decide_for_most() -> None:
     names = tuple("abcdefghij")
-    told = Told(3, *names)
+    heard = Heard(3, *names)
     for name in names:
-        assert not told.is_complete
-        told.hear(name, **VECTORS | {"length": 3 if name in "ab" else 2})
+        assert not heard.is_complete
+        heard.hear(name, **VECTORS | {"length": 3 if name in "ab" else 2})
         if name == "e":
             break
-    assert told.is_complete
-    assert list(told.admitted()) == ["c", "d", "e"]
-    assert any("most of them decide" in line for line in told.lines)
+    assert heard.is_complete
+    assert list(heard.admitted()) == ["c", "d", "e"]
+    assert any("most of them decide" in line for line in heard.told.lines)
 
 
 def test_vectors_whose_columns_come_in_another_order_meet() -> None:
-    told = Told(2)
-    told.hear("a", **VECTORS, columns=("a", "b"))
-    told.hear("b", **VECTORS, columns=("b", "a"))
-    assert told.is_complete
-    assert told.lines == ["a10 vectors", "b10 vectors"]
+    heard = Heard(2)
+    heard.hear("a", **VECTORS, columns=("a", "b"))
+    heard.hear("b", **VECTORS, columns=("b", "a"))
+    assert heard.is_complete
+    assert heard.told.lines == ["a: 10 vectors", "b: 10 vectors"]
 
 
 def test_a_run_that_needs_more_clients_than_can_take_part_ends() -> None:
-    told = Told(4)
-    told.hear("a", samples=0)
+    heard = Heard(4)
+    heard.hear("a", samples=0)
     with pytest.raises(UsageError, match="1 of 4 clients cannot take part, and the run needs 4"):
-        _ = told.is_complete
+        _ = heard.is_complete
 
 
 def test_all_that_can_take_part_are_enough_where_no_number_is_given() -> None:
-    told = Told(None)
-    told.hear("a", samples=0)
-    told.hear("b")
-    told.hear("c")
-    assert not told.is_complete
-    told.refuse("d", "it does not want to")
-    assert told.is_complete
-    assert list(told.admitted()) == ["b", "c"]
+    heard = Heard(None)
+    heard.hear("a", samples=0)
+    heard.hear("b")
+    heard.hear("c")
+    assert not heard.is_complete
+    heard.refuse("d", "it does not want to")
+    assert heard.is_complete
+    assert list(heard.admitted()) == ["b", "c"]
