@@ -221,8 +221,8 @@ class _Wrapping(ServerWork[Any, Any, Any]):
     def attributed(self, update: Any, senders: Sequence[int]) -> Any:
         return self.work.attributed(update, senders)
 
-    def mended(self, message: Any, update: Any) -> Any:
-        return self.work.mended(self._own(message), update)
+    def project_noisy(self, message: Any, update: Any) -> Any:
+        return self.work.project_noisy(self._own(message), update)
 
     def local_model(self, update: Any) -> ModelState | None:
         return self.work.local_model(update)
