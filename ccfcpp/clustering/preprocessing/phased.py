@@ -12,7 +12,8 @@ from ccfcpp.clustering.preprocessing.vectors import VectorPhase
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.phases import K, Phase, Phased, Prepared, State
+from ccfcpp.engine.exchange import State
+from ccfcpp.engine.phases import K, Phase, Phased, Prepared
 
 
 def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
