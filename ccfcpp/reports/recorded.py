@@ -18,10 +18,8 @@ from ccfcpp.core.units import first_of
 from ccfcpp.reports import numbers
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import RunSetting
+from ccfcpp.runs.paths import Json, RunPaths, RunSetting
 from ccfcpp.runs.shown import MOST_DIMENSIONS
-from ccfcpp.runs.study import Study
-from ccfcpp.runs.tables import Row
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 
@@ -56,17 +54,17 @@ class RecordedRun:
     path: Path
     config: MethodConfig
     title: str
-    log: list[Row]
-    summary: Row | None
+    log: list[Json]
+    summary: Json | None
     setting: RunSetting | None
-    sessions: list[Row]
+    sessions: list[Json]
     images: Mapping[str, Tensor]
     names: tuple[str, ...]
     shown: Mapping[str, Tensor]
     spectra: Mapping[str, Tensor]
     remote: bool
     tables: Mapping[int, Tensor]
-    leakage: Row
+    leakage: Json
     label: str = ""
 
     @property
@@ -80,7 +78,7 @@ class RecordedRun:
         return self.setting.planned if self.setting else len(self.log)
 
     @cached_property
-    def facts(self) -> Row:
+    def facts(self) -> Json:
         """The setting, as in a summary; empty for a run by an earlier version."""
         if self.setting is None:
             return {}
@@ -304,7 +302,7 @@ def _config(folder: RunFolder) -> MethodConfig:
 def _no_run(path: Path) -> str:
     """Say what is in a folder that is no run; of several runs, which they are."""
     runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
-    if not runs and not Study.plan_of(path).is_file():
+    if not runs and not RunPaths(path).study.is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"
     several = f"{path} holds several runs: give the folders of runs inside"
     if not runs:
