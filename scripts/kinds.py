@@ -13,7 +13,7 @@ import typer
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import random_part
-from ccfcpp.data.sources import load
+from ccfcpp.data.open import load
 
 KINDS = ("tops", "trousers", "dresses", "shoes", "bags")
 KIND_OF_CLASS = (0, 1, 0, 2, 0, 3, 0, 3, 4, 3)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.scan.neighbours import FEATURES, nearest_neighbours
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.sources import load
+from ccfcpp.data.open import load
 from ccfcpp.engine.client import Client
 
 _COUNTS = 1, 5, 10, 20, 50

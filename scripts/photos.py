@@ -12,7 +12,7 @@ from PIL import Image
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import random_part
-from ccfcpp.data.sources import load
+from ccfcpp.data.open import load
 
 
 def main(

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ccfcpp.clustering.setup import AnyData
+from ccfcpp.data.open import AnyData
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.cache import cache_folder, cached

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ccfcpp.data.sources import load
+from ccfcpp.data.open import load
 from scripts.photos import main
 
 
