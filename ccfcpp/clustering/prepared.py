@@ -297,9 +297,9 @@ class Passing(ServerWork[Any, Any, Any]):
         """An update as the wrapped half attributes it."""
         return self.work.attributed(update, senders)
 
-    def mended(self, message: Any, update: Any) -> Any:
-        """An update as the wrapped half mends it."""
-        return self.work.mended(message, update)
+    def project_noisy(self, message: Any, update: Any) -> Any:
+        """Project an update with noise as the wrapped half does."""
+        return self.work.project_noisy(message, update)
 
     def local_model(self, update: Any) -> ModelState | None:
         """The local model that the wrapped half finds."""

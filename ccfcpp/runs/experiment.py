@@ -27,14 +27,16 @@ from ccfcpp.engine.exchange import AnyExchange, ClientSide, State
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.stages import Stage
 from ccfcpp.engine.transport import InProcess, Transport
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
-from ccfcpp.hostility.hostility import Hostility
 from ccfcpp.models.state import ModelState
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
 from ccfcpp.privacy.protection import Protection, check_fits
+from ccfcpp.robust.attacks import Attack
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.defence import Defence
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -208,7 +210,7 @@ class Experiment(ABC, Generic[State]):
 
     def check(self) -> None:
         """Refuse before the run what does not fit its algorithm or its clients."""
-        _ = self.hostility, self.protection
+        _ = self.attackers, self.defender, self.protection
         late, rounds = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(
@@ -284,7 +286,10 @@ class Experiment(ABC, Generic[State]):
             summary["cohort"] = self.cohort
         if self.protection is not None:
             summary["privacy"] = self.protection.describe()
-        summary |= self.hostility.describe()
+        if self.attackers is not None:
+            summary["attack"] = self.attackers.describe()
+        if self.defender is not None:
+            summary["defence"] = self.defence.rule
         summary["out"] = str(folder.path)
         for name, rows in self.tables(arrays).items():
             folder.write_table(name, rows)
@@ -371,9 +376,12 @@ class Experiment(ABC, Generic[State]):
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
-        works, merges = self.hostility.works(self.client_side.works), not self.hostility.is_on
+        works = self.client_side.works
+        if self.attackers is not None:
+            works = self.attackers.works(works)
         if self.epilogue is not None:
             works = {**works, **self.epilogue.client_works(self._crew)}
+        merges = self.attackers is None and self.defender is None
         if self.protection:
             works, merges = self.protection.works(works), merges and self.protection.merges
         side = ClientSide(works, self.client_side.cohort)
@@ -390,14 +398,20 @@ class Experiment(ABC, Generic[State]):
             observer: Called with the local models.
         """
         protection = self.protection
+        stages: list[Stage] = [protection.stage] if protection else []
+        if self.defender is not None:
+            stages.append(self.defender)
         return Federation(
             self.system,
             self.algorithm,
-            self.hostility.known(self.members),
+            self.attackers.known(self.members) if self.attackers else self.members,
             self.availability,
             self.randomness,
             transport or self.transport(self._memories(None)),
-            [*([protection.stage] if protection else []), *self.hostility.stages],
+            [
+                *([protection.stage] if protection else []),
+                *([self.defender] if self.defender else []),
+            ],
             protection.mechanism if protection else None,
             observer,
         )
@@ -408,18 +422,25 @@ class Experiment(ABC, Generic[State]):
         return [work.exchange for work in self.client_side.works.values()]
 
     @cached_property
-    def hostility(self) -> Hostility:
-        """Attack and defence; ``UsageError`` where they do not fit the system or the clients."""
-        return Hostility(
-            self.attack,
-            self.defence,
-            self.privacy,
-            self.system,
-            self.exchanges,
-            self.members,
-            self.availability.invited(len(self.members)),
-            self.randomness,
-        )
+    def attackers(self) -> Attack | None:
+        """The attack on this run, if any; ``UsageError`` where it does not fit the system."""
+        if not self.attack.is_on:
+            return None
+        return Attack(self.attack, self.system, self.exchanges, self.members, self.randomness)
+
+    @cached_property
+    def defender(self) -> Defence | None:
+        """The server's defence, if any; ``UsageError`` where it does not fit the run."""
+        if not self.defence.is_on:
+            return None
+        if self.privacy.is_on:
+            raise UsageError(
+                f"defence.rule = {self.defence.rule} needs each client's update, and with "
+                "privacy.secure_sums or privacy.level the server gets their sum alone: leave one "
+                "of them out"
+            )
+        invited = self.availability.invited(len(self.members))
+        return Defence(self.defence, self.system, self.exchanges, invited)
 
     @cached_property
     def protection(self) -> Protection | None:

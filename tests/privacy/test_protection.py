@@ -413,7 +413,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
             norm = float(sum(changes[name].square().sum() for name in names)) ** 0.5
             bound = 0.01 if group.startswith("sums") else 0.01 / samples
             assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)
-        state, _ = work.aggregate(state, [work.mended(message, one)], randomness)
+        state, _ = work.aggregate(state, [work.project_noisy(message, one)], randomness)
 
 
 def test_a_sample_that_clients_see_hides_nobody() -> None:

@@ -224,7 +224,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
 
-    def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
+    def project_noisy(self, message: Mixture, update: MixtureSums) -> MixtureSums:
         """With noise there may be negative counts: they become 0."""
         return replace(update, counts=update.counts.clamp(min=0))
 
