@@ -16,7 +16,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import KINDS
-from ccfcpp.studies.reproduction.results import Result
+from ccfcpp.studies.results import Result
 from tests.support.finished_runs import points_of
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 
@@ -194,7 +194,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = {name: torch.full_like(run.shown[name], torch.nan) for name in SHOWN}
         return replace(run, shown={**run.shown, **lost})
 
-    monkeypatch.setattr("ccfcpp.studies.reproduction.results.read_run", recorded)
+    monkeypatch.setattr("ccfcpp.studies.results.read_run", recorded)
 
 
 @pytest.mark.usefixtures("diverged")
