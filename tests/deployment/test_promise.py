@@ -12,9 +12,9 @@ from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.prepared import made as made_for
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import load
 from ccfcpp.deployment.client.bounds import out_of_bounds
 from ccfcpp.deployment.client.own_draws import OwnDraws

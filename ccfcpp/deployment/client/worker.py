@@ -4,6 +4,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,17 @@ import torch
 from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
+from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import Kind
+from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
 from ccfcpp.data.reading import in_words
-from ccfcpp.deployment.client.account import Tally
 from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
-from ccfcpp.deployment.client.found import save_found
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.own_draws import OwnDraws
+from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.client.spending import Part, Spending
@@ -51,6 +52,23 @@ _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
+
+
+@dataclass
+class Tally:
+    """Work of a client in a round, for a line when the round is over."""
+
+    of: tuple[str, int] = "", -1
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    sent: int = 0
+
+    def line(self) -> str:
+        """Return the round's exchanges, seconds and bytes as one line."""
+        count = len(self.names)
+        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self.sent)
+        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"
 
 
 class Worker:
@@ -206,7 +224,7 @@ class Worker:
             found = active.client.scratch.pop(FOUND)
             rows = active.run.table(message, active.client, found)
             pictures = getattr(active.run.data, "pictures", None)
-            save_found(self.folder, found, rows, active.run.images, pictures)
+            save_results(self.folder, found, rows, active.run.images, pictures)
             active.run.save_model(message, self.folder)
             if request.round >= active.run.algorithm.rounds:
                 self.say(self._done(request.spec))

@@ -28,7 +28,7 @@ Chosen = dict[int, list[int]]
 """Numbers of rows, by the cluster."""
 
 
-def save_found(
+def save_results(
     folder: Path,
     found: Tensor,
     rows: Sequence[Row],
@@ -92,7 +92,7 @@ def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
 
 
 @dataclass(frozen=True)
-class Found:
+class ClientResults:
     """What a client has saved of its last run.
 
     Attributes:
@@ -106,7 +106,7 @@ class Found:
     skipped: Sequence[Row] = ()
 
     @staticmethod
-    def read(folder: Path) -> "Found":
+    def read(folder: Path) -> "ClientResults":
         """Read it from the folder of a client's state; what is not there is empty.
 
         Raises:
@@ -125,7 +125,7 @@ class Found:
             raise UsageError(
                 f"{folder} holds damaged files ({error}): take part in a run again"
             ) from error
-        return Found(tables[0], pictures, tables[1])
+        return ClientResults(tables[0], pictures, tables[1])
 
 
 def _table(path: Path) -> list[dict[str, object]]:
