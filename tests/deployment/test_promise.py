@@ -51,6 +51,8 @@ def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None
 
 
 def test_what_a_client_draws_is_its_own(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
     one, other = OwnDraws(tmp_path / "one"), OwnDraws(tmp_path / "other")
     again = OwnDraws(tmp_path / "one")
     assert one.of_run(RUN) == again.of_run(RUN)

@@ -71,7 +71,6 @@ class AuditLog:
 
     def add(self, entry: Entry) -> None:
         """Write an entry down."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         add_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[Entry]:

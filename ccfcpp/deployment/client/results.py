@@ -44,7 +44,6 @@ def save_results(
         images: uint8 of shape (images, channels, height, width), or vectors.
         pictures: Of vectors of photos, what shows some of these by their names.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     _save(folder / _FOUND, found=found)
     for name in (_PICTURES, "clusters.csv"):
         (folder / name).unlink(missing_ok=True)

@@ -32,6 +32,7 @@ from ccfcpp.deployment.link.messages import (
     MessageError,
     Request,
     Response,
+    Status,
     deserialize,
     printable,
     serialize,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
+_STATUSES: dict[type[Exception], Status] = {ForbiddenError: "forbidden", LostMemoryError: "lost"}
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
 
@@ -92,6 +94,7 @@ class Worker:
         server: str = "",
         rosters: "Rosters | None" = None,
     ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.load = load
         self.folder = folder
         self.rules = rules
@@ -120,12 +123,11 @@ class Worker:
         payload = b""
         try:
             response, payload = self._follow(request, packet.payload)
-        except ForbiddenError as error:
-            response = self._declined(request, "forbidden", str(error))
-        except LostMemoryError:
-            response = self._declined(request, "lost", "what it remembered is gone")
-        except (RefusedUpdateError, MessageError) as error:
-            response = self._declined(request, "refused", str(error))
+        except (ForbiddenError, LostMemoryError, RefusedUpdateError, MessageError) as error:
+            status = _STATUSES.get(type(error), "refused")
+            self.say(f"{_described(request)}: {status}, {error}")
+            reason = printable(str(error))
+            response = Response(nonce=request.nonce, status=status, reason=reason)
         except Exception as error:
             # The text of an error may quote what only the owner may read, such as a path.
             response = Response(nonce=request.nonce, status="failed")
@@ -154,12 +156,6 @@ class Worker:
                 secure_sums=privacy.secure_sums,
                 own_noise=privacy.own_noise,
             )
-        )
-
-    def _declined(self, request: Request, status: str, reason: str) -> Response:
-        self.say(f"{_described(request)}: {status}, {reason}")
-        return Response.model_validate(
-            {"nonce": request.nonce, "status": status, "reason": printable(reason)}
         )
 
     def _follow(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
@@ -324,7 +320,6 @@ class Worker:
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
-            self.folder.mkdir(parents=True, exist_ok=True)
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
         # Before there is a shape, others' images have had no say in it.
         if spec.image_shape:
