@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
 from ccfcpp.core.permissions import Kind
@@ -18,6 +17,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
+from ccfcpp.data.open import AnyData
 from ccfcpp.data.reading import in_words
 from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry

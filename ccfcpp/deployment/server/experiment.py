@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import saved
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
@@ -281,7 +281,7 @@ class DeployedClustering(DeployedExperiment):
     def prepare(self) -> None:
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
-        self.algorithm = made(self.problem)
+        self.algorithm = make_algorithm(self.problem)
 
     @cached_property
     def epilogue(self) -> Judging | None:

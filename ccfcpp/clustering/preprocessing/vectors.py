@@ -7,7 +7,7 @@ sum of x first, and the sum of squares or of outer products about the mean that 
 that a large mean costs no digits. Values that are missing need the columns' means before that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
-from ccfcpp.clustering.lessons import Lesson, Stage, learnt
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Images
-from ccfcpp.engine.parts import Count, Part, Sum
-from ccfcpp.engine.payload import check_counts
+from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
+from ccfcpp.engine.parts import Count, Form, Part, Spec, Sum
+from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.phases import Phase
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
@@ -46,7 +46,7 @@ class Preparation:
 
 
 def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """F of some vectors: float64 of their shape (samples, d)."""
+    """Fill in and scale some vectors, which is f: float64 of their shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
@@ -88,126 +88,132 @@ class Sums:
     sums: Tensor
     counts: Tensor
 
-
-_PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
-_APART = Images()
-FILLING = Exchange("means of columns", Preparation, Sums, _PARTS, images=_APART, once=True)
-MEANS = Exchange("mean", Preparation, Sums, _PARTS, images=_APART, once=True)
-SPREADS = Exchange("variances", Preparation, Sums, _PARTS, images=_APART, once=True)
+    @property
+    def mean(self) -> Tensor:
+        """The mean; 0 of a column without a value at any client."""
+        return self.sums / self.counts.clamp(min=1)
 
 
-@dataclass(frozen=True)
-class Fitting(Lesson):
-    """One exchange of sums.
+PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
+"""What the parts of ``Sums`` mean."""
+FILLING, MEANS, SPREADS = (
+    Exchange(name, Preparation, Sums, PARTS, images=Images(), once=True)
+    for name in ("means of columns", "mean", "variances")
+)
 
-    Attributes:
+
+class VectorPhase(Phase[Preparation]):
+    """The preparation of vectors.
+
+    Args:
+        config: What is to be done.
         d: Length of the vectors.
-        exchange: What both sides know.
-        gives: The field of the preparation that it gives.
-        rows: What a client adds up of each vector, (samples, d); or of which it adds up the outer
-            products.
-        counts: What it counts: of shape (samples, 1) or (samples, d).
-        makes: Makes the next preparation of the total.
-        outer: Whether outer products are added up.
-    """
-
-    d: int
-    exchange: Exchange[Preparation, Sums]
-    gives: str
-    rows: Callable[[Preparation, Tensor], Tensor]
-    counts: Callable[[Tensor], Tensor]
-    makes: Callable[[Preparation, Sums], Preparation]
-    outer: bool = False
-
-    def work(self, crew: Crew) -> "AddUp":
-        """The clients' half."""
-        return AddUp(crew, self)
-
-    def zeros(self) -> Sums:
-        """Sums over no vector."""
-        counted = self.counts(torch.zeros(1, self.d)).shape[1]
-        shape = (self.d, self.d) if self.outer else (self.d,)
-        return Sums(
-            torch.zeros(shape, dtype=torch.float64), torch.zeros(counted, dtype=torch.float64)
-        )
-
-    def check(self, update: Sums, senders: Sequence[Member]) -> None:
-        """Refuse counts that the clients' vectors cannot have."""
-        for count in (update.counts.min(), update.counts.max()):
-            check_counts(count, senders)
-
-    def learn(self, known: Preparation, total: Sums, randomness: Randomness) -> Preparation:
-        """What the total says."""
-        return self.makes(known, total)
-
-
-def vector_stage(config: VectorsConfig, d: int) -> Stage:
-    """The preparation of vectors of length d."""
-
-    def holder(known: Preparation, client: Client) -> Client:
-        values = prepared(config, known, client.images)
-        return Client(client.id, client.name, values, client.labels)
-
-    return Stage(Preparation, fittings(config, d), holder)
-
-
-def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
-    """The exchanges that a preparation of vectors of length d needs, in order.
 
     Raises:
         UsageError: There are fewer columns than components.
     """
-    if config.components is not None and config.components > d:
-        raise UsageError(
-            f"vectors.components = {config.components} is more than the {d} columns: give at most "
-            f"{d}"
-        )
-    found = []
-    if config.missing == "mean":
-        found.append(
-            Fitting(d, FILLING, "fill", lambda _, rows: rows.nan_to_num(nan=0.0), _there, _fill)
-        )
-    if config.scale != "standard" and config.components is None:
-        return found
 
-    def values(known: Preparation, block: Tensor) -> Tensor:
-        return filled(config, known, block)
+    knowledge = Preparation
 
-    def centred(known: Preparation, block: Tensor) -> Tensor:
-        return filled(config, known, block) - learnt(known.mean)
+    def __init__(self, config: VectorsConfig, d: int) -> None:
+        if config.components is not None and config.components > d:
+            raise UsageError(
+                f"vectors.components = {config.components} is more than the {d} columns: give at "
+                f"most {d}"
+            )
+        self.config, self.d = config, d
+        needed = [FILLING] if config.missing == "mean" else []
+        if config.scale == "standard" or config.components is not None:
+            needed += [MEANS, SPREADS]
+        self.needed = needed
+        self.learns = bool(needed)
 
-    def squares(known: Preparation, block: Tensor) -> Tensor:
-        return centred(known, block).square()
+    def is_learnt(self, known: Preparation) -> bool:
+        """Whether there is what all exchanges give."""
+        return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
 
-    def project(known: Preparation, total: Sums) -> Preparation:
-        return replace(known, factor=_components(config, learnt(known.mean), total))
+    def is_filled(self, known: Preparation) -> bool:
+        """Whether it is known what missing values become."""
+        return FILLING not in self.needed or known.fill is not None
 
-    found.append(Fitting(d, MEANS, "mean", values, _ones, _mean))
-    if config.components is None:
-        return [*found, Fitting(d, SPREADS, "factor", squares, _ones, _scale)]
-    return [*found, Fitting(d, SPREADS, "factor", centred, _ones, project, outer=True)]
+    def last_exchanges(self) -> list["Fitting"]:
+        """The exchanges of sums, in order."""
+        return [Fitting(self, exchange) for exchange in self.needed]
 
+    def client_works(self, crew: Crew) -> list["AddUp"]:
+        """The clients' half of each exchange."""
+        return [AddUp(crew, fitting) for fitting in self.last_exchanges()]
 
-def _there(block: Tensor) -> Tensor:
-    return (~block.isnan()).double()
-
-
-def _ones(block: Tensor) -> Tensor:
-    return block.new_ones(len(block), 1, dtype=torch.float64)
+    def samples(self, known: Preparation, client: Client) -> Tensor:
+        """The prepared vectors of a client."""
+        return prepared(self.config, known, client.images)
 
 
-def _fill(known: Preparation, total: Sums) -> Preparation:
-    """A column without a value at any client becomes 0."""
-    return replace(known, fill=total.sums / total.counts.clamp(min=1))
+@dataclass(frozen=True)
+class Fitting(ServerWork[Preparation, Preparation, Sums]):
+    """The server's half of an exchange of sums."""
 
+    phase: VectorPhase
+    exchange: Exchange[Preparation, Sums]
 
-def _mean(known: Preparation, total: Sums) -> Preparation:
-    return replace(known, mean=total.sums / total.counts.clamp(min=1))
+    @property
+    def outer(self) -> bool:
+        """Whether outer products are added up."""
+        return self.exchange is SPREADS and self.phase.config.components is not None
 
+    def rows(self, known: Preparation, block: Tensor) -> Tensor:
+        """What a client adds up of each vector, (samples, d); or the outer products of it."""
+        if self.exchange is FILLING:
+            return block.nan_to_num(nan=0.0)
+        rows = filled(self.phase.config, known, block)
+        if known.mean is None or self.exchange is MEANS:
+            return rows
+        centred = rows - known.mean
+        return centred if self.outer else centred.square()
 
-def _scale(known: Preparation, total: Sums) -> Preparation:
-    variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
-    return replace(known, factor=_one_over_deviation(learnt(known.mean), variances))
+    def counts(self, block: Tensor) -> Tensor:
+        """What a client counts: values that are there (samples, d), or vectors (samples, 1)."""
+        if self.exchange is FILLING:
+            return (~block.isnan()).double()
+        return block.new_ones(len(block), 1, dtype=torch.float64)
+
+    def is_due(self, state: Preparation) -> bool:
+        """Whether the exchanges before it have taught something."""
+        if self.exchange is SPREADS:
+            return state.mean is not None
+        return self.exchange is FILLING or self.phase.is_filled(state)
+
+    def broadcast(self, state: Preparation) -> Preparation:
+        """What is known so far."""
+        return state
+
+    def form(self, message: Preparation) -> Form:
+        """Sums of columns, or of their products, and what is counted."""
+        d = self.phase.d
+        counted = d if self.exchange is FILLING else 1
+        shape = (d, d) if self.outer else (d,)
+        return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
+
+    def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
+        """Refuse counts that the clients' vectors cannot have."""
+        for count in (update.counts.min(), update.counts.max()):
+            check_counts(count, senders)
+
+    def aggregate(
+        self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[Preparation, Figures]:
+        """What the total says."""
+        total = added_up(updates)
+        if self.exchange is FILLING:
+            return replace(state, fill=total.mean), {}
+        if state.mean is None or self.exchange is MEANS:
+            return replace(state, mean=total.mean), {}
+        if self.outer:
+            factor = _components(self.phase.config, state.mean, total)
+        else:
+            variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
+            factor = _one_over_deviation(state.mean, variances)
+        return replace(state, factor=factor), {}
 
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.prepared import made
-from ccfcpp.clustering.vectors.preparation import Preparation, fittings
+from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
+from ccfcpp.clustering.preprocessing.vectors import Preparation, VectorPhase
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -157,7 +157,8 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     state, _ = run.trained()
     assert set(run.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
-    holder = run.algorithm.holder(state, run._holder(-1, "all", torch.arange(80)))  # type: ignore[attr-defined]
+    assert isinstance(run.algorithm, PhasedClustering)
+    holder = run.algorithm.shown(state, run._holder(-1, "all", torch.arange(80)))
     np.testing.assert_allclose(holder.images, wanted, atol=1e-9)
     again = run.algorithm.assign_delivered(run.algorithm.delivery(state), run.clients[0])
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))
@@ -198,7 +199,7 @@ def test_over_a_wire_every_bit_is_that_of_one_process(method: str, vectors: Tree
         return [Client(number, f"client {number}", part) for number, part in enumerate(parts)]
 
     def algorithm() -> ClusteringAlgorithm[Any]:
-        return made(Problem(config, (3,), 3, CPU, 63))
+        return make_algorithm(Problem(config, (3,), 3, CPU, 63))
 
     whole = federated(method, algorithm(), clients())
     wired = over_a_wire(method, algorithm(), algorithm(), clients())
@@ -228,8 +229,7 @@ def test_a_column_of_few_values_is_not_told() -> None:
     values[1:, 0] = torch.nan
     values[4:, 2] = torch.nan
     client = Client(0, "a", values)
-    filling = fittings(VectorsConfig(missing="mean"), 4)[0]
-    work = filling.work(Crew(6, 1, least=5))
+    (work,) = VectorPhase(VectorsConfig(missing="mean"), 4).client_works(Crew(6, 1, least=5))
     told = work.local_sum(Task("", "", 0, 0), Preparation(), [client], Randomness(0))
     assert told.counts.tolist() == [0, 6, 0, 6]
     assert told.sums.tolist() == [0, float(values[:, 1].sum()), 0, float(values[:, 3].sum())]
