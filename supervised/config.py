@@ -24,8 +24,8 @@ from ccfcpp.core.config import (
     need,
     without,
 )
-from ccfcpp.hostility.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 from supervised.classifiers import CLASSIFIERS
 
 

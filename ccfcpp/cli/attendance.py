@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ccfcpp.core.units import named
-from ccfcpp.deployment.link.news import LEFT_OUT, News
+from ccfcpp.deployment.link.server_status import LEFT_OUT, ServerStatus
+from ccfcpp.deployment.server.channel import Observer, Standing
 
 if TYPE_CHECKING:
     from ccfcpp.cli.progress import RunProgress
     from ccfcpp.cli.terminal import Stop
-    from ccfcpp.deployment.server.transport import Standing
     from ccfcpp.engine.client import Member
 
 _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "late"}
@@ -27,7 +27,7 @@ _MOST_ROWS = 30
 """Of a table, so that it fits a terminal: those that are not just there or at work come first."""
 
 
-class Attendance:
+class Attendance(Observer):
     """The clients of a roster and how each fares, in lines where the console is no terminal.
 
     Attributes:
@@ -53,14 +53,14 @@ class Attendance:
         missing = named(self._missing)
         return f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
 
-    def told(self, name: str, what: str) -> None:
-        """A client has said what it holds, or why it cannot take part."""
-        self.standings[name] = what
+    def told(self, name: str, line: str) -> None:
+        """Show what a client holds, or why it cannot take part."""
+        self.standings[name] = line
         if not self.console.is_terminal:
-            waits = self.progress is None and self.news.there < self.wanted
+            waits = self.progress is None and self.server_status.there < self.wanted
             missing = self._missing if waits else []
             still = f"; still missing: {named(missing)}" if missing else ""
-            self.console.print(f"{name}: {what}{still}")
+            self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
         """Those that take part are known, and those that may still come."""
@@ -84,20 +84,20 @@ class Attendance:
             self.console.print(f"{member.name} is {_WORDS[now]}")
 
     @property
-    def news(self) -> News:
+    def server_status(self) -> ServerStatus:
         """How far the server is, for its clients and its operator."""
         if self.progress is not None:
-            return self.progress.news
+            return self.progress.server_status
         out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())
         there = len(self.standings) - len(self._missing) - out
-        return News(there=there, wanted=self.wanted)
+        return ServerStatus(there=there, wanted=self.wanted)
 
     def status(self) -> dict[str, Any]:
         """How far the server is and how each client fares, for its operator."""
         silent = self.silent()
         return {
-            "state": str(self.news),
-            **self.news.model_dump(),
+            "state": str(self.server_status),
+            **self.server_status.model_dump(),
             "clients": [
                 {
                     "name": name,
@@ -117,7 +117,7 @@ class Attendance:
         stop.ask(now=asked == "stop now")
         if self.progress is None or asked == "stop now":
             return {"state": "it stops at once"}
-        return {"state": f"it stops after this round ({self.news})"}
+        return {"state": f"it stops after this round ({self.server_status})"}
 
     def lingers(self, names: Sequence[str], seconds: float) -> None:
         """The run is over, and some clients have not got the model."""

@@ -20,7 +20,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.papers.comparing import ALL_SKEWS
+from ccfcpp.studies.comparing import ALL_SKEWS
 from supervised.classifiers import CLASSIFIERS
 
 if TYPE_CHECKING:

@@ -45,8 +45,10 @@ def size_in_words(shape: Sequence[int]) -> str:
 
 def protection(experiment: AnyExperiment) -> list[str]:
     """What is protected from whom, beside images' staying where they are, line by line."""
-    kept = experiment.protection.header() if experiment.protection else []
-    return experiment.hostility.header() + kept
+    lines = [experiment.attackers.header()] if experiment.attackers else []
+    if experiment.defender:
+        lines.append(f"defence: {experiment.defence.rule}")
+    return lines + (experiment.protection.header() if experiment.protection else [])
 
 
 def absence(names: Sequence[str]) -> str:

@@ -24,8 +24,9 @@ from ccfcpp.core.config import (
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import Setting, UsageError
 from ccfcpp.core.kinds import DataKind, kind_through
-from ccfcpp.hostility.config import AnyAttack, AnyDefence, NoAttack, NoDefence
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 
 AUTO = "auto"
 """Of clusters: their number is to be found."""
@@ -195,6 +196,8 @@ class ClusterConfig(MethodConfig):
     @property
     def data_kind(self) -> DataKind | None:
         """What the run clusters; None where it cannot be told."""
+        if self.dataset in DATASETS and self.data.encoder is None:
+            return "images"  # a name wins over a file of the same name
         return kind_through(self.dataset, self.data.encoder)
 
     @property

@@ -25,9 +25,9 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.clustering.setup import AnyData, check_encoder
+from ccfcpp.clustering.setup import check_encoder
 from ccfcpp.clustering.typical import saved, split
 from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
@@ -35,6 +35,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_whole
 from ccfcpp.data.columns import Roles, known_names, places, row_numbers
 from ccfcpp.data.npz import from_arrays
+from ccfcpp.data.open import AnyData
 from ccfcpp.data.vectors import VectorData, vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.environment import choose_device
@@ -319,7 +320,7 @@ class FederatedClustering(
     @property
     def _model(self) -> Model:
         # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
-        algorithm = made(self._problem)
+        algorithm = make_algorithm(self._problem)
         tensors, typical = split(self._tensors)
         delivery = unpack(algorithm.delivery_type, tensors)
         return Model(self._problem, algorithm, delivery, typical=typical)

@@ -22,8 +22,8 @@ from ccfcpp.core.config import (
     need,
 )
 from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.permissions import Kind
 from ccfcpp.core.registry import Registry
-from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem

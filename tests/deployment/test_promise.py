@@ -9,12 +9,12 @@ import pytest
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.own_images import settings_over_a_network
-from ccfcpp.clustering.prepared import made as made_for
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import load
 from ccfcpp.deployment.client.bounds import out_of_bounds
 from ccfcpp.deployment.client.own_draws import OwnDraws
@@ -51,6 +51,8 @@ def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None
 
 
 def test_what_a_client_draws_is_its_own(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
     one, other = OwnDraws(tmp_path / "one"), OwnDraws(tmp_path / "other")
     again = OwnDraws(tmp_path / "one")
     assert one.of_run(RUN) == again.of_run(RUN)
@@ -205,6 +207,6 @@ def test_whole_runs_of_presets_are_within_an_owners_number_of_exchanges(
     name: str, shape: tuple[int, ...]
 ) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
-    algorithm = made_for(Problem(config, shape, 10, CPU, 60_000, config.fewest_clusters))
+    algorithm = make_algorithm(Problem(config, shape, 10, CPU, 60_000, config.fewest_clusters))
     plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
     assert sum(map(len, plan)) + 20 < Rules().most_exchanges

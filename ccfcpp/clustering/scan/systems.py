@@ -18,7 +18,7 @@ from ccfcpp.core.config import (
     need_other,
     without,
 )
-from ccfcpp.core.sending import Kind
+from ccfcpp.core.permissions import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem

@@ -145,7 +145,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         drawn = torch.rand(shape, generator=randomness.generator("centroids"))
         return CentroidState(drawn.to(self.problem.device))
 
-    def steps(self) -> Sequence[AnyServerWork]:
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
         """One exchange in each round."""
         return [self]
 
@@ -185,4 +185,4 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         seed = randomness.integer("k-means")
         centroids = self.combine(local, supports, before, seed)
         moved = float((centroids - before).abs().max())
-        return CentroidState(centroids, moved), {"moved": moved}
+        return CentroidState(centroids, moved=moved), {"moved": moved}

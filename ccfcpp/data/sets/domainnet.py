@@ -1,0 +1,71 @@
+"""Lists of a client's training and test images, as DomainNet has them beside its folders.
+
+DomainNet is fetched by its user, and read as a folder.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.names import canonical
+from ccfcpp.data.tree import ImageFile, Tree
+
+SPLITS = ("train", "test")
+LIST_SUFFIX = ".txt"
+
+
+def lists_of(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the lists of each client's training and test images; empty where there are none."""
+    there = {canonical(path.name): path for path in tree.others[folder]}
+    names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
+    lists = {
+        owner: [there.get(canonical(name), folder / name) for name in own]
+        for owner, own in names.items()
+    }
+    wanted = [path for paths in lists.values() for path in paths]
+    missing = [path for path in wanted if path not in there.values()]
+    if len(missing) == len(wanted):
+        return {}
+    if missing:
+        raise UsageError(
+            f"{missing[0]} is missing: where lists of images lie beside the clients' folders, "
+            "every client needs one of its training and one of its test images"
+        )
+    return lists
+
+
+def listed(
+    tree: Tree,
+    folder: Path,
+    files: Sequence[ImageFile],
+    lists: Sequence[Path],
+    classes: Sequence[str] | None,
+) -> list[ImageFile]:
+    """Keep a client's files that are listed, those for training first.
+
+    Paths in the lists start from `folder`. Only images of the `classes` need to be there.
+    """
+    # Systems spell the letters of names in several ways.
+    there = {canonical(str(file.path)): file.path for file in files}
+    kept_classes = set(map(canonical, classes or ()))
+    is_test = {}
+    for split, path in zip(SPLITS, lists, strict=True):
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            if not line.strip():
+                continue
+            name, _, label = line.strip().rpartition(" ")
+            if not name or not label.isdecimal():
+                raise UsageError(
+                    f"{path}, line {number}: {line.strip()!r} is not of the form "
+                    "'CLIENT/CLASS/IMAGE LABEL'"
+                )
+            file = folder / name
+            if found := there.get(canonical(str(file))):
+                is_test[found] = split == "test"
+            elif classes is None or canonical(file.parent.name) in kept_classes:
+                raise UsageError(
+                    f"{path}, line {number}, names {file}, which is no image of this client: "
+                    "get the images again, or take the line out"
+                )
+    kept = [file._replace(test=is_test[file.path]) for file in files if file.path in is_test]
+    return sorted(kept, key=lambda file: bool(file.test))

@@ -1,0 +1,134 @@
+"""What a client finds of its own images, in files that stay with their owner."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.data.vectors import Pictures
+from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.sheets import small_ones
+
+EACH = 8
+"""Images of a cluster that are shown at each end."""
+_MOST_CLUSTERS = 100
+_LARGEST = 96
+"""Largest height and width of a picture, in pixels."""
+_FOUND, _PICTURES = "found.npz", "pictures.npz"
+
+Row = Mapping[str, object]
+Chosen = dict[int, list[int]]
+"""Numbers of rows, by the cluster."""
+
+
+def save_results(
+    folder: Path,
+    found: Tensor,
+    rows: Sequence[Row],
+    images: Tensor,
+    pictures: Pictures | None = None,
+) -> None:
+    """Save what was found, a table of it, and pictures of the images that its page shows.
+
+    Args:
+        folder: Of the client's state.
+        found: The cluster or the predicted class of each image, int64 of shape (images,).
+        rows: The cluster of each image and how sure it is, with its file; empty for none.
+        images: uint8 of shape (images, channels, height, width), or vectors.
+        pictures: Of vectors of photos, what shows some of these by their names.
+    """
+    _save(folder / _FOUND, found=found)
+    for name in (_PICTURES, "clusters.csv"):
+        (folder / name).unlink(missing_ok=True)
+    if not rows:
+        return
+    RunPaths(folder).write_table("clusters", rows)
+    ends = (*typical(rows).values(), *unsure(rows).values())
+    index = sorted({number for chosen in ends for number in chosen})
+    names = [str(next(iter(row.values()))) for row in rows]
+    if small := small_ones(index, images, names, pictures, _LARGEST):
+        shown = torch.stack(list(small.values()))
+        _save(folder / _PICTURES, index=torch.tensor(list(small)), images=shown)
+
+
+def _save(path: Path, **arrays: Tensor) -> None:
+    buffer = io.BytesIO()
+    content = {name: array.numpy() for name, array in arrays.items()}
+    np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
+    write_whole(path, buffer.getvalue())
+
+
+def typical(rows: Sequence[Row]) -> Chosen:
+    """Return the rows of each cluster that are nearest to its centre, or surest of it."""
+    return _ends(rows, lambda row: row.get("distance", -_number(row, "probability")))
+
+
+def unsure(rows: Sequence[Row]) -> Chosen:
+    """Return the rows of each cluster that are least sure of it, or farthest from its centre."""
+    return _ends(rows, lambda row: row.get("probability", -_number(row, "distance")))
+
+
+def _number(row: Row, key: str) -> float:
+    return float(str(row.get(key, 0.0)))
+
+
+def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
+    chosen: Chosen = {}
+    for number, row in enumerate(rows):
+        chosen.setdefault(int(str(row["cluster"])), []).append(number)
+    value = [float(str(by(row))) for row in rows]
+    return {
+        cluster: sorted(chosen[cluster], key=lambda number: value[number])[:EACH]
+        for cluster in sorted(chosen)[:_MOST_CLUSTERS]
+    }
+
+
+@dataclass(frozen=True)
+class ClientResults:
+    """What a client has saved of its last run.
+
+    Attributes:
+        rows: The cluster of each image, as ``clusters.csv`` has it.
+        pictures: Small images, uint8 of shape (channels, height, width), by the number of the row.
+        skipped: The files that were left out, as ``skipped.csv`` has them.
+    """
+
+    rows: Sequence[Row] = ()
+    pictures: Mapping[int, Tensor] = field(default_factory=dict)
+    skipped: Sequence[Row] = ()
+
+    @staticmethod
+    def read(folder: Path) -> "ClientResults":
+        """Read it from the folder of a client's state; what is not there is empty.
+
+        Raises:
+            UsageError: A file is damaged.
+        """
+        tables = [_table(folder / f"{name}.csv") for name in ("clusters", "skipped")]
+        path, pictures = folder / _PICTURES, dict[int, Tensor]()
+        try:
+            if path.is_file():
+                with np.load(path, allow_pickle=False) as arrays:
+                    images = torch.from_numpy(arrays["images"])
+                    pictures = dict(zip(arrays["index"].tolist(), images, strict=True))
+            for row in tables[0]:
+                _ = int(str(row["cluster"])), _number(row, "probability"), _number(row, "distance")
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(
+                f"{folder} holds damaged files ({error}): take part in a run again"
+            ) from error
+        return ClientResults(tables[0], pictures, tables[1])
+
+
+def _table(path: Path) -> list[dict[str, object]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", errors="surrogateescape") as file:
+        return [dict(row) for row in csv.DictReader(file)]

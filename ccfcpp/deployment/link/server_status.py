@@ -1,0 +1,65 @@
+"""How far a server is, as it tells its clients beside each answer, and its operator on request."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from ccfcpp.core.config import Section
+from ccfcpp.core.units import time_in_words
+
+HEADER = "ccfcpp-news"
+"""Header of the answers that carries it."""
+STRANGER = "this key is not on the roster"
+"""What it carries instead where a client activates with such a key."""
+LEFT_OUT = "cannot take part"
+"""What a server says first of a client that it refuses before a run."""
+_MOST_LETTERS = 500
+
+Number = Annotated[int, Field(ge=0, lt=10**7)]
+
+
+class ServerStatus(Section):
+    """How far a server is. It names no client.
+
+    Attributes:
+        phase: ``waiting`` for clients; ``training``; or ``ending``, when the last round is over.
+        there: Number of clients that are there, while it waits.
+        wanted: Number of clients for which it waits.
+        round: Number of the round, from 0.
+        rounds: Number of rounds.
+        left: Estimated time of all rounds that are left, in seconds; None if it is not known.
+    """
+
+    phase: Literal["waiting", "training", "ending"] = "waiting"
+    there: Number = 0
+    wanted: Number = 0
+    round: Number = 0
+    rounds: Number = 0
+    left: Annotated[float, Field(ge=0, le=10**8)] | None = None
+
+    @staticmethod
+    def read(text: str) -> "ServerStatus | None":
+        """Parse the text of a header; None if it is of another form."""
+        if len(text) > _MOST_LETTERS:
+            return None
+        try:
+            return ServerStatus.model_validate_json(text)
+        except ValidationError:
+            return None
+
+    def written(self) -> str:
+        """Return it as JSON on one line."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @property
+    def step(self) -> tuple[str, int, int]:
+        """What a reader who is told of each change once wants to hear of."""
+        return self.phase, self.there, self.round
+
+    def __str__(self) -> str:
+        if self.phase == "waiting":
+            return f"waiting for clients: {self.there} of {self.wanted} are there"
+        if self.phase == "ending":
+            return "the rounds are over; the results are collected"
+        left = "" if self.left is None else f", {time_in_words(self.left)} left"
+        return f"training round {self.round + 1} of {self.rounds}{left}"

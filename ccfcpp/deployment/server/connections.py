@@ -1,0 +1,152 @@
+"""The gate's connections: how many there may be, and how long one may take to ask for something.
+
+uvicorn limits neither: it waits for the head of a request as long as the connection lasts, and a
+connection that begins no TLS handshake takes a file of the process for a minute. So connections are
+accepted here.
+"""
+
+import asyncio
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_FILES_OF_A_CONNECTION = 4
+"""The caller's, that to the fleet, and as many for all else in the process."""
+_FULL = 0.1
+"""Seconds to wait where the system gives no more files."""
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What the gate bears.
+
+    Attributes:
+        connections: How many connections there may be; fewer where the process may not have so many
+            files.
+        from_one: How many of them may come from one address.
+        patience: Seconds for a TLS handshake, and for the head of each request.
+    """
+
+    connections: int = 1000
+    from_one: int = 250
+    patience: float = 10.0
+
+
+class ConnectionLimiter:
+    """Accepts connections for a server of uvicorn that listens nowhere itself."""
+
+    def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
+        self.server = server
+        self.limits = limits
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = min(limits.connections, files // _FILES_OF_A_CONNECTION)
+        self._open: Counter[str] = Counter()
+        self._starting: set[asyncio.Task[None]] = set()
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Accept connections until this is cancelled. Those beyond the limits are closed."""
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                connection, (address, *_) = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_FULL)
+                continue
+            if self.server.should_exit or self._is_full(address):
+                connection.close()
+                continue
+            self._open[address] += 1
+            task = loop.create_task(self._begin(connection, address))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    def _is_full(self, address: str) -> bool:
+        return self._open.total() >= self._most or self._open[address] >= self.limits.from_one
+
+    async def _begin(self, connection: socket.socket, address: str) -> None:
+        """Shake hands, and hand over to uvicorn."""
+        config = self.server.config
+
+        def end() -> None:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+        protocol = TimedProtocol(
+            config, self.server.server_state, self.server.lifespan.state, self.limits.patience, end
+        )
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=config.ssl,
+                ssl_handshake_timeout=self.limits.patience,
+            )
+        except (OSError, TimeoutError):  # no TLS, or not in time
+            with suppress(OSError):
+                connection.close()
+            if not protocol.made:
+                end()
+
+
+class TimedProtocol(H11Protocol):
+    """uvicorn's protocol with a deadline for the head of each request.
+
+    Attributes:
+        made: Whether there was a connection, whose end is told by ``end``.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Any,
+        app_state: dict[str, Any],
+        patience: float,
+        end: Callable[[], None],
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self.made = False
+        self._patience = patience
+        self._end = end
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The first request may begin."""
+        self.made = True
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request. Whoever has begun one must end its head."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """There is nothing to wait for."""
+        self._forget()
+        self._end()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Set the deadline while a head is awaited; it is that of its first byte."""
+        if self.conn.their_state is not h11.IDLE:
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._patience, self._give_up)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self.transport.abort()

@@ -1,0 +1,78 @@
+"""Figures of clusters that need no labels: their quality, and how clients share in them."""
+
+import statistics
+
+from matplotlib.ticker import MaxNLocator
+
+from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.reports.classes import of_clients
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain
+from ccfcpp.reports.labels import Gathered, slug
+from ccfcpp.reports.numbers import CannotDrawError, counts_by
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.recorded import RecordedRun
+
+Measured = dict[str, float]
+"""Values by key of ``MEASURES``."""
+
+
+def judged(run: RecordedRun) -> Measured:
+    """Collect what is measured without labels."""
+    if not run.clusters_images:
+        raise CannotDrawError("the run classifies images")
+    if run.summary is None:
+        raise CannotDrawError("the run has not ended")
+    found = {key: run.summary[key] for key in MEASURES if run.summary.get(key) is not None}
+    if not found:
+        private = run.summary.get("privacy", {}).get("level", "none") != "none"
+        raise CannotDrawError(
+            "under differential privacy each sum would cost a part of the budget"
+            if private
+            else "an earlier version made the run, or there is one cluster"
+        )
+    return found
+
+
+def draw_judged(gathered: Gathered[Measured]) -> list[Drawn]:
+    """Draw each measure by the number of clusters, a line for each system.
+
+    There is nothing to draw where all runs have the same number.
+    """
+    if len({run.clusters for run, _ in gathered}) == 1:
+        return []
+    known = {key for _, found in gathered for key in found}
+    return [_by_number(gathered, key) for key in MEASURES if key in known]
+
+
+def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
+    title, span = MEASURES[key]
+    values: dict[str, dict[int, list[float]]] = {}
+    for run, found in gathered:
+        if key in found:
+            of_system = values.setdefault(run.title, {})
+            of_system.setdefault(run.clusters, []).append(found[key])
+    rows: list[dict[str, object]] = []
+    with paper() as (figure, axes):
+        for number, (system, by_k) in enumerate(values.items()):
+            line = {k: statistics.fmean(own) for k, own in sorted(by_k.items())}
+            axes.plot([*line], [*line.values()], label=system, markersize=5, **line_style(number))
+            rows += [{"system": system, "clusters": k, title: value} for k, value in line.items()]
+        axes.set(xlabel="number of clusters k", ylabel=title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(plain)
+        legend_above(axes)
+    several = any(len(own) > 1 for by_k in values.values() for own in by_k.values())
+    mean = ", means of runs with the same k" if several else ""
+    begun = title[0].upper() + title[1:]
+    caption = f"{begun} by the number of clusters{mean}; {span}."
+    return Drawn(slug(f"{title} by k"), f"{begun} by k", caption, figure, rows)
+
+
+def sizes(run: RecordedRun) -> Drawn:
+    """Draw the table of the numbers of images by client and cluster."""
+    if not run.clusters_images:
+        raise CannotDrawError("the run classifies images")
+    owners = run.of_images("client", "no client is known")
+    held = owners >= 0
+    counts = counts_by(owners[held], run.found[held], len(run.clients), run.groups)
+    return of_clients(run, counts, ("cluster", "clusters"), range(run.groups))

@@ -1,0 +1,124 @@
+"""Computations that only figures need."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.manifold import TSNE
+from torch import Tensor
+
+from ccfcpp.core.metrics import match_clusters
+
+_FEWEST_POINTS = 8
+"""Fewest points of an embedding: fewer have no neighbourhoods."""
+
+
+class CannotDrawError(Exception):
+    """A figure cannot be drawn; the message gives the reason for the reader of a report.
+
+    What a figure is drawn from, in ``RecordedRun`` and in the modules of figures, raises it where a
+    run has no such numbers.
+    """
+
+
+def pair_correlations(of_covariance: Tensor) -> Tensor:
+    """Correlation of each pair of dimensions that vary, from −1 to 1, of shape (pairs,).
+
+    Takes the covariance, of shape (dimensions, dimensions). A dimension whose variance is below
+    10⁻¹² of the largest one is constant up to rounding and is left out.
+    """
+    variances = of_covariance.diagonal()
+    varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
+    kept = of_covariance[varies][:, varies]
+    deviations = kept.diagonal().sqrt()
+    correlations = (kept / deviations / deviations[:, None]).clamp(-1, 1)
+    first, second = torch.triu_indices(len(kept), len(kept), offset=1)
+    return correlations[first, second]
+
+
+def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+    """Count how often each pair (row, column) occurs, as int64 of shape (height, width).
+
+    Rows and columns are integers below ``height`` and ``width``, of shape (samples,).
+    """
+    return torch.bincount(rows * width + columns, minlength=height * width).view(height, width)
+
+
+def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
+    """Match each cluster with a class (Hungarian method).
+
+    Classes and clusters of samples are int64 of shape (samples,). The result is int64 of shape
+    (clusters,), −1 for a cluster that is matched with none, or is empty.
+    """
+    matched = torch.full((clusters,), -1)
+    matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
+    return matched
+
+
+def sum_of(tables: Mapping[int, Tensor]) -> Tensor | None:
+    """Add clients' tables of counts; None if there are none or the sum is 0."""
+    total = sum(tables.values(), torch.tensor(0))
+    return total if int(total.sum()) > 0 else None
+
+
+def spread(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return class and cluster of each image that a table of counts counts."""
+    rows, columns = table.nonzero(as_tuple=True)
+    times = table[rows, columns]
+    return rows.repeat_interleave(times), columns.repeat_interleave(times)
+
+
+def all_finite(points: Tensor) -> bool:
+    """Whether all values are finite."""
+    return points.numel() == 0 or math.isfinite(float(points.abs().max()))
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Some of the points and their places in the plane.
+
+    Attributes:
+        index: Numbers of their images, int64 of shape (points,), ascending.
+        places: Coordinates, float64 of shape (points, 2).
+    """
+
+    index: Tensor
+    places: NDArray[np.float64]
+
+
+def embed(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
+    """Compute t-SNE; the result is the same at every call.
+
+    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
+
+    Args:
+        points: Floats of shape (points, dimensions), of length 1 where they are compared by angle.
+        index: Numbers of their images, int64 of shape (points,).
+        by_angle: Whether they are.
+
+    Raises:
+        CannotDrawError: There are too few points, or all are the same.
+    """
+    if len(points) < _FEWEST_POINTS:
+        raise CannotDrawError(f"{len(points)} images are too few to have neighbourhoods")
+    rank = _rank(points)
+    if rank == 0:
+        raise CannotDrawError("all representations are the same" + " in direction" * by_angle)
+    method = TSNE(
+        # PCA cannot give the second coordinate of points on a line.
+        init="pca" if rank > 1 else "random",
+        perplexity=min(30.0, (len(points) - 1) / 3),
+        random_state=0,
+    )
+    return Embedding(index, np.asarray(method.fit_transform(points.numpy()), dtype=np.float64))
+
+
+def _rank(points: Tensor) -> int:
+    """Count the directions in which points differ by more than rounding errors of a model."""
+    centred = points - points.mean(dim=0)
+    epsilon = torch.finfo(torch.float32).eps
+    least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())
+    return int((torch.linalg.svdvals(centred) > least).sum())
