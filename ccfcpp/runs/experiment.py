@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig, PrecisionConfig
-from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.errors import Setting, StoppedError, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Rows
