@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import Setting, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData, random_part
 from ccfcpp.data.open import open_images
@@ -143,8 +143,8 @@ def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     size = int(share * smallest)
     if size == 0:
         raise UsageError(
-            f"partition.equal_share = {share:g} leaves nothing of the smallest client's {smallest} "
-            "images: give a larger share"
+            Setting("partition.equal_share", share),
+            f" leaves nothing of the smallest client's {smallest} images: give a larger share",
         )
     return [
         random_part(part, size, _SPLIT.of_client(number).generator("equal clients"))
@@ -174,8 +174,8 @@ def _parts(
 def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
     if data.owners is None:
         raise UsageError(
-            f"partition.kind = 'domain' needs a folder of domains, and {data.name} is none: take "
-            "--alpha or --partition iid"
+            Setting("partition.kind", "domain"),
+            f" needs a folder of domains, and {data.name} is none: take --alpha or --partition iid",
         )
     if config.partition.clients not in (None, len(data.owner_names)):
         raise UsageError(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import Setting, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
@@ -165,13 +165,15 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     if choice.kind == "folders":
         if data.owners is None and isinstance(data, VectorData):
             raise UsageError(
-                f"partition.kind = 'folders' needs to know which client holds a row of "
-                f"{data.name}: give a folder with a file for each client, or --client-column"
+                Setting("partition.kind", "folders"),
+                " needs to know which client holds a row of "
+                f"{data.name}: give a folder with a file for each client, or --client-column",
             )
         if data.owners is None:
             raise UsageError(
-                "partition.kind = 'folders' needs an image folder, or an .npz file with an array "
-                f"'clients', and {data.name} is neither: take --partition iid"
+                Setting("partition.kind", "folders"),
+                " needs an image folder, or an .npz file with an array "
+                f"'clients', and {data.name} is neither: take --partition iid",
             )
         if choice.clients not in (None, len(data.owner_names)):
             raise UsageError(
@@ -192,8 +194,9 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            f"partition.kind = {choice.kind!r} needs class labels, and {data.name} has none: take "
-            "--partition iid or --partition folders"
+            Setting("partition.kind", choice.kind),
+            f" needs class labels, and {data.name} has none: take "
+            "--partition iid or --partition folders",
         )
     classes = len(data.classes)
     if isinstance(choice, SkewPartition):

@@ -195,14 +195,15 @@ class Experiment(ABC, Generic[State]):
         late, rounds = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(
-                f"availability.late = {list(late)} is refused with privacy.level = "
-                f"{self.privacy.level}: noise is for a fixed number of clients; leave one of them "
-                "out"
+                Setting("availability.late", late),
+                " is refused with ",
+                Setting("privacy.level", self.privacy.level),
+                ": noise is for a fixed number of clients; leave one of them out",
             )
         if late and rounds >= self.algorithm.rounds:
             raise UsageError(
-                f"availability.late_rounds = {rounds} is refused: the run has "
-                f"{counted(self.algorithm.rounds, 'round')}; give fewer"
+                Setting("availability.late_rounds", rounds),
+                f" is refused: the run has {counted(self.algorithm.rounds, 'round')}; give fewer",
             )
 
     def as_of(self, number: int) -> "Experiment[State] | None":

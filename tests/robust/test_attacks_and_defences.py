@@ -504,7 +504,7 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
         (("--defence", "krum", "--set", "defence.hostile=0.5"), "defence.hostile"),
         (("--defence", "trimmed-mean", "--clients", "2"), "takes 1 of 2 clients"),
         (("--defence", "median", "--secure-sums"), "needs each client's update"),
-        (("--attackers", "0.3"), "--attackers 0.3 has no effect: it needs attack.kind"),
+        (("--attackers", "0.3"), "--attackers 0.3 has no effect: it needs --attack sign-flip"),
         (("--set", "defence.norm=2"), "defence.norm = 2 has no effect: it needs --defence bound"),
         (("--epsilon", "8"), "--epsilon 8 has no effect: it needs --privacy client"),
     ):
