@@ -33,7 +33,7 @@ from ccfcpp.clustering.kmeans.trials import SumTrials
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -78,7 +78,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
         """Weigh points, and add them up."""
         centroids, points = required_centroids(message.centroids), self.points(images)
-        weights, bounding = self.weights(points, centroids), self.crew.bounding
+        weights, bounding = self.weights(points, centroids), self.context.bounding
         if weights.ndim == 1:
             return cluster_sums(points, weights, len(centroids), MEANS, bounding, least=0)
         points, counts = points.double(), weights
@@ -89,7 +89,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
 
     def told(self, total: ClusterSums, samples: int) -> ClusterSums:
         """Clusters of enough points."""
-        return large_enough(total, self.crew.least)
+        return large_enough(total, self.context.least)
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ class ExactMeans(StartedBySums[CentroidState]):
         left = self.config.rounds - 1 - (number - 1) * self.steps_of_a_round
         return [MoveMeans(self.least)] * min(self.steps_of_a_round, left)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.points
-        trials = [SumTrials(crew, points)] if self.starts > 1 else []
+        trials = [SumTrials(context, points)] if self.starts > 1 else []
         return ClientSide.of(
-            SumCells(crew, points), *trials, SumWeighted(crew, points, self.weights)
+            SumCells(context, points), *trials, SumWeighted(context, points, self.weights)
         )
 
     def has_converged(self, state: CentroidState) -> bool:

@@ -10,11 +10,11 @@ from torch import Tensor
 from ccfcpp.clustering.kmeans.server import offsets
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Message, SummedWork, Task, Update
-from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.threads import map_in_threads
 
 _NUMBERS_AT_A_TIME = 1 << 20
 """8 MB in double precision, which caches hold; larger blocks are slower."""
@@ -35,10 +35,10 @@ class SumBlocks(SummedWork[Message, Update]):
     """The clients' half of an exchange of sums over their images or vectors.
 
     Attributes:
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
-    crew: Crew
+    context: ClientContext
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
@@ -47,7 +47,9 @@ class SumBlocks(SummedWork[Message, Update]):
         with section(f"{self.exchange.name}: clients"):
             # An accelerator has one queue.
             threads = 1 if clients[0].images.is_cuda else None
-            return added_up(mapped(lambda each: self._of(message, each.images), clients, threads))
+            return added_up(
+                map_in_threads(lambda each: self._of(message, each.images), clients, threads)
+            )
 
     def _of(self, message: Message, images: Tensor) -> Update:
         parts = blocks(images, self.width(message, images[:1].numel()))

@@ -77,7 +77,7 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
 
     def told(self, total: ClusterSums, samples: int) -> ClusterSums:
         """Clusters of enough points."""
-        return large_enough(total, self.crew.least)
+        return large_enough(total, self.context.least)
 
 
 @dataclass(frozen=True)
