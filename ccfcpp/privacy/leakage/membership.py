@@ -10,19 +10,21 @@ Language Models via Neighbourhood Comparison*, ACL Findings 2023).
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+Losses = NDArray[np.float64]
 _FALSE_ALARMS = 0.01
-_SHIFTS = tuple(
-    (down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0)
-)
+_SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, right) != (1, 1)]
+"""Of eight neighbours; an image itself is at (1, 1) once its edges are repeated."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """How well an attack does.
+    """Figures that say how well an attack does.
 
     Attributes:
         advantage: Share of the members that it finds, less the share of others that it takes for
@@ -40,7 +42,7 @@ class Membership:
 
 
 def membership(members: Tensor, others: Tensor) -> Membership:
-    """The attack by a threshold.
+    """Attack by a threshold.
 
     Args:
         members: Losses of images of the training, of shape (at least 2,). They are in random order:
@@ -50,56 +52,41 @@ def membership(members: Tensor, others: Tensor) -> Membership:
     Raises:
         ValueError: There are too few.
     """
+    # Imported where it is needed: it is slow to import.
+    from sklearn.metrics import roc_auc_score
+
     if min(len(members), len(others)) < 2:
         raise ValueError("membership needs two images of either kind at least")
-    inside, outside = members.double(), others.double()
+    inside, outside = members.double().numpy(), others.double().numpy()
     rates = []
     for first in (0, 1):
         threshold = _best_threshold(inside[first::2], outside[first::2])
-        rates.append([_below(half[1 - first :: 2], threshold) for half in (inside, outside)])
-    hits, alarms = (sum(of) / 2 for of in zip(*rates, strict=True))
+        rates.append([(half[1 - first :: 2] <= threshold).mean() for half in (inside, outside)])
+    hits, alarms = (float(sum(of)) / 2 for of in zip(*rates, strict=True))
     error = math.sqrt(hits * (1 - hits) / len(inside) + alarms * (1 - alarms) / len(outside))
-    return Membership(hits - alarms, error, _auc(inside, outside), _found(inside, outside))
+    auc = float(roc_auc_score(*_told_apart(inside, outside)))
+    allowed = int(_FALSE_ALARMS * len(outside))
+    found = float((inside < np.sort(outside)[allowed]).mean())
+    return Membership(hits - alarms, error, auc, found)
 
 
-def _best_threshold(members: Tensor, others: Tensor) -> float:
-    """The loss below or at which an image is taken for a member."""
-    losses, order = torch.cat([members, others]).sort()
-    gains = torch.cat(
-        [
-            torch.full((len(members),), 1 / len(members), dtype=torch.float64),
-            torch.full((len(others),), -1 / len(others), dtype=torch.float64),
-        ]
-    )[order].cumsum(0)
-    # Equal losses are below a threshold together, or not at all.
-    last = torch.cat([losses[1:] > losses[:-1], torch.tensor([True])])
-    gains[~last] = -math.inf
-    best = int(gains.argmax())
-    return float(losses[best]) if float(gains[best]) > 0 else -math.inf
+def _told_apart(members: Losses, others: Losses) -> tuple[Losses, Losses]:
+    """Return whether each image is a member, and a score that is higher where its loss is lower."""
+    truth = np.repeat([1.0, 0.0], [len(members), len(others)])
+    return truth, -np.concatenate([members, others])
 
 
-def _below(losses: Tensor, threshold: float) -> float:
-    return float((losses <= threshold).double().mean())
+def _best_threshold(members: Losses, others: Losses) -> float:
+    """Find the loss up to which an image is taken for a member; −∞ where no loss is of use."""
+    from sklearn.metrics import roc_curve
 
-
-def _auc(members: Tensor, others: Tensor) -> float:
-    """Mann and Whitney's statistic; ties count half."""
-    ordered = others.sort().values
-    below = torch.searchsorted(ordered, members, side="left")
-    up_to = torch.searchsorted(ordered, members, side="right")
-    beaten = len(ordered) - (below + up_to).double() / 2
-    return float(beaten.mean() / len(ordered))
-
-
-def _found(members: Tensor, others: Tensor) -> float:
-    """Of the members, those with a lower loss than all but so many of the others."""
-    ordered = others.sort().values
-    allowed = int(_FALSE_ALARMS * len(ordered))
-    return float((members < ordered[allowed]).double().mean())
+    alarms, hits, scores = roc_curve(*_told_apart(members, others), drop_intermediate=False)
+    # Of gains that are alike but for rounding the first counts.
+    return -float(scores[(hits - alarms).round(12).argmax()])
 
 
 def neighbours(images: Tensor) -> Tensor:
-    """Each image moved by a pixel in eight directions; its edges are repeated.
+    """Move each image by a pixel in eight directions; its edges are repeated.
 
     Args:
         images: uint8 of shape (images, channels, height, width).
@@ -109,9 +96,5 @@ def neighbours(images: Tensor) -> Tensor:
     """
     height, width = images.shape[-2:]
     padded = F.pad(images.float(), (1, 1, 1, 1), mode="replicate").to(images.dtype)
-    return torch.stack(
-        [
-            padded[..., 1 + down : 1 + down + height, 1 + right : 1 + right + width]
-            for down, right in _SHIFTS
-        ]
-    )
+    moved = [padded[..., down : down + height, right : right + width] for down, right in _SHIFTS]
+    return torch.stack(moved)

@@ -15,7 +15,14 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.accountant import Budget, Ledger, Release, check_installed, least_noise
+from ccfcpp.privacy.noise.accountant import (
+    Budget,
+    Release,
+    add_to_ledger,
+    check_installed,
+    least_noise,
+    read_ledger,
+)
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
 
 Works = Sequence[AnyServerWork]
@@ -74,7 +81,7 @@ class Level(ABC):
                 f"= {noise:g}: give more of either"
             )
         self.is_spent = False
-        self._ledger: Ledger | None = None
+        self._ledger: Path | None = None
 
     @abstractmethod
     def releases(self, works: Works) -> list[Release]:
@@ -101,8 +108,8 @@ class Level(ABC):
 
     def open(self, path: Path) -> None:
         """Go on with what a run's ledger says is spent."""
-        self._ledger = Ledger(path)
-        self.budget.releases = self._ledger.read()
+        self._ledger = path
+        self.budget.releases = read_ledger(path)
 
     def allows(self, number: int, works: Works) -> bool:
         """Whether the budget has enough left for a round."""
@@ -113,7 +120,7 @@ class Level(ABC):
         """Spend what a round costs, before it publishes anything."""
         releases = self.releases(works)
         if self._ledger is not None:
-            self._ledger.add(number, releases)
+            add_to_ledger(self._ledger, number, releases)
         self.budget.spend(releases)
         self.source = self.source.of(self.randomness.at_round(number))
 

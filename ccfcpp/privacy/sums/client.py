@@ -33,14 +33,14 @@ from ccfcpp.privacy.sums.messages import (
     SHARES,
     UNMASKING,
     Begun,
-    Bounded,
+    BoundedParts,
+    ClientRows,
     Keys,
     Letters,
-    Masked,
-    Neighbours,
-    Rows,
-    Shown,
+    MaskedParts,
+    ShownShares,
     digest_of,
+    neighbours_in,
     under_masks,
     within_bounds,
 )
@@ -89,7 +89,7 @@ class WithinBounds(SendsParts):
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Bounded | RefusedUpdateError]:
+    ) -> list[BoundedParts | RefusedUpdateError]:
         """Each client's by itself."""
         updates = self.work.local_updates(self.own(task), message, clients, randomness)
         return [
@@ -99,13 +99,13 @@ class WithinBounds(SendsParts):
 
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> Bounded | None:
+    ) -> BoundedParts | None:
         """The sum of some clients' parts."""
         total = self.work.local_sum(self.own(task), message, clients, randomness)
         return None if total is None else self._bounded(message, total)
 
-    def _bounded(self, message: object, update: object) -> Bounded:
-        return Bounded(self.parts(message, update))
+    def _bounded(self, message: object, update: object) -> BoundedParts:
+        return BoundedParts(self.parts(message, update))
 
 
 class Participants:
@@ -147,23 +147,25 @@ class Participants:
         self._parts[client] = (task.round, task.index), participant
         return Keys.of(participant.keys())
 
-    def send_shares(self, task: Task, message: Neighbours, client: int) -> Rows:
+    def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
         """Stage 2: a box for each other holder."""
-        return Rows.of(self.of(task, client).shares(message.read(client)), BOX_BYTES)
+        return ClientRows.of(
+            self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
+        )
 
-    def send_agreement(self, task: Task, message: Letters, client: int) -> Rows:
+    def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
         """Stage 4: tags for those that are in the sum."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
-        return Rows.of(tags, TAG_BYTES)
+        return ClientRows.of(tags, TAG_BYTES)
 
-    def send_shown(self, task: Task, message: Letters, client: int) -> Shown:
+    def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
         """Stage 5: shares, once; the sum is over then."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
         if self.guard.before is not None:
             self.guard.before[task.round, task.index] = participant.shown
-        return Shown.of(shown)
+        return ShownShares.of(shown)
 
 
 @dataclass(eq=False)
@@ -200,9 +202,9 @@ class UnderMasks(SendsParts):
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Masked | RefusedUpdateError]:
+    ) -> list[MaskedParts | RefusedUpdateError]:
         """The parts that add up of each client, in fixed point under masks."""
-        answers: dict[int, Masked | RefusedUpdateError] = {}
+        answers: dict[int, MaskedParts | RefusedUpdateError] = {}
         there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
             try:
@@ -221,7 +223,7 @@ class UnderMasks(SendsParts):
 
     def _masked(
         self, message: object, participant: Participant, update: object, source: NoiseSource
-    ) -> Masked | RefusedUpdateError:
+    ) -> MaskedParts | RefusedUpdateError:
         if isinstance(update, RefusedUpdateError):
             return update
         terms = participant.terms
@@ -231,7 +233,7 @@ class UnderMasks(SendsParts):
                 parts = own.added(parts, source, terms.purpose.decode())
             words = terms.form.encoded(flattened(parts), terms.asked)
             about = digest_of(self.work.exchange, message)
-            return Masked.of(*participant.masked(words, about))
+            return MaskedParts.of(*participant.masked(words, about))
         except RefusedUpdateError as refusal:
             return refusal
 

@@ -63,13 +63,11 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.sums.shares import Share, joined, split
+from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, joined, split
 from ccfcpp.privacy.sums.terms import Terms
 
-LIMBS = KEY_BYTES // 2
-"""Numbers in a share."""
-_SHARE = np.dtype("<u4")
-BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
+SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
+BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 """Bytes of what a client seals for another: two shares."""
 PUBLIC_BYTES = 2 * KEY_BYTES
 """Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
@@ -113,8 +111,8 @@ class Revealed(NamedTuple):
         keys: Its shares of the private s, by the client that is gone.
     """
 
-    seeds: Mapping[int, Share]
-    keys: Mapping[int, Share]
+    seeds: Mapping[int, bytes]
+    keys: Mapping[int, bytes]
 
 
 Tags = dict[int, bytes]
@@ -159,7 +157,7 @@ class Participant:
         self._seed = secrets.token_bytes(KEY_BYTES)
         self._known: Mapping[int, Neighbour] = {}
         self._seals: dict[int, bytes] = {}
-        self._held: dict[int, tuple[Share, Share]] = {}
+        self._held: dict[int, tuple[bytes, bytes]] = {}
         self._edges: Collection[int] = ()
         self._included: set[int] = set()
         self._turn = "shares"
@@ -179,15 +177,15 @@ class Participant:
         self.terms.check_holders(len(there), "keys")
         self._known = neighbours
         quorum = self.terms.quorum
-        seeds = split(self._seed, len(self.holders), quorum)
-        keys = split(self._masks.private, len(self.holders), quorum)
+        seeds, keys = (
+            split(secret, len(self.holders), quorum) for secret in (self._seed, self._masks.private)
+        )
         boxes = {}
         for holder, seed, key in zip(self.holders, seeds, keys, strict=True):
             if holder == self.number:
                 self._held[holder] = seed, key
             elif holder in neighbours:
-                content = np.concatenate([seed, key]).astype(_SHARE).tobytes()
-                boxes[holder] = self._sealed(holder, _SHARES, content)
+                boxes[holder] = self._sealed(holder, _SHARES, seed + key)
         self._turn = "masked vector"
         return boxes
 
@@ -209,8 +207,8 @@ class Participant:
         self.terms.check_holders(there + 1, "shares")
         self._check_same("included", {self.number, *boxes})
         for sender, box in boxes.items():
-            both = np.frombuffer(self._opened(sender, _SHARES, box), _SHARE)
-            self._held[sender] = both[:LIMBS], both[LIMBS:]
+            both = self._opened(sender, _SHARES, box)
+            self._held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
         self._has_masks = True
 
     def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
@@ -475,7 +473,7 @@ class Collector:
     def _known_wards(self, number: int) -> list[int]:
         return [other for other in self._wards[number] if other in self._tags]
 
-    def _joined(self, number: int, shares: Mapping[int, Share | None]) -> bytes:
+    def _joined(self, number: int, shares: Mapping[int, bytes | None]) -> bytes:
         places = {holder: place for place, holder in enumerate(self._offers[number].holders)}
         there = {
             places[holder]: share

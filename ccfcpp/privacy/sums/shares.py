@@ -16,20 +16,17 @@ PRIME = 65_537
 _LIMB = np.dtype("<u2")
 _DRAW = np.dtype("<u4")
 
-Share = NDArray[np.uint32]
-"""Of shape (limbs,): one holder's values."""
+SHARE_PER_BYTE = _DRAW.itemsize // _LIMB.itemsize
+"""How many times as long as its secret a share is: a value takes 32 bits."""
 
 
-def split(secret: bytes, holders: int, threshold: int) -> NDArray[np.uint32]:
-    """The shares of a secret.
+def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
+    """Split a secret into shares, one for each holder.
 
     Args:
         secret: Bytes, an even number of them.
         holders: How many shares, below 65,537. Holder i has the number i + 1.
         threshold: How many of them give the secret.
-
-    Returns:
-        Of shape (holders, limbs).
 
     Raises:
         ValueError: The threshold is above the number of holders, or there are too many of these.
@@ -41,11 +38,11 @@ def split(secret: bytes, holders: int, threshold: int) -> NDArray[np.uint32]:
     numbers = np.arange(1, holders + 1, dtype=np.int64)
     # Products of numbers below 2¹⁷, up to 2¹⁶ of them: float64 adds them up exactly below 2⁵³.
     values = _powers(numbers, threshold).astype(np.float64) @ coefficients
-    return (values % PRIME).astype(np.uint32)
+    return [row.tobytes() for row in (values % PRIME).astype(_DRAW)]
 
 
-def joined(shares: Mapping[int, Share], threshold: int) -> bytes:
-    """The secret of some shares.
+def joined(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Join shares to their secret.
 
     Args:
         shares: By the holder's place, from 0; a threshold of them at least.
@@ -58,12 +55,17 @@ def joined(shares: Mapping[int, Share], threshold: int) -> bytes:
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares of the {threshold} that are needed")
     places = sorted(shares)
-    values = np.stack([shares[place] for place in places]).astype(np.float64)
+    values = np.stack([np.frombuffer(shares[place], _DRAW) for place in places]).astype(np.float64)
     weights, checks = _weights(tuple(place + 1 for place in places), threshold)
     limbs = (weights @ values[:threshold]) % PRIME
     if (limbs >= 1 << 16).any() or ((checks @ values) % PRIME).any():
         raise ValueError("they are shares of no secret")
     return limbs.astype(_LIMB).tobytes()
+
+
+def is_share(share: bytes) -> bool:
+    """Tell whether all values of a share are in the field."""
+    return bool((np.frombuffer(share, _DRAW) < PRIME).all())
 
 
 def _random(shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -33,15 +33,16 @@ from ccfcpp.privacy.sums.messages import (
     SHARES,
     UNMASKING,
     Begun,
-    Bounded,
+    BoundedParts,
+    ClientRows,
     Keys,
     Letters,
     Mail,
-    Masked,
-    Neighbours,
-    Rows,
-    Shown,
+    MaskedParts,
+    ShownShares,
+    WithMail,
     digest_of,
+    letters_of_neighbours,
     numbers_of,
     under_masks,
     within_bounds,
@@ -176,13 +177,13 @@ class OpenSum(Total):
     _total: Tensor | None = None
 
     def replies(self) -> Iterator[Reply]:
-        """Bounded parts."""
+        """BoundedParts parts."""
         exchange = within_bounds(self.request.exchange)
         return self.inner(self.ask(exchange, self.request.message, self.request.members))
 
     def add(self, reply: Reply) -> None:
         """Add a client's parts, in the order of the clients."""
-        parts = _of_type(Bounded, reply.update).parts
+        parts = _of_type(BoundedParts, reply.update).parts
         if _form(parts) != _form(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
         if name := not_finite(parts):
@@ -225,24 +226,24 @@ class SecureSum(Total):
         """Keys, and boxes with shares."""
         collector, asked = self.collector, [member.id for member in self.request.members]
         offers = self._asked(KEYS, Begun(numbers_of(asked)), asked, "keys", self._offer)
-        known = Neighbours.of(collector.neighbours(offers))
+        known = letters_of_neighbours(collector.neighbours(offers))
         boxes = self._asked(SHARES, known, [*offers], "shares", self._boxes)
         self._mail = Mail.of(*collector.routed(boxes))
         self._sharers = [*boxes]
         self.bytes_down += sum(size(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
-        """Masked numbers of those that have shared, and why there are none of others."""
+        """MaskedParts numbers of those that have shared, and why there are none of others."""
         for number, reason in self.lost.items():
             yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
-        message = masked.message(message=self.request.message, mail=self._mail)
+        message = WithMail(self.request.message, self._mail)
         yield from self.inner(self.ask(masked, message, self._members(self._sharers)))
 
     def add(self, reply: Reply) -> None:
         """Count masked numbers in."""
         numbers = sum(part.numel() for part in self.like.values())
-        update = _of_type(Masked, reply.update)
+        update = _of_type(MaskedParts, reply.update)
         self.collector.take(reply.client, *update.read(self.terms.form, numbers))
         self.bytes_up += size(pack(update))
 
@@ -266,16 +267,16 @@ class SecureSum(Total):
         self.collector.check(number, offer)
         return offer
 
-    def _boxes(self, number: int, update: Rows) -> dict[int, bytes]:
-        boxes = update.bytes_of(BOX_BYTES)
+    def _boxes(self, number: int, update: ClientRows) -> dict[int, bytes]:
+        boxes = update.read(BOX_BYTES)
         if boxes.keys() != self.collector.others(number):
             raise RefusedUpdateError("they are not for all holders")
         return boxes
 
-    def _tags(self, number: int, update: Rows) -> dict[int, bytes]:
-        return update.bytes_of(TAG_BYTES)
+    def _tags(self, number: int, update: ClientRows) -> dict[int, bytes]:
+        return update.read(TAG_BYTES)
 
-    def _shown(self, number: int, update: Shown) -> Revealed:
+    def _shown(self, number: int, update: ShownShares) -> Revealed:
         return update.read()
 
     def _members(self, numbers: Sequence[int]) -> list[Member]:
