@@ -20,7 +20,7 @@ from ccfcpp.engine.parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.identity import Floor, Guard
-from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, min_honest_clients
+from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.terms import terms_of
 from tests.support.sums import STAGES, TASK, VECTORS, Loss, Vector, secure_sum
@@ -138,7 +138,7 @@ def test_a_sum_is_that_of_numbers_and_noises_to_the_bit(
     config = config_of(threshold=threshold, reproducible_noise=True, colluders=0)
     updates, seen = summed(vectors, config, lambda stage, client: gone.get(client) == stage)
     (update,) = (each for each in updates if isinstance(each, Vector))
-    terms = agreed_terms(config, TASK, count)
+    terms = terms_of(config, TASK, count)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.honest == max(threshold, count // 2 + 1)
@@ -165,7 +165,7 @@ def test_the_server_sees_no_sum_without_noise() -> None:
     vectors = {n: torch.full((size,), 1 / 200, dtype=torch.float64) for n in range(6)}
     config = config_of(threshold=4)
     _, seen = summed(vectors, config)
-    terms = agreed_terms(config, TASK, 6)
+    terms = terms_of(config, TASK, 6)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.honest == 4
@@ -205,7 +205,7 @@ def test_terms_tell_whether_each_client_adds_noise() -> None:
         config_of(),
         config_of(reproducible_noise=True),
     ]
-    purposes = [agreed_terms(config, TASK, 5).purpose for config in kinds]
+    purposes = [terms_of(config, TASK, 5).purpose for config in kinds]
     assert purposes[0] == purposes[1]
     assert len(set(purposes)) == 3
 

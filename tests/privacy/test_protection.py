@@ -368,10 +368,9 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
 
 
 def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
-    from ccfcpp.privacy.noise.images import poisson_turn
-    from ccfcpp.privacy.noise.mechanism import NoiseSource
-
-    draws = [poisson_turn(1000, 200.0, NoiseSource()) for _ in range(50)]
+    bounding = bounding_of(PrivacyConfig(level="image"))
+    assert bounding is not None
+    draws = [bounding.turn(1000, 200.0, 0, Randomness(0)) for _ in range(50)]
     sizes = torch.tensor([len(draw) for draw in draws], dtype=torch.float64)
     assert abs(float(sizes.mean()) - 200) < 10
     assert float(sizes.std()) > 5  # a batch of fixed size would not do
