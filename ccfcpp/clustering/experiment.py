@@ -17,7 +17,7 @@ from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.clustering.vector_checks import check_vectors
@@ -112,7 +112,7 @@ class ClusteringExperiment(Experiment[Any]):
             config.privacy.is_on,
             config.privacy.level != "none",
         )
-        self.algorithm = made(self.problem)
+        self.algorithm = make_algorithm(self.problem)
         if self.problem.has_vectors:
             check_vectors(config, self.data.values)
         self.check()

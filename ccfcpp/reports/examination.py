@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,16 +21,16 @@ from ccfcpp.core.metrics import covariance
 from ccfcpp.core.randomness import generator_of
 from ccfcpp.core.units import first_of
 from ccfcpp.data.images import random_part
-from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
 from ccfcpp.reports import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import Study
-from ccfcpp.runs.tables import Row
+from ccfcpp.runs.paths import Json, RunPaths
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
@@ -90,14 +89,14 @@ class Run(_Known):
     config: MethodConfig
     title: str
     planned: int
-    log: list[Row]
-    summary: Row | None
-    facts: Row
-    sessions: list[Row]
+    log: list[Json]
+    summary: Json | None
+    facts: Json
+    sessions: list[Json]
     clusters_images: bool
     spectra: Mapping[str, Tensor]
     remote: bool = False
-    leakage: Row = field(default_factory=dict)
+    leakage: Json = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -236,8 +235,8 @@ def _opened(
 def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
     enrolment = Enrolment.load(folder.deployment)
-    # Without a link to clients, the experiment serves to read its setting.
-    experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
+    # The experiment serves to read its setting.
+    experiment = enrolment.experiment(_here(config, None, None), Channel(Nobody()))
     counts, members = folder.read_arrays("counts"), enrolment.members
     tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(
@@ -284,7 +283,7 @@ def _config(folder: RunFolder) -> MethodConfig:
 def _no_run(path: Path) -> str:
     """Say what is in a folder that is no run; of several runs, which they are."""
     runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
-    if not runs and not Study.plan_of(path).is_file():
+    if not runs and not RunPaths(path).study.is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"
     several = f"{path} holds several runs: give the folders of runs inside"
     if not runs:
@@ -325,7 +324,7 @@ def _here(
     The folder of the data sets is the one that the user names, or that of the configuration, or the
     one that the run recorded.
     """
-    changes: Row = {"device": "auto", "track": "none"}
+    changes: Json = {"device": "auto", "track": "none"}
     if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")

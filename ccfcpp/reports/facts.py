@@ -13,7 +13,7 @@ from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.reports.examination import Run
 from ccfcpp.reports.runs import differences
-from ccfcpp.runs.tables import Row
+from ccfcpp.runs.paths import Json
 
 Table = list[dict[str, str]]
 """Rows of text, all with the same columns."""
@@ -83,7 +83,7 @@ def setting(run: Run) -> dict[str, str]:
 def results(run: Run) -> dict[str, str]:
     """Scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
-    found: Row = run.summary or (scored[-1] if scored else {})
+    found: Json = run.summary or (scored[-1] if scored else {})
     up, down = traffic_titles(deployed=run.remote)
     costs = {
         up: bytes_in_words(sum(row["bytes_up"] for row in run.log)),
@@ -99,7 +99,7 @@ def results(run: Run) -> dict[str, str]:
     return scores | judged_rows(found) | _scores_by_presence(found) | costs
 
 
-def _scores_by_presence(summary: Row) -> dict[str, str]:
+def _scores_by_presence(summary: Json) -> dict[str, str]:
     """Scores of connected and of absent clients' images; empty where no client is absent."""
     if summary.get("scores_absent") is None:
         return {}
@@ -151,7 +151,7 @@ def differences_table(runs: Sequence[Run]) -> Table:
     ]
 
 
-def leakage_tables(found: Row) -> dict[str, Table]:
+def leakage_tables(found: Json) -> dict[str, Table]:
     """Tables of the results of attacks on a run, by caption; empty where there were none.
 
     Raises:
@@ -200,7 +200,7 @@ def _range(least: int, most: int | None) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def environment(session: Row) -> dict[str, str]:
+def environment(session: Json) -> dict[str, str]:
     """Command, versions and machine of a session of a run."""
     command = session.get("command", [])
     versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]

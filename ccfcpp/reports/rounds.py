@@ -13,7 +13,7 @@ from ccfcpp.reports.examination import Run
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.reports.runs import Gathered, slug
-from ccfcpp.runs.tables import Row
+from ccfcpp.runs.paths import Json
 
 Curve = list[tuple[int, float]]
 """Pairs of a round, counted from 1, and a value."""
@@ -216,7 +216,7 @@ def participation(run: Run) -> Drawn:
     return Drawn("participation", "Who took part", caption, figure, rows)
 
 
-def _state(run: Run, row: Row, client: int) -> int:
+def _state(run: Run, row: Json, client: int) -> int:
     if client not in run.connected:
         state = "never there"
     elif str(client) in row["refused"]:

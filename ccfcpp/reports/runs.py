@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.reports.examination import Run
-from ccfcpp.runs.paths import MAY_CHANGE
-from ccfcpp.runs.tables import Row
+from ccfcpp.runs.paths import MAY_CHANGE, Json
 
 T = TypeVar("T")
 Gathered = Sequence[tuple[Run, T]]
@@ -32,7 +31,7 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
-def differences(runs: Sequence[Run]) -> list[Row]:
+def differences(runs: Sequence[Run]) -> list[Json]:
     """Make a row for each setting in which runs differ: its dotted key, and its value by run.
 
     A setting that a run does not have is None.
@@ -47,7 +46,7 @@ def differences(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def of_run(run: Run) -> Row:
+def of_run(run: Run) -> Json:
     """Make the first column of a table of several runs; a single run has none."""
     return {"run": run.label} if run.label else {}
 

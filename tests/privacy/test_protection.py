@@ -14,7 +14,7 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.prepared import made as system_of
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, read_yaml, resolve
@@ -436,6 +436,6 @@ def test_a_sample_that_clients_see_hides_nobody() -> None:
 def test_every_private_preset_fits_its_system(path: Path) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(path))
     side = 8 if config.dataset == "digits" else 28
-    algorithm = system_of(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
+    algorithm = make_algorithm(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
     works = algorithm.client_side(Crew(1000, 1, bounding_of(config.privacy))).works
     check_fits(config.privacy, config.method, [work.exchange for work in works.values()])

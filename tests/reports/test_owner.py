@@ -18,7 +18,7 @@ from ccfcpp.data.reading import FileFacts, Reading
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.audit import AuditLog
 from ccfcpp.deployment.client.found import EACH, Found, save_found, typical, unsure
-from ccfcpp.papers.reporting import report
+from ccfcpp.studies.reporting import report
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.browser import BROWSER, laid_out
 from tests.support.classification import labelled_clients

@@ -258,9 +258,9 @@ class GaussianMixtures(StartedBySums[Mixture]):
 
     def start(self) -> Sequence[AnyServerWork]:
         """Means; covariances of the points that are nearest to them; and a first step."""
-        return [*super().start(), *self.steps(), *self.steps()]
+        return [*super().start(), *self.steps(0), *self.steps(0)]
 
-    def steps(self) -> Sequence[AnyServerWork]:
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
         """A step in each round."""
         return [Maximisation(self.config)]
 

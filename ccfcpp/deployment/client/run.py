@@ -13,7 +13,7 @@ from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
 from ccfcpp.clustering.vector_checks import check_range
@@ -186,7 +186,7 @@ class ClusteringRun(ClientRun[Any]):
         self.problem = clustering_problem(self.config, self.spec, self.device)
         if self.problem.has_vectors:
             check_range(self.config.vectors, self.images)
-        self.algorithm = made(self.problem)
+        self.algorithm = make_algorithm(self.problem)
 
     def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """Return the sums by which the clustering is judged without labels."""

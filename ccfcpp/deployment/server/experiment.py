@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import saved
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
@@ -46,8 +46,6 @@ Exchanges = Mapping[str, Exchange[Any, Any]]
 Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
 """Returns the transport, for what clients are told, the exchanges of a system and the server's
 device."""
-Lingers = Callable[[Sequence[str], float], None]
-"""Called with the names of clients that are waited for after the last round, and the seconds."""
 _LOOK = 0.5
 """Seconds between checks whether the server is to wait no longer."""
 _AFTER_THE_ROUND = 10**6
@@ -71,7 +69,6 @@ class DeployedExperiment(Experiment[Any]):
         members: Sequence[Member],
         connect: Connect,
         skipped: int = 0,
-        lingers: Lingers = lambda names, seconds: None,
         larger: "Callable[[], DeployedExperiment | None]" = lambda: None,
     ) -> None:
         super().__init__(config)
@@ -79,7 +76,6 @@ class DeployedExperiment(Experiment[Any]):
         self.config = config
         self.spec = spec
         self._skipped = skipped
-        self._lingers = lingers
         self._larger = larger
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self.clients = []  # They are elsewhere.
@@ -124,7 +120,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def ended(self, federation: Any, state: Any) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; clients that have all left are not waited for."""
-        self.deployed.patience = self.deployed.timeouts.linger
+        self.deployed.patience = self.deployed.channel.timeouts.linger
         return super().ended(federation, state)
 
     def as_of(self, number: int) -> "DeployedExperiment | None":
@@ -197,7 +193,7 @@ class DeployedExperiment(Experiment[Any]):
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
         """Give every client the last model, also to those that come while the server lingers."""
         deployed, waiting = self.deployed, self._members
-        until = time.monotonic() + deployed.timeouts.linger
+        until = time.monotonic() + deployed.channel.timeouts.linger
         found: dict[int, Tensor] = {}
         missing: dict[int, RefusedUpdateError] = {}
         said: Sequence[Member] = ()
@@ -212,9 +208,9 @@ class DeployedExperiment(Experiment[Any]):
             if not late or time.monotonic() >= until or self._should_stop():
                 return found, missing
             if late != said:
-                self._lingers([member.name for member in late], left)
+                deployed.channel.observer.lingers([member.name for member in late], left)
             waiting = said = late
-            time.sleep(deployed.timeouts.poll)
+            time.sleep(deployed.channel.timeouts.poll)
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
         return (
@@ -285,7 +281,7 @@ class DeployedClustering(DeployedExperiment):
     def prepare(self) -> None:
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
-        self.algorithm = made(self.problem)
+        self.algorithm = make_algorithm(self.problem)
 
     @cached_property
     def epilogue(self) -> Judging | None:
