@@ -78,6 +78,18 @@ def ccfcpp(*arguments: object) -> Result:
     return Result(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 
 
+def refused(*arguments: object) -> str:
+    """The one line on stderr by which a command refuses bad input."""
+    result = ccfcpp(*arguments)
+    assert (result.code, result.stdout) == (2, ""), result
+    *before, line = result.stderr.splitlines()
+    # What only the images show is found when the run has been announced.
+    assert len(before) <= 2, result.stderr
+    assert all(" on " in each or each.startswith("reading ") for each in before), result.stderr
+    assert line.startswith("error: ")
+    return line
+
+
 def succeeded(*arguments: object) -> Result:
     """Run a command that must not fail."""
     result = ccfcpp(*arguments)

@@ -1,13 +1,17 @@
-"""How well an attacker tells the images that a model was trained on from others.
+"""Attacks on what a run gives away: its model, and averages that clients have sent.
 
-The attacker has a number for each image, a *loss* that training lowers, and takes an image for one
-of the training where the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy
-Risk in Machine Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by what the
-same model makes of the image's neighbours (Mattern et al., *Membership Inference Attacks against
-Language Models via Neighbourhood Comparison*, ACL Findings 2023).
+*Membership*: how well an attacker tells the images that a model was trained on from others. It has
+a number for each image, a *loss* that training lowers, and takes an image for one of the training
+where the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
+Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by what the same model makes
+of the image's neighbours (Mattern et al., *Membership Inference Attacks against Language Models via
+Neighbourhood Comparison*, ACL Findings 2023).
+
+*Inversion*: what an average of pixels tells of the images in it. An average of one image is it.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +24,12 @@ Losses = NDArray[np.float64]
 _FALSE_ALARMS = 0.01
 _SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, right) != (1, 1)]
 """Of eight neighbours; an image itself is at (1, 1) once its edges are repeated."""
+
+
+_EXACT = 1e-3
+"""An image is known where the average differs from it by less than so much of its length."""
+SIZES = ((1, 1), (2, 4), (5, 9), (10, 19), (20, None))
+"""Groups of averages, by how many images are in them."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +108,50 @@ def neighbours(images: Tensor) -> Tensor:
     padded = F.pad(images.float(), (1, 1, 1, 1), mode="replicate").to(images.dtype)
     moved = [padded[..., down : down + height, right : right + width] for down, right in _SHIFTS]
     return torch.stack(moved)
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Averages of about as many images.
+
+    Attributes:
+        least: The fewest images in one.
+        most: The most; None: any number.
+        averages: How many clients have sent.
+        exact: How many of them are an image of the client, up to rounding.
+        distance: From an average to the client's nearest image, as a share of that image's length;
+            the median.
+    """
+
+    least: int
+    most: int | None
+    averages: int
+    exact: int
+    distance: float
+
+
+def inverted(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
+    """Measure how near averages are to an image.
+
+    Args:
+        sent: For each client its averages, of shape (averages, pixels), and its images as points,
+            of shape (images, pixels). An image is in the average that it lies nearest to.
+
+    Returns:
+        A group for each of ``SIZES`` of which there is an average.
+    """
+    sizes, distances = [], []
+    for averages, points in sent:
+        far = torch.cdist(averages.double(), points.double())
+        sizes.append(torch.bincount(far.argmin(dim=0), minlength=len(averages)))
+        nearest, which = far.min(dim=1)
+        distances.append(nearest / points.double()[which].norm(dim=1).clamp(min=1e-12))
+    size, distance = torch.cat(sizes), torch.cat(distances)
+    found = []
+    for least, most in SIZES:
+        here = (size >= least) & (size <= (len(size) + int(size.max()) if most is None else most))
+        if bool(here.any()):
+            near = distance[here]
+            exact = int((near < _EXACT).sum())
+            found.append(Inversion(least, most, int(here.sum()), exact, float(near.quantile(0.5))))
+    return found
