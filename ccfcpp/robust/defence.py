@@ -121,7 +121,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """What a rule does to the updates of an exchange, by what their parts mean."""
+    """Return what a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
     where = f"defence.rule = {config.rule}: in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
@@ -153,7 +153,7 @@ class Robust:
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """A single update."""
+        """Make a single update."""
         updates = [pack(update) for _, update in received]
         names = dict.fromkeys(name for update in updates for name in update)
         known = {name: part_of(self.parts, name) for name in names}
@@ -179,7 +179,7 @@ class Robust:
         )
 
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """The robust mean of some models of the same entries.
+        """Compute the robust mean of some models of the same entries.
 
         By rules that go by distances, parameters and batch normalisation's running statistics are
         each taken by the median of their own distances, so that neither hides the other. Of an
@@ -199,7 +199,7 @@ class Robust:
     def _centres(
         self, name: str, part: Votes, local: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """One set of centroids by votes; their sizes are those of all clients together."""
+        """Make one set of centroids by votes; their sizes are those of all clients together."""
         hostile = hostile_of(self.config.hostile, len(local))
         centres, labels = robust_kmeans(local, estimator(self.config), hostile)
         found = {name: centres}
@@ -214,7 +214,7 @@ class Robust:
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Sums that have the robust means: a client votes by its mean of each cluster it holds."""
+        """Make sums that have robust means: a client votes by its mean of each cluster it holds."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling(name, part.count)] for update in updates])
@@ -243,7 +243,7 @@ class Bounded:
     exchange: AnyExchange
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """The updates, in their order."""
+        """Bound the updates, in their order."""
         samples = [float(sum(member.samples for member in members)) for members, _ in received]
         most = self.config.weight * statistics.median(samples)
         shares = [min(1.0, most / max(own, 1.0)) for own in samples]
@@ -313,7 +313,7 @@ class Bounded:
     def _weighed(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
-        """All that adds up over images, for a client that counts for a share of its own."""
+        """Scale all that adds up over images, for a client that counts for a share of its own."""
         found = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):
@@ -326,18 +326,18 @@ class Bounded:
         return found
 
     def _factors(self, norms: Sequence[float]) -> list[float]:
-        """By how much each of some is scaled down."""
+        """Return by how much each of some is scaled down."""
         longest = self.config.norm * statistics.median(norms) if norms else 0.0
         return [1.0 if norm <= longest else longest / norm for norm in norms]
 
 
 def _is_figure(part: Part) -> bool:
-    """Whether a part is a mean that some clients may not have, or that a report alone needs."""
+    """Tell whether a part is a mean that some clients lack, or that a report alone needs."""
     return isinstance(part, Mean) and (part.report or part.optional)
 
 
 def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
-    """Squared distances between models, float64 of shape (n, n) on the CPU."""
+    """Compute squared distances between models, float64 of shape (n, n) on the CPU."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64)
     for kind in {is_statistic(name) for name in names}:
         of_kind = [name for name in names if is_statistic(name) == kind]
@@ -350,7 +350,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
 
 
 def _in_the_middle(points: Tensor) -> Tensor:
-    """One of the values of each coordinate, for what has no mean."""
+    """Take the value in the middle of each coordinate, for what has no mean."""
     return points.sort(dim=0).values[len(points) // 2]
 
 

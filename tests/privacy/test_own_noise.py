@@ -23,7 +23,7 @@ from ccfcpp.privacy.sums.identity import Floor, Guard
 from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.terms import terms_of
-from tests.support.sums import STAGES, TASK, VECTORS, Loss, Vector, secure_sum
+from tests.support.sums import TASK, VECTORS, Loss, Vector, losses, secure_sum
 
 PARTS = {"sums": Sum(each=True), "gradient": Sum(), "figures": Sum(report=True)}
 STEP: Exchange[Any, Any] = Exchange("step", dict, dict, PARTS)
@@ -112,16 +112,6 @@ def summed(
         patched.setattr(Collector, "total", noted)
         _, replies = secure_sum(vectors, config, *loses, **guard)
     return [reply.update for reply in replies], seen
-
-
-@st.composite
-def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
-    """Some clients, a threshold, and at which stage some are lost; enough are left."""
-    count = draw(st.integers(2, 6))
-    threshold = draw(st.integers(2, count))
-    most = count - max(threshold, count // 2 + 1)
-    gone = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=most))
-    return count, threshold, {7 * n + 2: draw(st.sampled_from(STAGES)) for n in gone}
 
 
 @settings(max_examples=15, deadline=None)

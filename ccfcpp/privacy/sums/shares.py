@@ -69,7 +69,7 @@ def is_share(share: bytes) -> bool:
 
 
 def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Independent uniform numbers below the prime."""
+    """Draw independent uniform numbers below the prime."""
     wanted = shape[0] * shape[1]
     found = np.empty(0, dtype=_DRAW)
     while len(found) < wanted:
@@ -80,7 +80,7 @@ def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
 
 
 def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Powers from 0 on, modulo the prime, of shape (numbers, count)."""
+    """Compute powers from 0 on, modulo the prime, of shape (numbers, count)."""
     powers = np.ones((len(numbers), count), dtype=np.int64)
     for exponent in range(1, count):
         powers[:, exponent] = powers[:, exponent - 1] * numbers % PRIME
@@ -91,7 +91,7 @@ def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def _weights(
     numbers: tuple[int, ...], threshold: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What gives a secret from its shares, and what gives 0 from all of them.
+    """Compute what gives a secret from its shares, and what gives 0 from all of them.
 
     The first are Lagrange's weights for the value at 0. The others are the numbers
     f(x_i) / Π_j (x_i − x_j) with a random polynomial f of degree n − t − 1: their products with
@@ -119,7 +119,7 @@ def _product(numbers: NDArray[np.int64]) -> int:
 
 
 def _differences(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each number the product of its differences, all others minus itself."""
+    """Multiply the differences of each number, all others minus itself."""
     products = np.ones_like(numbers)
     for place, number in enumerate(numbers):
         apart = (number - numbers) % PRIME
