@@ -135,7 +135,7 @@ def test_what_is_wrong_takes_one_line(
     np.savez(tmp_path / "colour.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
     none = tmp_path / "none"
     for run, images, flags, said in (
-        (k_fed, tmp_path / "colour.npz", out, "are in colour, and the model is for grey ones"),
+        (k_fed, tmp_path / "colour.npz", out, "are in colour, and grey ones are wanted"),
         (none, digits, out, "there is no model"),
         (digits, digits, out, "is no model ("),
         (classifier_run, digits, out, "names no known system of clustering (fedavg)"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
 from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
-from ccfcpp.studies.reproduction.results import DOMAINS, Facts, Result, dataset_name
+from ccfcpp.studies.results import DOMAINS, Facts, Result, dataset_name
 from supervised.algorithm import TERM
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 def _correlation(result: Result) -> Readings[float]:
     """Mean absolute correlation of two dimensions of the global model's representations."""
     with suppress(CannotDrawError):
-        return [({}, float(pair_correlations(result.examined.covariance).abs().mean()))]
+        return [({}, float(pair_correlations(result.recorded.covariance).abs().mean()))]
     return [({}, None)]
 
 
