@@ -34,9 +34,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import called, canonical, spellings
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.choosing import check_classes
 from ccfcpp.data.decoding import extras
-from ccfcpp.data.images import ImageData
+from ccfcpp.data.images import ImageData, check_classes
 from ccfcpp.data.reading import (
     Reading,
     as_text,
