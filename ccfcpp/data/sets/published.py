@@ -28,12 +28,8 @@ from ccfcpp.data.registry import DataSet
 if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
 
-ARRAYS = ("images", "labels", "classes", "test")
-"""Names of the arrays of a data set, which the cache keeps."""
-
-FAULTS = (OSError, RuntimeError, http.client.HTTPException)
+_FAULTS = (OSError, RuntimeError, http.client.HTTPException)
 """Errors of a failed download."""
-
 _SILENCE_SECONDS = 30.0
 
 
@@ -92,7 +88,7 @@ class Published(DataSet, ABC):
                 with _quiet_and_impatient():
                     self.fetch(Path(temporary))
                 _move_files(Path(temporary), root)
-        except FAULTS as error:
+        except _FAULTS as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(
                 f"data set '{self.name}' is not in {root} and cannot be downloaded ({reason}): "
