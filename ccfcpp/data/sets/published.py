@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import shutil
 import socket
 import sys
 import tempfile
@@ -87,7 +88,7 @@ class Published(DataSet, ABC):
             with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
                 with _quiet_and_impatient():
                     self.fetch(Path(temporary))
-                _move_files(Path(temporary), root)
+                shutil.copytree(temporary, root, copy_function=shutil.move, dirs_exist_ok=True)
         except _FAULTS as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(
@@ -151,10 +152,3 @@ def _quiet_and_impatient() -> Iterator[None]:
             yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _move_files(source: Path, target: Path) -> None:
-    for file in (path for path in source.rglob("*") if path.is_file()):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(place)
