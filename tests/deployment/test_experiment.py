@@ -17,7 +17,7 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.core.sending import KINDS
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker

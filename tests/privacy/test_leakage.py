@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange
+from ccfcpp.clustering.ccfc.messages import refinement_exchange
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.leakage import leakage
-from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -225,11 +226,13 @@ def test_sums_over_few_images_are_zeros(method: str, least: int) -> None:
     algorithm = made(tiny(method, kept_back(least)))
     model = algorithm.initial_state(Randomness(0)).model
     if method == "fed-scan":
-        updates = received(algorithm, CENTRES, Snapshot(model, 1, torch.arange(3)), least)
+        updates = received(
+            algorithm, CENTRES, EncoderState(model, 1, groups=torch.arange(3)), least
+        )
     else:
-        seen = algorithm.represent(CCFCState(model, 1), clients_of_sizes(9)[0])
+        seen = algorithm.represent(EncoderState(model, 1), clients_of_sizes(9)[0])
         assert seen is not None
-        message = CCFCState(model, 1, seen[:3])
+        message = EncoderState(model, 1, seen[:3])
         updates = received(algorithm, refinement_exchange(True), message, least)
     counts = torch.stack([update.counts for update in updates])
     assert bool((counts[counts < least] == 0).all())

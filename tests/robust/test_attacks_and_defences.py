@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.ccfc.messages import (
-    CCFCState,
     ClusterSizes,
     TrainingUpdate,
     refinement_exchange,
@@ -23,6 +22,7 @@ from ccfcpp.clustering.ccfc.messages import (
 )
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
@@ -108,7 +108,7 @@ def model(generator: torch.Generator, size: float = 1.0) -> dict[str, Tensor]:
     }
 
 
-def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUpdate]]:
+def trained(clients: int = 9, seed: int = 0) -> tuple[EncoderState, list[TrainingUpdate]]:
     generator = torch.Generator().manual_seed(seed)
     updates = [
         TrainingUpdate(
@@ -117,7 +117,7 @@ def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUp
         )
         for n in range(clients)
     ]  # fmt: skip
-    return CCFCState(model(generator)), updates
+    return EncoderState(model(generator)), updates
 
 
 # --- who is hostile -----------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError, match="for which it needs 5"):
         Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
     for parts in ({}, {"counts": Opaque()}):
-        opaque = Exchange("images", CCFCState, ClusterSizes, parts)
+        opaque = Exchange("images", EncoderState, ClusterSizes, parts)
         with pytest.raises(UsageError, match=r"each client's part '(update|counts)' as it is"):
             defence("bound", opaque)
 
