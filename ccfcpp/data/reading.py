@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
@@ -205,9 +204,6 @@ def sizes_of(files: Sequence[FileFacts]) -> Sizes:
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
-_FACTS = TypeAdapter(list[FileFacts])
-
-
 def as_text(files: Sequence[FileFacts]) -> NDArray[np.str_]:
     """Return what is known of files as an array, which a cache can hold."""
     return np.array(json.dumps([asdict(file) for file in files]))
@@ -215,7 +211,10 @@ def as_text(files: Sequence[FileFacts]) -> NDArray[np.str_]:
 
 def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
     """Return what `as_text` has written."""
-    return _FACTS.validate_json(str(text))
+    return [
+        FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
+        for each in json.loads(str(text))
+    ]
 
 
 def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
