@@ -26,9 +26,9 @@ from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.privacy.leakage.inversion import SIZES, inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.examination import examine
 from ccfcpp.reports.facts import leakage_tables
 from ccfcpp.reports.page import page
+from ccfcpp.reports.recorded import read_run
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, succeeded
 
@@ -134,7 +134,7 @@ def test_an_average_of_one_image_is_that_image(pixel_run: Path) -> None:
     shown = succeeded("leakage", pixel_run).stdout
     assert "advantage" in shown
     assert "that are an image" in shown
-    html = page([examine(pixel_run)], Contents(), {})
+    html = page([read_run(pixel_run)], Contents(), {})
     assert "120 training images distinguished from 1,677 others" in html
     assert "averages of pixels that clients sent" in html
 

@@ -35,8 +35,8 @@ from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.reports.examination import examine
 from ccfcpp.reports.facts import setting
+from ccfcpp.reports.recorded import read_run
 from ccfcpp.robust.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
 from ccfcpp.robust.defence import Defence
@@ -490,7 +490,7 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert "defence: median" in result.stderr
     assert '"share": 0.3333333333333333' in (out / "summary.json").read_text()
     assert "sign-flip by 33% of the clients" in result.stdout
-    told = setting(examine(out))
+    told = setting(read_run(out))
     assert re.fullmatch(r"sign-flip by 33% of the clients \(\d, \d, \d\)", told["attack"])
     assert told["defence"] == "median"
     for flags, said in (
