@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -12,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.names import canonical
 
 if TYPE_CHECKING:
     from ccfcpp.data.reading import Reading
@@ -191,41 +189,6 @@ class ImageData(Samples):
             return self.reading.sizes
         channels, height, width = self.images.shape[1:]
         return Sizes.of([(height, width)] * len(self), channels > 1)
-
-
-def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Return the images of some classes, labelled with these alone; they stay in their order.
-
-    Raises:
-        UsageError: If there is no such class.
-    """
-    kept = check_classes(names, data.classes, data.name)
-    classes = tuple(name for name in data.classes if canonical(name) in kept)
-    assert data.labels is not None  # else there are no classes, and none can be kept
-    new_label = torch.full((len(data.classes),), -1)
-    new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
-    labels = new_label[data.labels]
-    chosen = labels >= 0
-    return replace(data.selected(chosen), labels=labels[chosen], classes=classes)
-
-
-def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Return `names` as `canonical` has them.
-
-    Raises:
-        UsageError: If there are none, or one is not among the `known` ones.
-    """
-    if not names:
-        raise UsageError(f"no class of {where} is chosen: name at least one, or leave classes out")
-    if not known:
-        raise UsageError(f"{where} has no classes to choose {names[0]!r} from: leave classes out")
-    for name in names:
-        if canonical(name) not in map(canonical, known):
-            close = difflib.get_close_matches(name, known, n=3)
-            some = f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else some
-            raise UsageError(f"{where} has no class {name!r}: {hint}")
-    return frozenset(map(canonical, names))
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:

@@ -12,8 +12,8 @@ from ccfcpp.core.kinds import kind_of
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
 from ccfcpp.data.encoded import embed_images, read_encoded_texts
 from ccfcpp.data.encoders.encoder import Encoder
-from ccfcpp.data.folder import read_folder
-from ccfcpp.data.images import ImageData, fit, keep_classes
+from ccfcpp.data.folder import keep_classes, read_folder
+from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.registry import DATASETS, root_folder
 from ccfcpp.data.sizes import Shape, settled
