@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
 from ccfcpp.core.presets import preset_folder
-from ccfcpp.studies.grids import Planned, ordered, plan_grid
+from ccfcpp.studies.grids import Planned, ordered
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from tests.support.command import Result, ccfcpp
@@ -34,7 +34,7 @@ TINY = (
 
 
 def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
-    return plan_grid(ClassifyConfig, "classify", ordered(files, values, seeds))
+    return ordered(files, values, seeds).planned(ClassifyConfig, "classify")
 
 
 def complaint(*arguments: object) -> str:
@@ -325,7 +325,7 @@ def test_lists_take_the_place_of_the_grids(tmp_path: Path) -> None:
     axes: dict[str, list[object]] = {
         "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
     }  # fmt: skip
-    plan = plan_grid(ClassifyConfig, "classify", ordered(files, {}, 1, axes))
+    plan = ordered(files, {}, 1, axes).planned(ClassifyConfig, "classify")
     assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
 
 

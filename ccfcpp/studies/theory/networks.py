@@ -214,7 +214,7 @@ def theorem_rates(
 
 
 def rates_without_alignment(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, by Assumption 1: third line of Eq. (40)."""
+    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, third line of Eq. (40): no alignment."""
     pairs = paired_vectors(network)
     along = pairs.along(pairs.left, network.head.mT @ driving)
     return network.depth * pairs.values ** (2 - 2 / network.depth) * along

@@ -18,7 +18,7 @@ from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.studies.reproduction.items import ITEMS, Block, load_items, read_paper
-from ccfcpp.studies.reproduction.plan import Stored, images_folder, plan_item
+from ccfcpp.studies.reproduction.plan import images_folder, plan_item, stored
 from supervised.config import ClassifyConfig
 from tests.studies.reproduction.test_published import TABLES_I_AND_II
 from tests.support.reproduction import Plan, Plans
@@ -396,11 +396,11 @@ def no_complaints() -> Iterator[None]:
 @pytest.mark.parametrize("config", [ClusterConfig(), ClassifyConfig()])
 def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) -> None:
     same = set()
-    folders = {Stored({}, config).folder}
+    folders = {stored({}, config).folder}
     for key, _ in flatten(config.model_dump()):
         run = changed(config, key)
         assert isinstance(run, RunConfig)
-        folder = Stored({"an axis": 1}, run).folder
+        folder = stored({"an axis": 1}, run).folder
         same |= {key} if folder in folders else set()
         folders.add(folder)
     assert same == MAY_CHANGE
@@ -408,10 +408,10 @@ def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) ->
 
 def test_a_folders_name_can_be_read() -> None:
     config = ClassifyConfig(dataset="/data/office-caltech10", method="moon")
-    folder = Stored({}, config).folder
+    folder = stored({}, config).folder
     assert len(folder.parts) == 1
     assert folder.name.startswith("moon-office-caltech10-")
     infinite = config.model_copy(
         update={"partition": config.partition.model_copy(update={"alpha": math.inf})}
     )
-    assert Stored({}, infinite).folder != folder
+    assert stored({}, infinite).folder != folder
