@@ -7,17 +7,17 @@ import pytest
 from rich.console import Console
 
 from ccfcpp.cli.telling import Telling
-from ccfcpp.deployment.link.news import News
-from tests.support.command import ccfcpp
+from ccfcpp.deployment.link.server_status import ServerStatus
+from tests.support.command import refused
 
 DAY = [
-    News(there=1, wanted=3),
-    News(there=2, wanted=3),
-    News(there=2, wanted=3),
-    News(phase="training", round=0, rounds=9),
-    News(phase="training", round=3, rounds=9, left=190.0),
-    News(phase="training", round=3, rounds=9, left=170.0),
-    News(phase="ending", rounds=9),
+    ServerStatus(there=1, wanted=3),
+    ServerStatus(there=2, wanted=3),
+    ServerStatus(there=2, wanted=3),
+    ServerStatus(phase="training", round=0, rounds=9),
+    ServerStatus(phase="training", round=3, rounds=9, left=190.0),
+    ServerStatus(phase="training", round=3, rounds=9, left=170.0),
+    ServerStatus(phase="ending", rounds=9),
 ]
 
 
@@ -63,7 +63,4 @@ def test_a_terminal_keeps_what_happens_and_rewrites_the_state() -> None:
 )
 def test_what_is_no_address_is_refused_at_once(server: str, tmp_path: Path) -> None:
     words = "--server", server, "--key", tmp_path / "a.key", "--data", tmp_path
-    result = ccfcpp("join", *words)
-    assert result.code == 2
-    assert f"{server!r} is no HOST:PORT" in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert f"{server!r} is no HOST:PORT" in refused("join", *words)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
@@ -120,7 +120,7 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
     if client.labels is not None:
         again = torch.cat([torch.arange(len(client)), torch.arange(min(len(client), TESTED))])
         test = torch.arange(len(again)) >= len(client)
-        data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
+        data = replace(data, values=client.images[again], labels=client.labels[again], test=test)
     rules = trusting(allow=KINDS, smallest_count=0)
     return Worker(lambda spec: data, folder / client.name, rules)
 

@@ -14,7 +14,7 @@ are tried (``trials``).
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
+    StartedState,
     SumsWork,
     cluster_sums,
-    large_enough,
     sums_by,
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
@@ -35,24 +35,10 @@ from ccfcpp.clustering.kmeans.trials import trial_works
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
-from ccfcpp.engine.payload import added_up, changed, pack
+from ccfcpp.engine.payload import added_up, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
-
-
-class Starting(Protocol):
-    """A state that looks for its first centroids: a dataclass with these fields."""
-
-    @property
-    def centroids(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def cells(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def evidence(self) -> Tensor | None: ...  # noqa: D102
-
-
-S = TypeVar("S", bound=Starting)
 
 
 @dataclass(frozen=True)
@@ -110,10 +96,6 @@ class SumCells(SumBlocks[Cells, CellSums]):
         scatter = sums_by(labels, squares, len(cells)).flatten()
         return CellSums(sums.sums, sums.counts, scatter)
 
-    def told(self, total: CellSums, samples: int) -> CellSums:
-        """Cells of enough points."""
-        return large_enough(total, self.crew.least)
-
 
 def _zeros(cells: Tensor) -> CellSums:
     sums = torch.zeros_like(cells, dtype=torch.float64)
@@ -121,7 +103,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 
 @dataclass(frozen=True)
-class GrowCodebook(SumsWork[S, Cells, CellSums]):
+class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     """The server's half: cells become the means of their points.
 
     Attributes:
@@ -149,11 +131,11 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
     again: bool = False
     exchange = START
 
-    def is_due(self, state: S) -> bool:
+    def is_due(self, state: StartedState) -> bool:
         """Whether the codebook is not whole yet."""
         return state.cells is not None or not self.ends
 
-    def broadcast(self, state: S) -> Cells:
+    def broadcast(self, state: StartedState) -> Cells:
         """The cells; at first a single one."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
@@ -169,8 +151,8 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         )
 
     def aggregate(
-        self, state: S, updates: Iterable[CellSums], randomness: Randomness
-    ) -> tuple[S, Figures]:
+        self, state: StartedState, updates: Iterable[CellSums], randomness: Randomness
+    ) -> tuple[StartedState, Figures]:
         """The next cells, or the centroids; cells without points are gone."""
         total = added_up(updates)
         held = total.counts >= 1
@@ -191,18 +173,18 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
             lacks = lacks and len(means) > len(book.cells)
         if self.ends and not lacks:
             return self._ended(state, book, randomness.integer("start")), {}
-        return changed(state, cells=means), {}
+        return replace(state, cells=means), {}
 
-    def _ended(self, state: S, book: Codebook, seed: int) -> S:
+    def _ended(self, state: StartedState, book: Codebook, seed: int) -> StartedState:
         """The centroids, or the starts; and what speaks for each k, where it is to be found."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
             clusters = most_to_least(evidence, self.fewest)[0]
-        known = changed(state, cells=None, evidence=evidence)
+        known = replace(state, cells=None, evidence=evidence)
         if self.starts == 1:
-            return changed(known, centroids=book.kmeans(clusters, seed))
-        return changed(known, trials=book.starts(clusters, seed, self.starts))
+            return replace(known, centroids=book.kmeans(clusters, seed))
+        return replace(known, trials=book.starts(clusters, seed, self.starts))
 
 
 def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:

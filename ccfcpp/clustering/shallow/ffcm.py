@@ -19,8 +19,7 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.config import FFCMConfig
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.clustering.shallow.started import StartedBySums
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule, StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -185,4 +184,4 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         seed = randomness.integer("k-means")
         centroids = self.combine(local, supports, before, seed)
         moved = float((centroids - before).abs().max())
-        return CentroidState(centroids, moved), {"moved": moved}
+        return CentroidState(centroids, moved=moved), {"moved": moved}
