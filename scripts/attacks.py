@@ -17,7 +17,7 @@ import torch
 import typer
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.errors import FederationError, UsageError
@@ -65,16 +65,18 @@ def nmi(method: str, settings: list[str], cell: Row) -> float | None:
         "defence": {"rule": cell["rule"]},
     }
     small = parse_assignments([*SMALL.get(method, []), *settings])
-    experiment = ClusteringExperiment(resolve(ClusterConfig, "cluster", merge(tree, small)))
+    experiment = clustering_run(resolve(ClusterConfig, "cluster", merge(tree, small)))
     federation = experiment.federation()
     state = experiment.algorithm.initial_state(experiment.randomness)
     try:
         for after, _ in federation.run(state):
             state = after
         clusters = torch.full((len(experiment.data),), -1)
-        for client in [*experiment.clients, experiment.rest]:
+        for client in [*experiment.clients, experiment.evaluator.rest]:
             if len(client):
-                part = experiment.parts[client.id] if client.id >= 0 else experiment.unheld
+                part = (
+                    experiment.parts[client.id] if client.id >= 0 else experiment.evaluator.unheld
+                )
                 clusters[part] = experiment.algorithm.assign(state, client).cpu()
     except FederationError as error:
         typer.echo(f"{cell}: {error}", err=True)

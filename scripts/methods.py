@@ -12,7 +12,7 @@ from ccfcpp.models.decorrelation import feddecorr
 from ccfcpp.runs.environment import choose_device
 from scripts.timing import Seconds, alternate, timed
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import ClassificationRun, classification_run
 from supervised.setup import load_images
 
 _BATCH = 64
@@ -49,7 +49,7 @@ def method_rounds(
         }
         config = resolve(ClassifyConfig, "classify", settings, variant)
         data = data or load_images(config)
-        work[name] = _round(ClassificationExperiment(config, data))
+        work[name] = _round(classification_run(config, data))
     seconds = alternate(work, repeats)
     step = _decorrelation_step(choose_device(device))
     step()
@@ -69,7 +69,7 @@ def _decorrelation_step(device: torch.device) -> Callable[[], object]:
     return lambda: torch.autograd.grad(feddecorr(drawn, "code").sum(), drawn)
 
 
-def _round(experiment: ClassificationExperiment) -> Callable[[], object]:
+def _round(experiment: ClassificationRun) -> Callable[[], object]:
     federation = experiment.federation()
     state = federation.algorithm.initial_state(experiment.randomness)
     # The first round fills caches, and gives MOON's clients a previous model.

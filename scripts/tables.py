@@ -21,9 +21,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS, taking
 from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.metrics import clustering_scores
@@ -58,9 +58,9 @@ def run(data: VectorData, method: str, partition: Tree, seed: int) -> Scores:
         "partition": partition,
     }
     suited = settings_for(len(data), data.values.shape[1:], method)
-    experiment = ClusteringExperiment(resolve(ClusterConfig, "cluster", suited, given), data)
+    experiment = clustering_run(resolve(ClusterConfig, "cluster", suited, given), data)
     state, _ = experiment.trained()
-    assignments = experiment.assignments(state)
+    assignments = experiment.evaluator.assignments(state)
     return scores(data, assignments.numpy())
 
 

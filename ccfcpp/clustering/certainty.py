@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.judging import placed
+from ccfcpp.clustering.evaluation.clients import placed
 from ccfcpp.clustering.typical import Typical
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client

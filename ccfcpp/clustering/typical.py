@@ -6,8 +6,7 @@ for all clusters, about their means. It is a pooled sum over all clients.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -94,10 +93,17 @@ class Typical:
         return torch.softmax(-apart.square() * points.shape[1] ** 0.5 / 2, dim=1)
 
 
-def final(delivery: type[object]) -> Any:
-    """The dataclass of what clients receive in the end: a ``model``, and what is ``typical``."""
-    fields = [("model", delivery), (_TYPICAL, Typical | None)]
-    return make_dataclass("Final", fields, frozen=True)
+@dataclass(frozen=True)
+class FinalModel:
+    """What clients receive in the end.
+
+    Attributes:
+        model: What they assign their images by, packed.
+        typical: Where the samples of the run lie; None where nobody knows.
+    """
+
+    model: dict[str, Tensor]
+    typical: Typical | None = None
 
 
 _OF_CLIENTS = "descent/parts/"

@@ -5,14 +5,14 @@ import statistics
 import torch
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.pages.classes import of_clients
 from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError
 from ccfcpp.pages.palette import line_style
 from ccfcpp.pages.runs import Gathered, slug
+from ccfcpp.runs.run import LocalRun
 
 Measured = dict[str, float]
 """Values by key of ``MEASURES``."""
@@ -74,7 +74,7 @@ def sizes(run: Run) -> Drawn:
     """Draw the table of the numbers of images by client and cluster."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
-    if not isinstance(run.experiment, ClusteringExperiment):
+    if not (isinstance(run.experiment, LocalRun) and run.clusters_images):
         raise CannotDrawError("clients on other machines keep the clusters of their images")
     k, parts = run.groups_asked, run.experiment.parts
     counts = torch.stack([run.found[part].bincount(minlength=k) for part in parts])

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import MethodConfig, RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate, values_of
 from ccfcpp.core.encoders import refuse_program
@@ -25,16 +25,17 @@ from ccfcpp.data.images import random_part
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
+from ccfcpp.deployment.server.evaluator import sum_of
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Member
 from ccfcpp.pages import numbers
-from ccfcpp.runs.experiment import Snapshot
+from ccfcpp.runs.evaluator import Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.study import Study
 from ccfcpp.runs.tables import Row
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import ClassificationRun, classification_run
 
 _MOST_DIMENSIONS = 2048
 """Most dimensions of a covariance matrix that is shown; a larger one takes long to draw."""
@@ -59,7 +60,7 @@ class _Known:
             cluster, int64 of shape (classes, clusters or predicted classes).
     """
 
-    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
+    experiment: ClusteringRun | ClassificationRun | DeployedRun
     clients: dict[int, str]
     sizes: list[int]
     connected: frozenset[int]
@@ -198,7 +199,7 @@ def examine(path: Path, data_root: str | None = None, encoder: str | None = None
     summary = folder.read_summary() if folder.summary.is_file() else None
     # Another machine may have made the run: the recorded setting counts, and so does the number of
     # clients trained side by side, which is known only where they were trained.
-    facts = known.experiment.describe()
+    facts = known.experiment.evaluator.describe()
     recorded = {*facts, "cohort"}
     facts |= {key: value for key, value in (summary or {}).items() if key in recorded}
     return Run(
@@ -225,7 +226,7 @@ def _opened(
     experiment = _experiment(_here(config, data_root, _recorded_root(folder), encoder))
     return _Known(
         experiment=experiment,
-        clients={n: experiment.client_name(n) for n in range(len(experiment.parts))},
+        clients=dict(enumerate(experiment.names)),
         sizes=list(map(len, experiment.parts)),
         connected=frozenset(client.id for client in experiment.clients),
         holdings=_holdings(experiment),
@@ -237,7 +238,7 @@ def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
     enrolment = Enrolment.load(folder.deployment)
     # Without a link to clients, the experiment serves to read its setting.
-    experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
+    experiment = enrolment.begun(_here(config, None, None), cast(Link, None))
     counts, members = folder.read_arrays("counts"), enrolment.members
     tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(
@@ -251,11 +252,11 @@ def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     )
 
 
-def _experiment(config: MethodConfig) -> ClusteringExperiment | ClassificationExperiment:
+def _experiment(config: MethodConfig) -> ClusteringRun | ClassificationRun:
     if isinstance(config, ClusterConfig):
-        return ClusteringExperiment(config)
+        return clustering_run(config)
     assert isinstance(config, ClassifyConfig)
-    return ClassificationExperiment(config)
+    return classification_run(config)
 
 
 def title_of_system(config: RunConfig) -> str:
@@ -335,7 +336,7 @@ def _here(
     return validate(type(config), merge(values, changes))
 
 
-def _holdings(experiment: ClusteringExperiment | ClassificationExperiment) -> Tensor | None:
+def _holdings(experiment: ClusteringRun | ClassificationRun) -> Tensor | None:
     labels = experiment.data.labels
     if labels is None:
         return None

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.clustering.judged import judged_rows, scores_over
+from ccfcpp.clustering.evaluation.words import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
-from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
+from ccfcpp.deployment.server.evaluator import scores_of, sum_of
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.runs import differences
 from ccfcpp.privacy.trust import trust_rows
@@ -116,7 +117,7 @@ def scored_by(run: Run) -> Table:
     Each client's scores are computed as if there were no other images.
     """
     experiment = run.experiment
-    if not isinstance(experiment, DeployedExperiment) or not run.tables:
+    if not isinstance(experiment, DeployedRun) or not run.tables:
         return []
     rows = {name: run.tables.get(number) for number, name in run.clients.items()}
     rows["all together"] = sum_of(run.tables)
@@ -128,10 +129,10 @@ def scored_by(run: Run) -> Table:
     ]
 
 
-def _scores(experiment: DeployedExperiment, table: Tensor | None) -> dict[str, str]:
+def _scores(experiment: DeployedRun, table: Tensor | None) -> dict[str, str]:
     if table is None or not table.sum():
         return {}
-    scores = experiment.scores_of(table)
+    scores = scores_of(experiment.spec.command, table)
     images = {"images": f"{int(table.sum()):,}"}
     return images | {title(key): f"{scores[key]:.4g}" for key in _RESULTS if key in scores}
 

@@ -15,7 +15,7 @@ import pytest
 
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.papers.reproduction.items import ITEMS, Item
-from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.run import AnyLocalRun
 from ccfcpp.runs.study import Study
 from tests.support.command import Result, ccfcpp
 
@@ -67,7 +67,7 @@ def tiny_items() -> Iterator[None]:
 
 def run_here(
     study: Study[Any],
-    make: Callable[[Any], Experiment[Any]],
+    make: Callable[[Any], AnyLocalRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.clustering.exact.config import MeansConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.model import load_model
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
@@ -26,7 +26,7 @@ from ccfcpp.deployment.link.messages import Request
 from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
-from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.pages import facts, rounds
@@ -46,13 +46,13 @@ CLASSES = [str(number) for number in range(10)]
 
 def experiment_on(
     grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
-) -> DeployedExperiment:
+) -> DeployedRun:
     sums, names = config.section(PrivacyConfig).secure_sums, list(grid.workers)
     # Its files are beside those of the workers.
     folder = next(iter(grid.workers.values())).folder.parent
     roster = introduced(grid, folder) if sums else None
     enrolment = enrol(grid, config, command, names, least, AT_ONCE, roster=roster)
-    return replace(enrolment, run=RUN).experiment(config, grid, AT_ONCE)
+    return replace(enrolment, run=RUN).begun(config, grid, AT_ONCE)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -64,7 +64,7 @@ def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
     return Grid(workers)
 
 
-def run(experiment: DeployedExperiment, path: Path) -> dict[str, Any]:
+def run(experiment: DeployedRun, path: Path) -> dict[str, Any]:
     return experiment.run(RunFolder.create(path, experiment.config))
 
 
@@ -121,7 +121,7 @@ def test_a_clustering_is_judged_as_in_one_process(sums: bool, tmp_path: Path) ->
         owners=torch.cat([torch.full((len(own),), own.id) for own in clients]),
         owner_names=tuple(client.name for client in clients),
     )
-    alone = ClusteringExperiment(config, data)
+    alone = clustering_run(config, data)
     expected = alone.run(RunFolder.create(tmp_path / "alone", config))
     for key in MEASURES:
         assert deployed[key] is not None
@@ -178,7 +178,7 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
     late = list(grid.workers)[1]
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
     said: list[tuple[Sequence[str], float]] = []
-    experiment._lingers = lambda names, seconds: said.append((names, seconds))
+    experiment.evaluator._lingers = lambda names, seconds: said.append((names, seconds))
     linger = 1000.0 if comes else 2.0
     experiment.deployed.timeouts = replace(AT_ONCE, linger=linger)
     grid.tampering[late] = lambda packet: Undelivered("its node is gone")
@@ -205,7 +205,10 @@ def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
     experiment.deployed.timeouts = replace(AT_ONCE, linger=1000.0)
     grid.away.add(late)
-    folder, asked = RunFolder.create(tmp_path / "run", experiment.config), iter(range(100))
+    folder, asked = (
+        RunFolder.create(tmp_path / "run", experiment.config),
+        iter(range(100)),
+    )
     rounds = experiment.algorithm.rounds
     summary = experiment.run(folder, should_stop=lambda: next(asked) >= rounds)
     assert summary["without_model"] == {late: "it is not online"}

@@ -21,9 +21,9 @@ from ccfcpp.clustering.ccfc.messages import (
     refinement_exchange,
     training_exchange,
 )
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -387,8 +387,8 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def run(method: str, *trees: Tree) -> tuple[Any, ClusteringExperiment]:
-    experiment = ClusteringExperiment(tiny(method, GROUP, *trees))
+def run(method: str, *trees: Tree) -> tuple[Any, ClusteringRun]:
+    experiment = clustering_run(tiny(method, GROUP, *trees))
     federation = experiment.federation()
     state = experiment.algorithm.initial_state(experiment.randomness)
     for after, report in federation.run(state):
@@ -406,7 +406,8 @@ def test_models_and_centroids_go_through_every_rule(rule: str) -> None:
     state, experiment = run("ccfc++", hostile("noise", rule))
     assert torch.isfinite(state.centroids).all()
     assert all(entry.isfinite().all() for entry in state.model.values())
-    assert experiment.hostility.describe()["defence"] == rule
+    assert experiment.defender is not None
+    assert experiment.defender.config.rule == rule
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.own()))
@@ -424,7 +425,9 @@ def test_every_system_is_defended_or_says_why_not(method: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(METHODS.own()))
 def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
-    known = ClusteringExperiment(tiny(method, GROUP)).exchanges
+    known = [
+        work.exchange for work in clustering_run(tiny(method, GROUP)).client_side.works.values()
+    ]
     acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
     defended = set()
     for rule in RULES:
@@ -439,7 +442,9 @@ def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
 
 def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
     start: Tree = {"training": {"pretraining": "neighbours"}}
-    assert run("ccfc++", hostile("none", "bound"), start)[1].hostility.rule == "bound"
+    defender = run("ccfc++", hostile("none", "bound"), start)[1].defender
+    assert defender is not None
+    assert defender.config.rule == "bound"
     with pytest.raises(UsageError, match="in ccfc\\+\\+'s exchange 'step, trip 1'"):
         run("ccfc++", hostile("none", "multi-krum"), start)
 
@@ -465,7 +470,7 @@ def test_clients_work_in_the_order_of_their_true_sizes() -> None:
 
 def test_an_attack_that_has_nothing_to_act_on_is_refused() -> None:
     with pytest.raises(UsageError, match="finds nothing to act on in k-fed"):
-        ClusteringExperiment(tiny("k-fed", GROUP, hostile("false-sizes")))
+        clustering_run(tiny("k-fed", GROUP, hostile("false-sizes")))
     assert not acts_on("noise", replace(PRETRAINING, travels=False))
 
 

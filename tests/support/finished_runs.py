@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.pages.contents import contents
 from ccfcpp.pages.examination import examine
@@ -84,7 +84,7 @@ def interrupted(digits_run: Path, tmp_path: Path) -> Callable[[int], Path]:
         left = iter([*[False] * (rounds - 1), True])
         if rounds:
             with pytest.raises(StoppedError):
-                ClusteringExperiment(config).run(folder, should_stop=lambda: next(left))
+                clustering_run(config).run(folder, should_stop=lambda: next(left))
         return folder.path
 
     return make

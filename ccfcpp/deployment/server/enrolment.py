@@ -21,14 +21,10 @@ from ccfcpp.data.sizes import settled
 from ccfcpp.deployment.link.messages import new_token
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.experiment import (
-    DeployedClassification,
-    DeployedClustering,
-    DeployedExperiment,
-    Lingers,
-)
+from ccfcpp.deployment.server.evaluator import Lingers
 from ccfcpp.deployment.server.greeting import Greeter, Greeting
 from ccfcpp.deployment.server.reception import Reception, Say
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
 
@@ -73,7 +69,7 @@ class Enrolment:
         sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
-    def experiment(
+    def begun(
         self,
         config: MethodConfig,
         link: Link,
@@ -81,20 +77,19 @@ class Enrolment:
         watch: Watcher = lambda member, before, now: None,
         lingers: Lingers = lambda names, seconds: None,
         come: "Come" = lambda: None,
-    ) -> DeployedExperiment:
-        """Return the experiment with these clients.
+    ) -> DeployedRun:
+        """Return the run with these clients.
 
         ``come`` gives the enrolment with the clients that have come since the last call, if any.
         """
-        kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
 
-        def larger() -> DeployedExperiment | None:
+        def larger() -> DeployedRun | None:
             found = come()
             if found is None:
                 return None
-            return found.experiment(config, link, timeouts, watch, lingers, come)
+            return found.begun(config, link, timeouts, watch, lingers, come)
 
-        return kinds[self.spec.command](
+        return DeployedRun(
             config,
             self.spec,
             self.members,
@@ -184,9 +179,9 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
     }
     spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
     members = tuple(Member(number, str(number), _MANY) for number in range(clients))
-    # Without a link to clients, the experiment only says what does not fit.
-    experiment = Enrolment("", spec, members, 0.0).experiment(config, cast(Link, None))
-    experiment.algorithm.initial_state(experiment.randomness)
+    # Without a link to clients, the run only says what does not fit.
+    run = Enrolment("", spec, members, 0.0).begun(config, cast(Link, None))
+    run.algorithm.initial_state(run.randomness)
 
 
 def enrol(

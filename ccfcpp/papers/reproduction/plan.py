@@ -5,14 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
@@ -22,11 +21,11 @@ from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
 from ccfcpp.papers.reproduction.items import Item
 from ccfcpp.papers.reproduction.results import dataset_name
-from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.grids import Planned, ordered, plan_grid
 from ccfcpp.runs.paths import MAY_CHANGE, C
+from ccfcpp.runs.run import AnyRun
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import classification_run
 
 DIGIT_DOMAINS = "digit-domains"
 """The name of their folder."""
@@ -57,11 +56,11 @@ def write_digit_domains(folder: Path) -> Path:
     return path
 
 
-Make = Callable[..., Experiment[Any]]
+Make = Callable[..., AnyRun]
 """From a configuration to its experiment."""
 KINDS: dict[str, tuple[type[RunConfig], Make]] = {
-    "cluster": (ClusterConfig, ClusteringExperiment),
-    "classify": (ClassifyConfig, ClassificationExperiment),
+    "cluster": (ClusterConfig, clustering_run),
+    "classify": (ClassifyConfig, classification_run),
 }
 """Configurations and experiments of the commands that make runs."""
 
