@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
-    from ccfcpp.papers.comparing import compare
-    from ccfcpp.papers.reporting import report
+    from ccfcpp.studies.comparing import compare
+    from ccfcpp.studies.reporting import report
 
 # With other work beside, OpenMP threads that spin while they wait make a run take about twice as
 # long (docs/performance.md). OpenMP reads this when torch is imported.
@@ -42,10 +42,10 @@ __all__ = [
 _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
     "FederatedClustering": "ccfcpp.clustering.estimator",
-    "compare": "ccfcpp.papers.comparing",
+    "compare": "ccfcpp.studies.comparing",
     "load": "ccfcpp.data.sources",
     "load_model": "ccfcpp.clustering.model",
-    "report": "ccfcpp.papers.reporting",
+    "report": "ccfcpp.studies.reporting",
     "run": "ccfcpp.clustering.running",
 }
 

@@ -4,17 +4,14 @@ All entries of a table are measured alternately in one process, and reported as 
 else should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
-    python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
     python scripts/benchmark.py --dataset mnist --parts steps
     OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
-    python scripts/benchmark.py --parts deployed --clients 3 --repeats 10
 """
 
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,11 +33,9 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import Tree, ViewsConfig
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.augmentation import draw_views, render_views
-from ccfcpp.data.images import to_float
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import Adam
@@ -52,14 +47,13 @@ from ccfcpp.runs.environment import (
     use_processors,
 )
 from scripts.exchange import BOUND, NAME, exchange
-from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
 
-_ALONE = {"growth", "methods", "exchange", "steps", "deployed"}
+_ALONE = {"growth", "exchange", "steps"}
 """Parts that do not need a data set divided among clients."""
-PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
+PARTS = {"step", "kmeans", "rounds"} | _ALONE
 _EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -236,47 +230,6 @@ def training_operations(setting: Setting) -> int:
     return total
 
 
-def augmentation(setting: Setting, repeats: int) -> Seconds:
-    """Measure two random views of a batch: ours, torchvision's by image, and kornia's."""
-    from torchvision.transforms import v2
-
-    views = setting.config.section(ViewsConfig)
-    size = (setting.shape[1], setting.shape[2])
-    images = setting.data.values[: 2 * setting.batch].to(setting.device)
-    generator = Randomness(0).generator("views")
-
-    def ours() -> Tensor:
-        drawn = draw_views(len(images), views, size, generator).to(setting.device)
-        return render_views(to_float(images), drawn)
-
-    by_image = v2.Compose(
-        [
-            v2.RandomResizedCrop(size, scale=views.area, ratio=views.ratio),
-            v2.RandomRotation(views.rotation),
-            v2.RandomApply([v2.GaussianBlur(5, sigma=views.blur)], p=views.blur_probability),
-            v2.ToDtype(torch.float32, scale=True),
-        ]
-    )
-    work: dict[str, Callable[[], object]] = {
-        "two views of a batch, ccfcpp": ours,
-        "two views of a batch, torchvision.v2": lambda: [by_image(image) for image in images],
-    }
-    try:
-        from kornia import augmentation as kornia
-    except ImportError:
-        console.print("kornia is not installed: it is left out")
-    else:
-        together = torch.nn.Sequential(
-            kornia.RandomResizedCrop(size, scale=views.area, ratio=views.ratio),
-            kornia.RandomRotation(views.rotation, p=1.0),
-            kornia.RandomGaussianBlur((5, 5), views.blur, p=views.blur_probability),
-        )
-        work["two views of a batch, kornia"] = lambda: together(images.float() / 255)
-    for run in work.values():
-        run()
-    return alternate(work, repeats)
-
-
 def growth(dataset: str, images: int, device: str) -> dict[str, float]:
     """Measure the same images over more and more clients, each in a separate process."""
     results: dict[str, float] = {}
@@ -324,7 +277,7 @@ def main(
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
         str, typer.Option(help=f"Of: {', '.join(sorted(PARTS))}.")
-    ] = "augmentation,step,kmeans,rounds",
+    ] = "step,kmeans,rounds",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all figures there.")
     ] = None,
@@ -346,10 +299,6 @@ def main(
     figures: dict[str, float] = {}
     if "growth" in wanted:  # First, while this process holds no memory of a device.
         figures |= growth(dataset, images or 20_000, device)
-    if "methods" in wanted:
-        more, ratios = method_rounds(dataset, images or 640, device, repeats)
-        seconds |= more
-        figures |= ratios
     if "steps" in wanted:
         settings: Tree = {
             "dataset": dataset,
@@ -366,18 +315,10 @@ def main(
         taken = exchange(_EXCHANGES)
         seconds |= taken
         figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
-    if "deployed" in wanted:
-        from scripts.deployed import deployed  # it needs the extra flower
-
-        more, memories = deployed(clients, repeats)
-        seconds |= more
-        figures |= memories
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return
     setting = Setting(dataset, clients, images, device, workers, precision)
-    if "augmentation" in wanted:
-        seconds |= augmentation(setting, 20)
     if "step" in wanted:
         more, shares = step(setting, 20)
         seconds |= more

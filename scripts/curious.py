@@ -20,7 +20,7 @@ import typer
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
@@ -110,7 +110,7 @@ class CuriousServer:
     def __init__(self, spec: RunSpec, workers: Sequence[Worker]) -> None:
         self.spec, self.workers, self.run = spec, workers, new_token()
         config = resolve(ClusterConfig, "cluster", spec.config)
-        algorithm: Any = made(clustering_problem(config, spec, torch.device("cpu")))
+        algorithm: Any = make_algorithm(clustering_problem(config, spec, torch.device("cpu")))
         self.model = algorithm.initial_state(Randomness(0)).model
         self.noisy = config.privacy.level != "none"
         trips = [work.exchange for work in algorithm.descent.works(None, None)]

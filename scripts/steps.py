@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.crops.algorithm import FedEmp
-from ccfcpp.clustering.crops.losses import LOSSES, PRECISION
+from ccfcpp.clustering.crops.coding_rate import PRECISION
 from ccfcpp.clustering.crops.network import crop_side
 from ccfcpp.clustering.crops.steps import Crops
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
@@ -107,9 +107,10 @@ class PlainEmp:
     def __init__(self, experiment: ClusteringRun) -> None:
         algorithm = experiment.algorithm
         assert isinstance(algorithm, FedEmp)
-        self.config, self.descent = algorithm.config, algorithm.descent
+        phase = algorithm.phase
+        self.config, self.descent = phase.config, phase.descent
         self.images = torch.cat([client.images for client in experiment.clients])
-        self.network = algorithm.make_encoder().to(experiment.device)
+        self.network = phase.make_encoder().to(experiment.device)
         intensity = experiment.evaluator.problem.config.section(IntensityViewsConfig)
         self.crops = Crops(intensity, self.config.flip_probability)
         self.generator = torch.Generator().manual_seed(0)
@@ -142,7 +143,7 @@ class PlainEmp:
         rate = torch.logdet(torch.eye(config.latent).to(wide) + scale * wide.T @ wide) / 2
         own = z.view(config.batch, config.each, -1)
         mean = F.normalize(own.mean(dim=1, keepdim=True), dim=2)
-        loss: Tensor = -rate - LOSSES["rate"].weight * (own * mean).sum() / len(z)
+        loss: Tensor = -rate - config.weight * (own * mean).sum() / len(z)
         return loss
 
 
@@ -182,8 +183,8 @@ def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[
     algorithm, (channels, *sides) = experiment.algorithm, experiment.evaluator.problem.image_shape
     if isinstance(algorithm, FedEmp):
         side = crop_side(*sides)
-        shown = algorithm.config.batch * algorithm.config.each
-        return algorithm.make_encoder(), shown, (channels, side, side)
+        config = algorithm.phase.config
+        return algorithm.phase.make_encoder(), config.batch * config.each, (channels, side, side)
     assert isinstance(algorithm, FedScan)
     return algorithm.make_network().eval(), 2 * algorithm.config.batch, (channels, *sides)
 

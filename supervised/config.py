@@ -21,8 +21,8 @@ from ccfcpp.core.config import (
     Section,
     Weight,
 )
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
 from supervised.classifiers import CLASSIFIERS
 
 _DIRICHLET = When("partition.kind", "dirichlet")

@@ -34,7 +34,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.version import VERSION
-from ccfcpp.papers.comparing import BESIDE_PUBLISHED
+from ccfcpp.studies.comparing import BESIDE_PUBLISHED
 from supervised.config import ClassifyConfig
 
 _EXAMPLES = """Examples:

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from ccfcpp.core.units import named
 from ccfcpp.deployment.link.news import LEFT_OUT, News
+from ccfcpp.deployment.server.channel import Observer, Standing
 
 if TYPE_CHECKING:
     from ccfcpp.cli.progress import RunProgress
     from ccfcpp.cli.terminal import Stop
-    from ccfcpp.deployment.server.transport import Standing
     from ccfcpp.engine.client import Member
 
 _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "late"}
@@ -27,7 +27,7 @@ _MOST_ROWS = 30
 """Of a table, so that it fits a terminal: those that are not just there or at work come first."""
 
 
-class Attendance:
+class Attendance(Observer):
     """The clients of a roster and how each fares, in lines where the console is no terminal.
 
     Attributes:
@@ -53,14 +53,14 @@ class Attendance:
         missing = named(self._missing)
         return f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
 
-    def told(self, name: str, what: str) -> None:
-        """A client has said what it holds, or why it cannot take part."""
-        self.standings[name] = what
+    def told(self, name: str, line: str) -> None:
+        """Show what a client holds, or why it cannot take part."""
+        self.standings[name] = line
         if not self.console.is_terminal:
             waits = self.progress is None and self.news.there < self.wanted
             missing = self._missing if waits else []
             still = f"; still missing: {named(missing)}" if missing else ""
-            self.console.print(f"{name}: {what}{still}")
+            self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
         """Those that take part are known, and those that may still come."""

@@ -21,11 +21,11 @@ from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
-    from ccfcpp.runs.grids import Order, Planned
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
-    from ccfcpp.runs.study import Study
-    from supervised.table import Table
+    from ccfcpp.studies.classification import Table
+    from ccfcpp.studies.grids import Order, Planned
+    from ccfcpp.studies.study import Study
 
 FLAGS = (
     flags.DATASET,
@@ -84,9 +84,9 @@ def _study(
     if not asked.resume and not several and not given.has_grid:
         return given
 
-    from ccfcpp.runs.grids import ordered, plan_grid
-    from ccfcpp.runs.growth import reopened, settled
-    from ccfcpp.runs.study import Study
+    from ccfcpp.studies.grids import ordered, plan_grid
+    from ccfcpp.studies.growth import reopened, settled
+    from ccfcpp.studies.study import Study
 
     terminal.prepare()
 
@@ -135,8 +135,8 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 def _tabulate(study: Study[ClassifyConfig]) -> Table:
     """Write the table of the runs so far, and return it."""
-    from ccfcpp.runs.tables import as_latex, as_markdown, in_latex
-    from supervised.table import tabulate
+    from ccfcpp.studies.classification import tabulate
+    from ccfcpp.studies.tables import as_latex, as_markdown, in_latex
 
     table = tabulate(study.results())
     latex = as_latex(

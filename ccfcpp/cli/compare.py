@@ -12,14 +12,14 @@ from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.papers.comparing import opened, tabulated
 from ccfcpp.runs.given import Given, take_lists
+from ccfcpp.studies.comparing import opened, tabulated
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ccfcpp.papers.comparison import Comparison, Entry
+    from ccfcpp.studies.comparison import Comparison, Entry
 
 FLAGS = (
     flags.DATASET,
@@ -59,8 +59,8 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
 
     from ccfcpp.cli.progress import watched
     from ccfcpp.clustering.run import clustering_run
-    from ccfcpp.papers.comparison import COSTS_TITLE
-    from ccfcpp.runs.parallel import run_in_processes
+    from ccfcpp.studies.comparison import COSTS_TITLE
+    from ccfcpp.studies.parallel import run_in_processes
 
     flags.name_partition(asked.named)
     always = {

@@ -19,7 +19,7 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.papers.comparing import ALL_SKEWS
+from ccfcpp.studies.comparing import ALL_SKEWS
 from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]

@@ -20,7 +20,7 @@ from ccfcpp.core.units import counted, named
 from ccfcpp.deployment.link.news import News
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.runs.paths import C
-from ccfcpp.runs.study import Study
+from ccfcpp.studies.study import Study
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyRun

@@ -11,7 +11,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.papers.reporting import write_report
+from ccfcpp.studies.reporting import write_report
 
 
 @flags.keyed(flags.DATA_ROOT, flags.ENCODER)

@@ -18,9 +18,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
-    from ccfcpp.papers.reproduction.findings import Findings
-    from ccfcpp.papers.reproduction.items import Item
-    from ccfcpp.runs.study import Study
+    from ccfcpp.studies.reproduction.findings import Findings
+    from ccfcpp.studies.reproduction.items import Item
+    from ccfcpp.studies.study import Study
 
 _OUT = Path("runs/reproduce")
 
@@ -54,11 +54,11 @@ def reproduce(
     json_output: AsJson = False,
 ) -> None:
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
-    from ccfcpp.papers.reproduction.claims import verdict
-    from ccfcpp.papers.reproduction.findings import find_in
-    from ccfcpp.papers.reproduction.items import ITEMS
-    from ccfcpp.papers.reproduction.results import Result
-    from ccfcpp.papers.reproduction.writing import as_text, scale, write
+    from ccfcpp.studies.reproduction.claims import verdict
+    from ccfcpp.studies.reproduction.findings import find_in
+    from ccfcpp.studies.reproduction.items import ITEMS
+    from ccfcpp.studies.reproduction.results import Result
+    from ccfcpp.studies.reproduction.writing import as_text, scale, write
 
     if show_list:
         terminal.print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
@@ -105,7 +105,7 @@ def reproduce(
 
 
 def _item(name: str) -> Item:
-    from ccfcpp.papers.reproduction.items import ITEMS
+    from ccfcpp.studies.reproduction.items import ITEMS
 
     if name not in ITEMS:
         nearest = difflib.get_close_matches(name, ITEMS, n=1, cutoff=0.0)[0]
@@ -124,8 +124,8 @@ def _plan(
     dataset: str | None,
 ) -> Study[RunConfig]:
     """Plan the runs of an item, and check one on each data set."""
-    from ccfcpp.papers.reproduction.plan import KINDS, plan_item
-    from ccfcpp.runs.study import Study
+    from ccfcpp.studies.reproduction.plan import KINDS, plan_item
+    from ccfcpp.studies.study import Study
 
     _, make = KINDS[item.command]
     root = None if data_root is None else Path(data_root)
@@ -152,8 +152,8 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
     from ccfcpp.cli.progress import watched
-    from ccfcpp.papers.reproduction.plan import KINDS
-    from ccfcpp.runs.parallel import run_in_processes
+    from ccfcpp.studies.parallel import run_in_processes
+    from ccfcpp.studies.reproduction.plan import KINDS
 
     console = terminal.progress_console()
     console.print(item.title)
@@ -165,7 +165,7 @@ def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> Non
 
 
 def _print_tables(item: Item, findings: Findings) -> None:
-    from ccfcpp.papers.reproduction.writing import shown_tables
+    from ccfcpp.studies.reproduction.writing import shown_tables
 
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):

@@ -161,12 +161,13 @@ def _gathered(
     roster: SignedRoster | None,
 ) -> tuple[DeployedRun, RunFolder]:
     """Wait for clients, and make the run of them and its folder."""
+    from ccfcpp.deployment.server.channel import Channel, Timeouts
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
     from ccfcpp.deployment.server.latecomers import Latecomers
-    from ccfcpp.deployment.server.transport import Timeouts
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
-    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit, linger=place.linger)
+    channel = Channel(link, Timeouts(place.limit, linger=place.linger), attendance)
+    saved = RunPaths(opening.path).deployment
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
         enrolment = replace(enrolment, sessions=enrolment.sessions + 1)
@@ -174,13 +175,11 @@ def _gathered(
         there = least and min(least, len(members))
         console.print(f"{opening.path}: {attendance.awaits(members, there)}")
         with attendance.shown():
-            wait_for_clients(link, enrolment, least, attendance.told)
+            wait_for_clients(channel, enrolment, least)
     else:
         console.print(f"{opening.path}: {attendance.awaits(admitted, least)}")
         with attendance.shown():
-            enrolment = enrol(
-                link, opening.config, task, admitted, least, timeouts, attendance.told, roster
-            )
+            enrolment = enrol(channel, opening.config, task, admitted, least, roster)
         opening = fitted(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
 
@@ -191,18 +190,14 @@ def _gathered(
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
-    late = Latecomers(link, enrolment, may_come, timeouts, attendance.told, grew, roster)
+    late = Latecomers(channel, enrolment, may_come, grew, roster)
     if enrolment.waits_for_newcomers:
         newest = least and max(1, least - len(enrolment.members))
         console.print(attendance.awaits(late.names, newest))
         with attendance.shown():
             enrolment = late.gathered(newest)
     attendance.begin(enrolment.members, late.names)
-    experiment, folder = opening.open(
-        lambda chosen: enrolment.begun(
-            chosen, link, timeouts, attendance.stands, attendance.lingers, late.come
-        )
-    )
+    experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
     enrolment.save(saved)
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
         console.print(line)

@@ -46,7 +46,8 @@ def size_in_words(shape: Sequence[int]) -> str:
 def protection(experiment: AnyRun) -> list[str]:
     """What is protected from whom, beside images' staying where they are, line by line."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
-    lines += [f"defence: {experiment.defender.config.rule}"] if experiment.defender else []
+    if experiment.defender:
+        lines.append(f"defence: {experiment.defender.config.rule}")
     return lines + (experiment.protection.header() if experiment.protection else [])
 
 

@@ -14,7 +14,7 @@ from ccfcpp.cli.terminal import print_rows, progress_console
 from ccfcpp.runs.paths import refuse_full, writable
 
 if TYPE_CHECKING:
-    from ccfcpp.papers.theory.statements import Statement
+    from ccfcpp.studies.theory.statements import Statement
 
 
 def verify_theory(
@@ -28,8 +28,8 @@ def verify_theory(
     """Check the papers' theorems against small linear networks under gradient flow."""
     from ccfcpp.core.files import write_whole
     from ccfcpp.core.tables import as_csv
-    from ccfcpp.papers.theory.verification import verify
     from ccfcpp.runs.environment import use_processors
+    from ccfcpp.studies.theory.verification import verify
 
     if out is not None:
         with writable(out):

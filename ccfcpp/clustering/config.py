@@ -21,8 +21,8 @@ from ccfcpp.core.config import (
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import DataKind, kind_through
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
 
 AUTO = "auto"
 """Of clusters: their number is to be found."""

@@ -25,7 +25,7 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import AnyData, check_encoder
 from ccfcpp.clustering.typical import saved, split
@@ -319,7 +319,7 @@ class FederatedClustering(
     @property
     def _model(self) -> Model:
         # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
-        algorithm = made(self._problem)
+        algorithm = make_algorithm(self._problem)
         tensors, typical = split(self._tensors)
         delivery = unpack(algorithm.delivery_type, tensors)
         return Model(self._problem, algorithm, delivery, typical=typical)

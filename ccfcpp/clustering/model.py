@@ -18,7 +18,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import Typical, split
 from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
@@ -204,7 +204,7 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     facts = _facts(path, header)
     fewest = config.fewest_clusters
     problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
-    algorithm = made(problem)
+    algorithm = make_algorithm(problem)
     model = Model(problem, algorithm, _delivery(path, algorithm, rest), facts.columns, typical)
     _try_out(path, model)
     return model

@@ -9,7 +9,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
 from ccfcpp.clustering.holding import holder, holding
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
@@ -64,7 +64,7 @@ def clustering_run(
         config.privacy.is_on,
         config.privacy.level != "none",
     )
-    algorithm = made(problem)
+    algorithm = make_algorithm(problem)
     if problem.has_vectors:
         check_vectors(config, held.data.values)
     noisy = setting.privacy.level != "none"

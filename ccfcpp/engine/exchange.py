@@ -165,8 +165,8 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """An update as it is aggregated, where it matters whose it is; without noise alone."""
         return update
 
-    def mended(self, message: Message, update: Update) -> Update:
-        """What an update to which noise was added is taken for: the nearest one that could be.
+    def project_noisy(self, message: Message, update: Update) -> Update:
+        """Return the update without noise that is nearest to one with noise, such as counts >= 0.
 
         It takes the place of ``check``; what clients have added to it was not checked.
         """

@@ -19,6 +19,8 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.parts import SEPARATOR, Form
 
 T = TypeVar("T")
+INLINE = {"inline": True}
+"""Metadata of a dataclass's field whose tensors have the names that they have by themselves."""
 _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
@@ -34,7 +36,9 @@ def pack(payload: object) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for field in dataclasses.fields(typing.cast(Any, payload)):
         value = getattr(payload, field.name)
-        if isinstance(value, Tensor):
+        if field.metadata == INLINE:
+            tensors |= pack(value)
+        elif isinstance(value, Tensor):
             tensors[field.name] = value
         elif type(value) in _NUMBERS:
             tensors[field.name] = torch.tensor(value, dtype=_NUMBERS[type(value)])
@@ -56,27 +60,42 @@ class PayloadError(ValueError):
     """Tensors are not those of a dataclass; the message says why."""
 
 
+def generic(kind: type[T], *arguments: type) -> type[T]:
+    """Return a generic dataclass whose fields are of these types, for ``unpack``."""
+    return typing.cast("type[T]", types.GenericAlias(kind, arguments))
+
+
 def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     """Rebuild the dataclass ``kind`` from what ``pack`` made of it.
+
+    Args:
+        kind: The dataclass; with its arguments where it is generic.
+        tensors: By name.
 
     Raises:
         PayloadError: A field without default is missing, a number has another shape or dtype, or a
             name belongs to no field.
     """
-    hints = typing.get_type_hints(kind)
+    origin: Any = typing.get_origin(kind) or kind
+    hints = typing.get_type_hints(origin)
+    given = dict(zip(getattr(origin, "__parameters__", ()), typing.get_args(kind), strict=False))
     values: dict[str, Any] = {}
-    fields = dataclasses.fields(typing.cast(Any, kind))
-    known = {field.name for field in fields}
-    if foreign := sorted(name for name in tensors if name.split(SEPARATOR)[0] not in known):
-        raise PayloadError(f"{kind.__name__} has no {foreign[0]!r}")
+    fields = dataclasses.fields(origin)
+    known = {field.name for field in fields if field.metadata != INLINE}
+    rest = {n: t for n, t in tensors.items() if n.split(SEPARATOR)[0] not in known}
+    if rest and len(known) == len(fields):
+        raise PayloadError(f"{kind.__name__} has no {min(rest)!r}")
     for field in fields:
         prefix = field.name + SEPARATOR
         inner = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         field_type, optional = _without_none(hints[field.name])
-        if field.name in tensors:
+        field_type = given.get(field_type, field_type)
+        if field.metadata == INLINE:
+            values[field.name] = unpack(field_type, rest)
+        elif field.name in tensors:
             tensor = tensors[field.name]
             values[field.name] = _number(field.name, tensor, field_type)
-        elif dataclasses.is_dataclass(field_type) and (inner or not optional):
+        elif _is_dataclass(field_type) and (inner or not optional):
             values[field.name] = unpack(typing.cast(Any, field_type), inner)
         elif typing.get_origin(field_type) is dict and (inner or not optional):
             values[field.name] = inner
@@ -84,7 +103,12 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
             values[field.name] = None
         else:
             raise PayloadError(f"{kind.__name__} needs {field.name!r}")
-    return kind(**values)
+    rebuilt: T = origin(**values)
+    return rebuilt
+
+
+def _is_dataclass(kind: object) -> bool:
+    return dataclasses.is_dataclass(typing.get_origin(kind) or kind)
 
 
 def _number(name: str, tensor: Tensor, kind: type) -> Any:

@@ -105,7 +105,7 @@ def checked(request: Request, reply: Reply) -> object:
     if name := not_finite(tensors):
         raise RefusedUpdateError(f"{name} holds NaN or Inf")
     if reply.noised:
-        return work.mended(request.message, update)
+        return work.project_noisy(request.message, update)
     work.check(request.message, update, [request.member[client] for client in reply.clients])
     return update
 

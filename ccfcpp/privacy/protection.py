@@ -10,7 +10,7 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ImageLevel, Level
 from ccfcpp.privacy.sums.addition import refuse_alone
 from ccfcpp.privacy.sums.client import works_in_sums
-from ccfcpp.privacy.sums.own_noise import sure
+from ccfcpp.privacy.sums.own_noise import min_honest_clients
 from ccfcpp.privacy.sums.stage import Summing
 from ccfcpp.privacy.sums.terms import terms_of
 
@@ -122,6 +122,6 @@ def _check_threshold(config: PrivacyConfig, clients: int) -> None:
         )
     if config.own_noise:
         try:
-            sure(terms_of(config, Task("", "", 0, 0), clients), config.colluders)
+            min_honest_clients(terms_of(config, Task("", "", 0, 0), clients), config.colluders)
         except RefusedUpdateError as refusal:
             raise UsageError(str(refusal)) from refusal

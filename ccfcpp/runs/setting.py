@@ -14,12 +14,12 @@ from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
-from ccfcpp.hostility.attacks import Attack
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
-from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
 from ccfcpp.privacy.protection import Protection, check_fits
+from ccfcpp.robust.attacks import Attack
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.defence import Defence
 from ccfcpp.runs.environment import check_precision, choose_device
 from ccfcpp.runs.tracking import check_tracker
 

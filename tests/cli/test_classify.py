@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
 from ccfcpp.core.presets import preset_folder
-from ccfcpp.runs.grids import Planned, ordered, plan_grid
+from ccfcpp.studies.grids import Planned, ordered, plan_grid
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from tests.support.command import Result, ccfcpp

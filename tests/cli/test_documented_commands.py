@@ -16,7 +16,7 @@ from ccfcpp.clustering import setup
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.noise import levels
-from ccfcpp.runs import parallel
+from ccfcpp.studies import parallel
 from tests.support.command import ccfcpp
 from tests.support.pages import DOCS, blocks_of
 

@@ -16,11 +16,11 @@ from ccfcpp import report as ccfcpp_report
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.pages import examination
-from ccfcpp.pages.classes import table
-from ccfcpp.pages.drawing import Drawn
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports import examination
+from ccfcpp.reports.classes import table
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp, succeeded

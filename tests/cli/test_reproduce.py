@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.papers.reproduction.items import ITEMS, Item
 from ccfcpp.runs.run import AnyLocalRun
-from ccfcpp.runs.study import Study
+from ccfcpp.studies.reproduction.items import ITEMS, Item
+from ccfcpp.studies.study import Study
 from tests.support.command import Result, ccfcpp
 
 CELLS: dict[str, list[object]] = {
@@ -33,7 +33,7 @@ CELLS: dict[str, list[object]] = {
     "model.predictor_width": [4],
     "centroids.restarts": [1],
 }
-RUNNER = "ccfcpp.runs.parallel.run_in_processes"
+RUNNER = "ccfcpp.studies.parallel.run_in_processes"
 TITLES = {"tiny": "A paper, Table 1: NMI", "tiny-kappa": "A paper, Table 2: Kappa"}
 TITLE = TITLES["tiny"]
 

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from ccfcpp.cli.progress import watched
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.runs.grids import Planned
-from ccfcpp.runs.study import Study
+from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.study import Study
 
 
 def study_of(path: Path, seeds: int) -> Study[ClusterConfig]:

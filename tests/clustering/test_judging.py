@@ -29,7 +29,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Nothing, Task
-from ccfcpp.pages.examination import examine
+from ccfcpp.reports.examination import examine
 from tests.support.command import TINY, succeeded
 
 

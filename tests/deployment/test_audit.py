@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ccfcpp.deployment.client.audit import FILE, AuditLog, Entry
-from ccfcpp.pages.owner import owner_page
+from ccfcpp.reports.owner import owner_page
 from tests.support.command import ccfcpp
 
 

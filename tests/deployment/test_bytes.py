@@ -41,10 +41,10 @@ from ccfcpp.deployment.link.messages import (
 )
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.admission import Admission
 from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.gate_server import GateSetting
-from ccfcpp.deployment.server.reception import Reception
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.memories import ClientMemories
@@ -53,7 +53,7 @@ from supervised.messages import LocalUpdate
 from tests.deployment.test_gate import FakeFleet, served, trusting
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
-from tests.support.deployment import worker_of
+from tests.support.deployment import Told, worker_of
 from tests.support.federation import CPU
 from tests.support.fuzz import CLASSES, DEEP, bytes_like, examples, json_like
 from tests.support.gates import open_gate
@@ -147,13 +147,13 @@ def test_a_payload_that_lies_is_refused_in_little_memory(lie: str) -> None:
 @examples(100)
 @given(headers(RESPONSE.written()))
 def test_one_clients_facts_are_its_own_matter(content: bytes) -> None:
-    said: list[str] = []
-    reception = Reception(("a", "b"), None, lambda name, line: said.append(name + line))
-    reception.take("a", REQUEST, Packet(content))
-    reception.take("b", REQUEST, Packet(RESPONSE.written()))
-    assert reception.is_complete
-    assert "b" in reception.admitted() or "a" in reception.admitted()
-    assert all(line.isprintable() for line in said)
+    told = Told()
+    admission = Admission(("a", "b"), None, told)
+    admission.take("a", REQUEST, Packet(content))
+    admission.take("b", REQUEST, Packet(RESPONSE.written()))
+    assert admission.is_complete
+    assert "b" in admission.admitted() or "a" in admission.admitted()
+    assert all(line.isprintable() for line in told.lines)
 
 
 @examples(60)

@@ -20,11 +20,12 @@ from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.news import LEFT_OUT
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import enrol, first_spec
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening
-from tests.support.deployment import AT_ONCE, Grid, trusting
+from tests.support.deployment import AT_ONCE, Grid, Told, trusting
 from tests.support.encoders import NETWORK, encoder_of, weights_file, write_photos
 
 ASKED = {"method": "fed-km", "clusters": 3, "seed": 2, "vectors.scale": "none", "device": "cpu"}
@@ -65,17 +66,14 @@ def test_three_clients_are_the_same_as_one_process(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, grid = opening(), grid_of(photos)
-    told: list[str] = []
-    enrolment = enrol(
-        grid, begun.config, "cluster", ["east", "north", "west"], None, AT_ONCE,
-        lambda name, what: told.append(f"{name}: {what}"),
-    )  # fmt: skip
+    channel, names = Channel(grid, AT_ONCE, told := Told()), list(grid.workers)
+    enrolment = enrol(channel, begun.config, "cluster", names, None)
     begun = fitted(begun, enrolment.spec)
     enrolment = enrolment.with_config(begun.config)
     folder = RunFolder.create(tmp_path / "deployed", begun.config)
-    there = enrolment.begun(begun.config, grid, AT_ONCE)
+    there = enrolment.begun(begun.config, channel)
     there.run(folder)
-    assert told == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
+    assert told.lines == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
 
     # One process embeds everything again, in other batches.
     monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "another cache"))
@@ -104,12 +102,9 @@ def test_three_clients_are_the_same_as_one_process(
 
 def enrolled(config: MethodConfig, grid: Grid) -> list[str]:
     """Who is left out, and why."""
-    told: list[str] = []
-    enrol(
-        grid, config, "cluster", list(grid.workers), len(grid.workers) - 1, AT_ONCE,
-        lambda name, what: told.append(f"{name}: {what}"),
-    )  # fmt: skip
-    return [line for line in told if LEFT_OUT in line]
+    names, told = list(grid.workers), Told()
+    enrol(Channel(grid, AT_ONCE, told), config, "cluster", names, len(names) - 1)
+    return [line for line in told.lines if LEFT_OUT in line]
 
 
 def test_a_client_with_another_encoder_is_left_out_in_one_line(photos: Path) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,34 +24,40 @@ from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Request
 from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.pages import facts, rounds
-from ccfcpp.pages.examination import examine
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.reports import facts, rounds
+from ccfcpp.reports.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support import traps
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import AT_ONCE, RUN, Grid, introduced, trusting, worker_of
+from tests.support.deployment import AT_ONCE, RUN, Grid, Told, introduced, trusting, worker_of
 from tests.support.reports import report
 
 CLASSES = [str(number) for number in range(10)]
 
 
 def experiment_on(
-    grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
+    grid: Grid,
+    config: MethodConfig,
+    command: str = "cluster",
+    least: int | None = None,
+    channel: Channel | None = None,
 ) -> DeployedRun:
     sums, names = config.section(PrivacyConfig).secure_sums, list(grid.workers)
     # Its files are beside those of the workers.
     folder = next(iter(grid.workers.values())).folder.parent
     roster = introduced(grid, folder) if sums else None
-    enrolment = enrol(grid, config, command, names, least, AT_ONCE, roster=roster)
-    return replace(enrolment, run=RUN).begun(config, grid, AT_ONCE)
+    channel = channel or grid.channel
+    enrolment = enrol(channel, config, command, names, least, roster)
+    return replace(enrolment, run=RUN).begun(config, channel)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -176,11 +181,10 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
 ) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
     late = list(grid.workers)[1]
-    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
-    said: list[tuple[Sequence[str], float]] = []
-    experiment.evaluator._lingers = lambda names, seconds: said.append((names, seconds))
     linger = 1000.0 if comes else 2.0
-    experiment.deployed.timeouts = replace(AT_ONCE, linger=linger)
+    channel = Channel(grid, replace(AT_ONCE, linger=linger), told := Told())
+    config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
+    experiment = experiment_on(grid, config, channel=channel)
     grid.tampering[late] = lambda packet: Undelivered("its node is gone")
     waits = iter(range(10))
 
@@ -194,16 +198,17 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
     assert summary["without_model"] == ({} if comes else {late: "its node is gone"})
     there = [name for name in grid.workers if comes or name != late]
     assert summary["counted_clients"] == there
-    assert [names for names, _ in said] == [[late]]
-    assert 0 < said[0][1] <= linger
+    assert [names for names, _ in told.awaited] == [[late]]
+    assert 0 < told.awaited[0][1] <= linger
     assert found.exists() or not comes
 
 
 def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
     late = list(grid.workers)[1]
-    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
-    experiment.deployed.timeouts = replace(AT_ONCE, linger=1000.0)
+    config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
+    channel = Channel(grid, replace(AT_ONCE, linger=1000.0))
+    experiment = experiment_on(grid, config, channel=channel)
     grid.away.add(late)
     folder, asked = (
         RunFolder.create(tmp_path / "run", experiment.config),

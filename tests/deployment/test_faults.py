@@ -267,7 +267,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) ->
     """Rounds after the checkpoint are run again, by clients whose memory has moved on."""
     whole, _, _ = scaffold(tmp_path / "a", rounds=4)
     expected = list(whole.run(begin(whole)))
-    federation, grid, _ = scaffold(tmp_path / "b", rounds=4)
+    federation, _, _ = scaffold(tmp_path / "b", rounds=4)
     rounds = federation.run(begin(federation))
     state, _ = next(rounds)
     versions = federation.transport.save()
@@ -275,14 +275,8 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) ->
     next(rounds)
     next(rounds)
     # The killed server's tasks are those of another process now.
-    transport = Deployed(
-        grid,
-        federation.transport.spec,
-        federation.transport.run,
-        federation.transport.exchanges,
-        federation.transport.device,
-        federation.transport.timeouts,
-    )
+    before = federation.transport
+    transport = Deployed(before.channel, before.spec, before.run, before.exchanges, before.device)
     transport.restore(versions)
     again = Federation(
         federation.system,

@@ -55,6 +55,7 @@ from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
+from ccfcpp.deployment.server.channel import Channel, Timeouts
 from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.gate import OPEN
@@ -62,7 +63,7 @@ from ccfcpp.deployment.server.serving import open_server
 from ccfcpp.deployment.server.transport import Deployed
 from tests.deployment.test_gate import trusting
 from tests.support.classification import labelled_clients, small_algorithm, small_config
-from tests.support.deployment import deployed, spec_of
+from tests.support.deployment import AT_ONCE, deployed, spec_of
 from tests.support.federation import assert_same_bits
 
 CLASSES = [str(number) for number in range(10)]
@@ -208,10 +209,8 @@ def test_a_run_through_flowers_calls_has_the_same_bits(here: Place, tmp_path: Pa
     ):
         nodes = {name: here.node(own) for name, own in zip(grid.workers, NAMES, strict=True)}
         assert isinstance(there.transport, Deployed)
-        there.transport.link = SimpleNamespace(
-            online=lambda: nodes, push=here.fleet.push, pull=here.fleet.pull
-        )
-        there.transport.timeouts = type(there.transport.timeouts)(SECONDS, 0.01)
+        link = SimpleNamespace(online=lambda: nodes, push=here.fleet.push, pull=here.fleet.pull)
+        there.transport.channel = Channel(link, Timeouts(SECONDS, 0.01))
         assert_same_bits(list(there.run(state)), expected)
 
 
@@ -873,5 +872,6 @@ def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
             seen.append([*coming, everybody][len(seen)])
             return seen[-1]
 
-        wait_for_clients(SimpleNamespace(online=online), enrolment, least, pause=0.0)
+        channel = Channel(SimpleNamespace(online=online), AT_ONCE)
+        wait_for_clients(channel, enrolment, least)
         assert len(seen) == looks

@@ -23,7 +23,7 @@ from tests.clustering.test_newcomers import SCAN
 from tests.deployment.test_experiment import grid_of
 from tests.support.clustering import digits, tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import AT_ONCE, Grid
+from tests.support.deployment import Grid
 
 _KNOWN, _NEW = ((0, 1), (2,)), ((6,),)
 _SHORT: Tree = {"scan": {"steps": 6, "steps_per_round": 3, "precision": "full"}}
@@ -46,8 +46,8 @@ def _config(*settings: Tree) -> ClusterConfig:
 
 def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
     """A finished run of the clients that are there."""
-    enrolment = enrol(grid, config, "cluster", list(grid.workers), 2, AT_ONCE)
-    experiment = enrolment.begun(config, grid, AT_ONCE)
+    enrolment = enrol(grid.channel, config, "cluster", list(grid.workers), 2)
+    experiment = enrolment.begun(config, grid.channel)
     run = RunFolder.create(folder, config)
     experiment.run(run)
     enrolment.save(run.deployment)
@@ -57,8 +57,8 @@ def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
 def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
-    late = Latecomers(grid, before, names, AT_ONCE)
-    return late.gathered(None).begun(config, grid, AT_ONCE).run(folder)
+    late = Latecomers(grid.channel, before, names)
+    return late.gathered(None).begun(config, grid.channel).run(folder)
 
 
 def _as_file(path: Path, clients: list[Client]) -> str:
@@ -154,7 +154,7 @@ def test_a_run_that_has_its_newcomers_waits_for_none(
     before = Enrolment.load(path / "deployment.json")
     assert before.waits_for_newcomers
     grid.away.clear()
-    gathered = Latecomers(grid, before, list(grid.workers), AT_ONCE).gathered(None)
+    gathered = Latecomers(grid.channel, before, list(grid.workers)).gathered(None)
     grid.away.add("client 2")
     gathered.save(path / "deployment.json")
     assert not Enrolment.load(path / "deployment.json").waits_for_newcomers

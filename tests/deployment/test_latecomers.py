@@ -13,13 +13,14 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.data import ImageData
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol
 from ccfcpp.deployment.server.latecomers import Latecomers
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import CLASSES, grid_of
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
-from tests.support.deployment import AT_ONCE, RUN, Grid, introduced
+from tests.support.deployment import AT_ONCE, RUN, Grid, Told, introduced
 
 _SIZES = 40, 30, 20
 _LATE = "client 1"
@@ -30,7 +31,7 @@ class Late:
     """A federation whose second client comes after the first round.
 
     Attributes:
-        said: Lines about clients.
+        told: Lines about clients.
         grown: The enrolments with it.
     """
 
@@ -38,27 +39,20 @@ class Late:
         self, config: MethodConfig, grid: Grid, folder: Path, command: str = "cluster"
     ) -> None:
         self.config, self.grid, self.folder = config, grid, RunFolder.create(folder / "run", config)
-        self.said: list[tuple[str, str]] = []
+        self.told = Told()
         self.grown: list[Enrolment] = []
         self.names = list(grid.workers)
         sums = bool(config.model_dump().get("privacy", {}).get("secure_sums"))
         self.roster = introduced(grid, folder) if sums else None
         grid.away.add(_LATE)
-        enrolment = enrol(grid, config, command, self.names, 2, AT_ONCE, roster=self.roster)
+        enrolment = enrol(grid.channel, config, command, self.names, 2, self.roster)
         self.enrolment = replace(enrolment, run=RUN)
 
     def run(self, **how: Any) -> dict[str, Any]:
         """Run it, from its last checkpoint on."""
-        late = Latecomers(
-            self.grid,
-            self.enrolment,
-            self.names,
-            AT_ONCE,
-            lambda name, what: self.said.append((name, what)),
-            self.grown.append,
-            self.roster,
-        )
-        experiment = self.enrolment.begun(self.config, self.grid, AT_ONCE, come=late.come)
+        channel = Channel(self.grid, AT_ONCE, self.told)
+        late = Latecomers(channel, self.enrolment, self.names, self.grown.append, self.roster)
+        experiment = self.enrolment.begun(self.config, channel, late.come)
         return experiment.run(self.folder, lambda *_: self.grid.away.clear(), **how)
 
     @property
@@ -104,7 +98,7 @@ def test_they_take_part_as_in_one_process(method: str, more: Tree, tmp_path: Pat
     assert took == {0: rounds, 1: rounds - 1, 2: rounds}
     assert (summary["samples"], summary["connected"]) == (90, 3)
     assert summary["counted_clients"] == late.names
-    assert late.said == [(_LATE, "30 images")]
+    assert late.told.said == [(_LATE, "30 images")]
     expected = _in_one_process(config, tmp_path / "alone")
     found = late.model
     for name, part in expected.items():
@@ -162,4 +156,4 @@ def test_who_does_not_fit_stays_out(what: str, tmp_path: Path) -> None:
     late = Late(config, grid, tmp_path, command)
     summary = late.run()
     assert [one["client"] for one in summary["participants"]] == [0, 2]
-    assert late.said == ([] if what == "noise" else [(_LATE, f"cannot take part: {line}")])
+    assert late.told.said == ([] if what == "noise" else [(_LATE, f"cannot take part: {line}")])

@@ -45,7 +45,6 @@ from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.deployment import (
-    AT_ONCE,
     RUN,
     Grid,
     introduced,
@@ -86,7 +85,7 @@ def over_network(
     grid = Grid({client.name: worker_of(client, folder) for client in clients})
     roster = introduced(grid, folder)
     spec = spec_of(config, clients, clusters=3, roster=roster.digest)
-    transport = Deployed(grid, spec, RUN, asked, CPU, AT_ONCE)
+    transport = Deployed(grid.channel, spec, RUN, asked, CPU)
     members, seed = [client.member for client in clients], Randomness(config.seed)
     stages = [protection.stage]
     return Federation(method, algorithm, members, Availability(), seed, transport, stages), grid

@@ -9,7 +9,7 @@ import pytest
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.own_images import settings_over_a_network
-from ccfcpp.clustering.prepared import made as made_for
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
 from ccfcpp.core.presets import preset_file, preset_names
@@ -205,6 +205,6 @@ def test_whole_runs_of_presets_are_within_an_owners_number_of_exchanges(
     name: str, shape: tuple[int, ...]
 ) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
-    algorithm = made_for(Problem(config, shape, 10, CPU, 60_000, config.fewest_clusters))
+    algorithm = make_algorithm(Problem(config, shape, 10, CPU, 60_000, config.fewest_clusters))
     plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
     assert sum(map(len, plan)) + 20 < Rules().most_exchanges

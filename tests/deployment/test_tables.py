@@ -26,7 +26,7 @@ from ccfcpp.deployment.server.enrolment import enrol
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from tests.support.command import succeeded
-from tests.support.deployment import AT_ONCE, Grid, trusting
+from tests.support.deployment import Grid, trusting
 
 FARMS = ("east", "north", "west")
 
@@ -62,9 +62,9 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     given = Given.of(asked | {"device": "cpu", "seed": 2})
     begun = CLUSTERING.open(given, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
-    enrolment = enrol(grid, begun.config, "cluster", list(FARMS), None, AT_ONCE)
+    enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
     begun = fitted(begun, enrolment.spec)
-    there = enrolment.with_config(begun.config).begun(begun.config, grid, AT_ONCE)
+    there = enrolment.with_config(begun.config).begun(begun.config, grid.channel)
     there.run(RunFolder.create(tmp_path / "deployed", begun.config))
 
     alone = {"dataset": str(tmp_path / "wines"), "partition": {"kind": "folders"}}

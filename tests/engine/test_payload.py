@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pytest
 import torch
@@ -6,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.engine.payload import PayloadError, added_up, not_finite, pack, size, unpack
+from ccfcpp.engine.payload import (
+    INLINE,
+    PayloadError,
+    added_up,
+    generic,
+    not_finite,
+    pack,
+    size,
+    unpack,
+)
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 @dataclass
@@ -88,6 +101,29 @@ def test_what_is_not_of_a_dataclass_is_named(
     content = pack(Outer({"w": torch.zeros(1)}, 0.5, inner=Inner(torch.zeros(2)))) | changed
     with pytest.raises(PayloadError, match=reason):
         unpack(Outer, {name: tensor for name, tensor in content.items() if tensor is not None})
+
+
+@dataclass(frozen=True)
+class Pair(Generic[First, Second]):
+    first: First = field(metadata=INLINE)
+    second: Second | None = None
+
+
+@pytest.mark.parametrize("second", [None, Pair(Inner(torch.ones(2), 3))])
+def test_generic_dataclasses_are_unpacked_by_their_arguments(second: Pair[Inner, None]) -> None:
+    kind = generic(Pair, Outer, generic(Pair, Inner, Inner))
+    packed = pack(Pair(Outer({"w": torch.zeros(1)}, 0.5), second))
+    assert packed.keys() == {"model/w", "rate", "done"} | (
+        {"second/values", "second/count"} if second else set()
+    )
+    again = unpack(kind, packed)
+    assert type(again) is Pair
+    assert torch.equal(again.first.model["w"], torch.zeros(1))
+    assert (again.second is None) == (second is None)
+    if again.second is not None:
+        assert again.second.first.count == 3
+    with pytest.raises(PayloadError, match="Outer has no 'more'"):
+        unpack(kind, packed | {"more": torch.zeros(1)})
 
 
 def test_sums_are_taken_part_by_part_and_change_none() -> None:

@@ -10,11 +10,11 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.payload import pack
-from ccfcpp.hostility.attacks import acts_on
-from ccfcpp.hostility.config import AttackConfig, DefenceConfig
-from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel
+from ccfcpp.robust.attacks import acts_on
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.defence import Defence
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.methods.scaffold import ControlledState

@@ -22,12 +22,12 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
-from ccfcpp.pages.contents import Contents
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.facts import leakage_tables
-from ccfcpp.pages.page import page
 from ccfcpp.privacy.leakage.inversion import SIZES, inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
+from ccfcpp.reports.contents import Contents
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.facts import leakage_tables
+from ccfcpp.reports.page import page
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, succeeded
 

@@ -20,7 +20,7 @@ from ccfcpp.engine.parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.identity import Floor, Guard
-from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, sure
+from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.terms import terms_of
 from tests.support.sums import STAGES, TASK, VECTORS, Loss, Vector, secure_sum
@@ -141,9 +141,9 @@ def test_a_sum_is_that_of_numbers_and_noises_to_the_bit(
     terms = agreed_terms(config, TASK, count)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
-    assert own.sure == max(threshold, count // 2 + 1)
+    assert own.honest == max(threshold, count // 2 + 1)
     inside = [n for n in vectors if gone.get(n) not in ("keys", "shares", "under masks")]
-    assert len(inside) >= own.sure
+    assert len(inside) >= own.honest
     step = own._steps({"numbers": vectors[2]})["numbers"]
     totals = [0] * 9
     for number in inside:
@@ -168,7 +168,7 @@ def test_the_server_sees_no_sum_without_noise() -> None:
     terms = agreed_terms(config, TASK, 6)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
-    assert own.sure == 4
+    assert own.honest == 4
     signed = torch.tensor([t - 2**64 if t >= 2**63 else t for t in seen.total]).double()
     views = own.scaled({"numbers": signed})["numbers"] - sum(vectors.values())
     # All six have added noise, made so that four are enough.
@@ -186,14 +186,14 @@ def test_the_server_sees_no_sum_without_noise() -> None:
 def test_colluders_are_made_up_for(clients: int) -> None:
     terms = terms_of(config_of(), TASK, clients)
     # A holder's share of a client's secrets is that of its quorum.
-    assert sure(terms, 0) == terms.quorum
-    assert sure(terms, 1) == terms.quorum - 1
+    assert min_honest_clients(terms, 0) == terms.quorum
+    assert min_honest_clients(terms, 1) == terms.quorum - 1
     with pytest.raises(RefusedUpdateError, match=r"privacy\.colluders = \d+ is too many"):
-        sure(terms, clients - 1)
+        min_honest_clients(terms, clients - 1)
     bounds = Bounds(STEP, 1.0, {})
     parts = random_parts(0)
-    one, other = (OwnNoise(bounds, 4.0, sure(terms, n)).scaled(parts) for n in (0, 1))
-    factor = math.sqrt(sure(terms, 0) / sure(terms, 1))
+    one, other = (OwnNoise(bounds, 4.0, min_honest_clients(terms, n)).scaled(parts) for n in (0, 1))
+    factor = math.sqrt(min_honest_clients(terms, 0) / min_honest_clients(terms, 1))
     assert float(other["gradient/w"][0] / one["gradient/w"][0]) == pytest.approx(factor, rel=1e-4)
 
 

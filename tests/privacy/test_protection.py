@@ -13,7 +13,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.prepared import made as system_of
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.config import Tree
@@ -413,7 +413,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
             norm = float(sum(changes[name].square().sum() for name in names)) ** 0.5
             bound = 0.01 if group.startswith("sums") else 0.01 / samples
             assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)
-        state, _ = work.aggregate(state, [work.mended(message, one)], randomness)
+        state, _ = work.aggregate(state, [work.project_noisy(message, one)], randomness)
 
 
 def test_a_sample_that_clients_see_hides_nobody() -> None:
@@ -437,6 +437,6 @@ def test_a_sample_that_clients_see_hides_nobody() -> None:
 def test_every_private_preset_fits_its_system(path: Path) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(path))
     side = 8 if config.dataset == "digits" else 28
-    algorithm = system_of(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
+    algorithm = make_algorithm(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
     works = algorithm.client_side(Crew(1000, 1, bounding_of(config.privacy))).works
     check_fits(config.privacy, config.method, [work.exchange for work in works.values()])

@@ -54,14 +54,13 @@ class Count(LocalEvaluator[Mean]):
 
 def poll(config: ClusterConfig, rounds: int = 6) -> LocalRun[Election, Count]:
     """Clients that vote."""
-    clients = voters(0, 1, 2, HOPELESS)
+    clients, setting = voters(0, 1, 2, HOPELESS), Setting.of(config)
     data = ImageData("votes", torch.zeros(4, 1, 1, 1, dtype=torch.uint8), None, ())
-    numbers = [client.id for client in clients]
-    parts = {client.id: client.images for client in clients}
-    held = Holdings(data, [parts.get(n, torch.zeros(0)) for n in range(HOPELESS + 1)], [""] * 100)
-    setting, judge = Setting.of(config), Count(clients)
+    numbers = range(HOPELESS + 1)
+    held = Holdings(data, [torch.zeros(0) for _ in numbers], ["" for _ in numbers])
+    everyone, judge = list(numbers), Count(clients)
     return LocalRun(
-        setting, Election(rounds), held, clients, judge, None, numbers, lambda number: poll(config)
+        setting, Election(rounds), held, clients, judge, None, everyone, lambda _: poll(config)
     )
 
 

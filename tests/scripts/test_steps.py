@@ -48,7 +48,7 @@ def test_the_plain_loop_of_fed_emp_moves_the_same_network_by_the_same_loss(
     assert all(not torch.equal(plain.network.state_dict()[name], before[name]) for name in before)
     shown = torch.rand(5 * 3, 1, 4, 4)
     monkeypatch.setattr(plain.crops.__class__, "render", lambda *_: shown)
-    running = crops_program(plain.network, plain.config, shown.view(5, 3, 1, 4, 4))
+    running = crops_program(plain.network, plain.config.weight, shown.view(5, 3, 1, 4, 4))
     pool = next(running)
     with pytest.raises(StopIteration) as ended:
         running.send((pool.of, pool.sums(pool.of)))

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
-from ccfcpp.papers.comparison import plan_comparison
-from ccfcpp.runs.grids import Order, Planned
+from ccfcpp.studies.comparison import plan_comparison
+from ccfcpp.studies.grids import Order, Planned
 
 
 def planned_comparison(

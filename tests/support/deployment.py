@@ -14,7 +14,8 @@ from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.transport import Deployed, Timeouts
+from ccfcpp.deployment.server.channel import Channel, Observer, Timeouts
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
@@ -37,6 +38,25 @@ TESTED = 4
 AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0, linger=0.0)
 """Nothing is waited for: in memory an answer is there, or will not be."""
 
+
+class Told(Observer):
+    """Keeps what is told of clients."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.awaited: list[tuple[Sequence[str], float]] = []
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{name}: {line}" for name, line in self.said]
+
+    def told(self, name: str, line: str) -> None:
+        self.said.append((name, line))
+
+    def lingers(self, names: Sequence[str], seconds: float) -> None:
+        self.awaited.append((names, seconds))
+
+
 Tampering = Callable[[Packet], Packet | Undelivered | None]
 
 
@@ -57,6 +77,11 @@ class Grid:
     tampering: dict[str, Tampering] = field(default_factory=dict)
     requests: list[tuple[str, Packet]] = field(default_factory=list)
     answers: dict[str, Packet | Undelivered] = field(default_factory=dict)
+
+    @property
+    def channel(self) -> Channel:
+        """The way to the workers, on which nothing is waited for."""
+        return Channel(self, AT_ONCE)
 
     def online(self) -> dict[str, int]:
         return {n: i for i, n in enumerate(self.workers) if n not in self.away}
@@ -140,7 +165,7 @@ def deployed(
     largest = max(map(len, clients))
     works = algorithm.client_side(Crew(largest, 1)).works
     exchanges = {name: work.exchange for name, work in works.items()}
-    transport = Deployed(grid, spec, RUN, exchanges, CPU, AT_ONCE)
+    transport = Deployed(grid.channel, spec, RUN, exchanges, CPU)
     members = [client.member for client in clients]
     seed = Randomness(int(spec.config["seed"]))
     who = availability or Availability()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, get_origin
 
 import torch
 from safetensors.torch import load, save
@@ -119,7 +119,7 @@ class Wire:
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         there = Task(**json.loads(json.dumps(asdict(task))))
         exchange = self.side.works[there.exchange].exchange
-        assert type(message) is exchange.message
+        assert type(message) is (get_origin(exchange.message) or exchange.message)
         for reply in self.far.deliver(there, as_sent(exchange.message, message), members):
             if isinstance(reply.update, RefusedUpdateError):
                 yield replace(reply, update=RefusedUpdateError(str(reply.update)))

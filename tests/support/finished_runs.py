@@ -10,11 +10,11 @@ import pytest
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.pages.contents import contents
-from ccfcpp.pages.examination import examine
-from ccfcpp.pages.page import page
-from ccfcpp.pages.runs import labelled
-from ccfcpp.pages.writing import as_svg
+from ccfcpp.reports.contents import contents
+from ccfcpp.reports.examination import examine
+from ccfcpp.reports.page import page
+from ccfcpp.reports.runs import labelled
+from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import TINY, TINY_SCAN, succeeded
 from tests.support.reports import report

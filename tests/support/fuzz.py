@@ -19,6 +19,7 @@ from torch import Tensor
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.deployment.link.messages import Request, Response
 from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
@@ -299,9 +300,10 @@ class Target:
         self.tape = Tape(Grid({c.name: worker_of(c, folder, CLASSES) for c in clients}), lives)
         command = "cluster" if hasattr(config, "clusters") else "classify"
         names = list(self.tape.grid.workers)
-        found = enrol(self.tape, config, command, names, None, AT_ONCE)
+        channel = Channel(self.tape, AT_ONCE)
+        found = enrol(channel, config, command, names, None)
         enrolment: Enrolment = replace(found, run=RUN)
-        self.experiment: DeployedRun = enrolment.begun(config, self.tape, AT_ONCE)
+        self.experiment: DeployedRun = enrolment.begun(config, channel)
         self.tape.answers.clear()
         if self.experiment.protection is not None:
             self.experiment.protection.open(folder / "privacy.jsonl", goes_on=False)

@@ -13,12 +13,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ccfcpp.core.config_layers import preset
-from ccfcpp.papers.reproduction import drawing
-from ccfcpp.papers.reproduction.claims import CHECKS, Count, Values, count
-from ccfcpp.papers.reproduction.items import ITEMS, Block, Item
-from ccfcpp.papers.reproduction.plan import Stored, plan_item
-from ccfcpp.papers.reproduction.results import Result
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.studies.reproduction import drawing
+from ccfcpp.studies.reproduction.claims import CHECKS, Count, Values, count
+from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
+from ccfcpp.studies.reproduction.plan import Stored, plan_item
+from ccfcpp.studies.reproduction.results import Result
 
 Plan = Sequence[Stored[Any]]
 Domains = Mapping[str, Sequence[str]]

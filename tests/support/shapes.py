@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ccfcpp.papers.reproduction.results import Result
-from ccfcpp.papers.reproduction.scores import ANY, Place
+from ccfcpp.studies.reproduction.results import Result
+from ccfcpp.studies.reproduction.scores import ANY, Place
 from tests.support.reproduction import Measure, score, spectrum
 
 Settings = Mapping[str, Any]

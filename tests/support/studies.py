@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccfcpp.runs.grids import Order, Planned
 from ccfcpp.runs.paths import C, writable
-from ccfcpp.runs.study import Study
+from ccfcpp.studies.grids import Order, Planned
+from ccfcpp.studies.study import Study
 
 
 def planned_study(path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> Study[C]:

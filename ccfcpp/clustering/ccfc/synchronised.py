@@ -272,7 +272,7 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
         """Refuse sizes that the senders' images cannot have."""
         check_counts(update.counts, senders)
 
-    def mended(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:
+    def project_noisy(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:
         """With noise there may be negative ones: they become almost 0."""
         return ClusterSizes(update.counts.clamp(min=1e-9))
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ccfcpp.core.config import Positive, Section, Share, Weight
 
@@ -28,12 +28,8 @@ class CropsConfig(Section):
     the first two."""
     hidden: Positive = 512
     latent: Positive = 128
-    loss: Literal["rate", "spectral", "vicreg", "barlow"] = "rate"
-    """What keeps latents apart: the total coding rate, or the terms of the spectral contrastive
-    loss, of VICReg or of Barlow Twins."""
-    weight: Weight | None = None
-    """λ: weight of what crops have in common. Where it is null: 200 for ``rate``, 2 for
-    ``spectral``, 50 for ``vicreg`` and 0 for ``barlow``, whose own terms have it."""
+    weight: Weight = 200.0
+    """λ: weight of what crops have in common, beside the coding rate, which keeps latents apart."""
     flip_probability: Share = 0.5
     """How often a crop is mirrored."""
     learning_rate: _Rate = 2e-3
@@ -42,6 +38,19 @@ class CropsConfig(Section):
     """Of Muon in the first step, for matrices; it falls in the same way."""
     gradients: Literal["full", "bfloat16"] = "bfloat16"
     """Gradients on their way to the server: as they are, or in 16 bits."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_runs_before_had_it(cls, values: dict[str, object]) -> dict[str, object]:
+        """Accept the settings of runs that could choose what keeps latents apart."""
+        if values.get("loss", "rate") != "rate":
+            raise ValueError(f"crops.loss = {values['loss']} is gone: rate alone is left")
+        was_default = values.get("weight", 0) is None
+        return {
+            name: value
+            for name, value in values.items()
+            if name != "loss" and not (name == "weight" and was_default)
+        }
 
     @property
     def rounds(self) -> int:

@@ -4,12 +4,12 @@ Source: Tong, Chen, Ma and LeCun, *EMP-SSL: Towards Self-Supervised Learning in 
 (arXiv 2304.03977). For crops of each image, N of all images together, with z of length 1 and z̄ the
 direction of the mean over an image's crops,
 
-    L = A(N, Σ u, Σ uuᵀ) − λ mean ⟨z, z̄⟩ .
+    L = −R(Z) − λ mean ⟨z, z̄⟩ .
 
-The first term keeps latents apart: −R(Z), the coding rate, or another one (``losses``). It couples
-all images through sums alone, which clients add up: here over all crops together, where the paper
-has a term for each. The second is a mean over images, of which each client has some. Many small
-crops of an image teach in one pass what two views of it teach in many.
+The first term, −R(Z), keeps latents apart. It couples all images through sums alone, which clients
+add up: here over all crops together, where the paper has a term for each. The second is a mean over
+images, of which each client has some. Many small crops of an image teach in one pass what two views
+of it teach in many.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.crops.coding_rate import (
+    coding_rate,
+    is_plausible,
+    nearest_plausible,
+    outer,
+    square,
+)
 from ccfcpp.clustering.crops.config import CropsConfig
-from ccfcpp.clustering.crops.losses import LOSSES, Moments, outer, square
 from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import IntensityViewsConfig
@@ -80,29 +86,32 @@ class Crops:
         return render_intensity(crops, draws[_OF_PLACE:], self.intensity)
 
 
-def crops_program(encoder: CropEncoder, config: CropsConfig, crops: Tensor) -> Program:
+def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:
     """A step on crops, with one sum over all clients.
 
     Args:
         encoder: The encoder.
-        config: Says which loss, and λ.
+        weight: λ.
         crops: Of shape (images, crops, channels, side, side).
 
     Returns:
         The objective. Its figures are ``loss``, the agreement of an image's crops with the other
         sign, and ``apart``, what keeps latents apart.
     """
-    loss, each = LOSSES[config.loss], crops.shape[1]
-    weight = loss.weight if config.weight is None else config.weight
-    z = encoder(crops.flatten(0, 1))
-    d = z.shape[1]
-    u = torch.cat([z, _directions(z, each)], dim=1) if loss.joint else z
-    valid = partial(_plausible, 2.0 if loss.joint else 1.0)
-    u, sums = yield Pool("moments", u, outer, common=True, valid=valid, nearest=_nearest)
-    moments, z = Moments.of(sums), u[:, :d]
-    apart = loss.apart(moments)
-    agreement = (z * _directions(z, each)).sum() / moments.count
-    figures = {"loss": -agreement, "apart": apart.detach() * (len(z) / moments.count)}
+    each = crops.shape[1]
+    z, sums = yield Pool(
+        "moments",
+        encoder(crops.flatten(0, 1)),
+        outer,
+        common=True,
+        valid=is_plausible,
+        nearest=nearest_plausible,
+    )
+    matrix = square(sums)
+    count = matrix[0, 0].detach()
+    apart = -coding_rate((matrix / count)[1:, 1:])
+    agreement = (z * _directions(z, each)).sum() / count
+    figures = {"loss": -agreement, "apart": apart.detach() * (len(z) / count)}
     return Objective(-weight * agreement, apart, figures)
 
 
@@ -110,23 +119,6 @@ def _directions(z: Tensor, each: int) -> Tensor:
     """For each crop the direction of the mean over the crops of its image."""
     mean = F.normalize(z.view(-1, each, z.shape[1]).mean(dim=1), dim=1)
     return mean.repeat_interleave(each, dim=0)
-
-
-def _plausible(length: float, sums: Tensor) -> bool:
-    """Whether it can be of crops of this squared length: lengths add up, none is negative."""
-    squares = square(sums).diagonal()
-    count, total = length * float(squares[0]), float(squares[1:].sum())
-    return bool((squares >= 0).all()) and abs(total - count) <= 0.001 * (1 + count)
-
-
-def _nearest(sums: Tensor) -> Tensor:
-    """Sums of one crop at least, as a matrix that has no negative eigenvalue."""
-    matrix = square(sums)
-    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    mended = (vectors * values.clamp(min=0)) @ vectors.T
-    mended[0, 0] = mended[0, 0].clamp(min=1)
-    flat: Tensor = mended.flatten()
-    return flat
 
 
 @dataclass(frozen=True)
@@ -149,7 +141,7 @@ class CropBatches:
             draws = [self._draws(known.version, turn, randomness) for turn in turns]
             shown = self.crops.render(images, torch.cat(draws, dim=1))
         crops = shown.view(len(images), each, *shown.shape[1:])
-        return Batch(partial(crops_program, encoder, self.config), (crops,))
+        return Batch(partial(crops_program, encoder, self.config.weight), (crops,))
 
     def _draws(self, step: int, turn: Turn, randomness: Randomness) -> Tensor:
         generator = randomness.of_client(turn.client.id).generator(f"crops {step}")

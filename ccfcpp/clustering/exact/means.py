@@ -111,7 +111,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
-    def mended(self, message: CentroidState, update: ClusterSums) -> ClusterSums:
+    def project_noisy(self, message: CentroidState, update: ClusterSums) -> ClusterSums:
         """With noise there may be negative counts: they become 0."""
         return replace(update, counts=update.counts.clamp(min=0))
 
@@ -132,13 +132,18 @@ class ExactMeans(StartedBySums[CentroidState]):
         problem: The setting.
         weighing: Makes the weights of points.
         starts: How many are tried, where the configuration does not say.
+        steps_of_a_round: How many steps a round has.
     """
 
     state_type = CentroidState
     least: ClassVar[float] = 1.0
 
     def __init__(
-        self, problem: Problem, weighing: Callable[[Problem], Weighing], starts: int = 1
+        self,
+        problem: Problem,
+        weighing: Callable[[Problem], Weighing],
+        starts: int = 1,
+        steps_of_a_round: int = 1,
     ) -> None:
         super().__init__(problem)
         self.by_angle = False
@@ -146,15 +151,17 @@ class ExactMeans(StartedBySums[CentroidState]):
         self.weights = weighing(problem)
         # With noise, each exchange would take a part of the budget.
         self.starts = 1 if problem.noisy else self.config.starts or starts
-        self.rounds = self.config.rounds
+        self.steps_of_a_round = steps_of_a_round
+        self.rounds = 1 - (-(self.config.rounds - 1) // steps_of_a_round)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """A state without centroids."""
         return CentroidState()
 
-    def steps(self) -> Sequence[AnyServerWork]:
-        """A step in each round."""
-        return [MoveMeans(self.least)]
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
+        """A step in each round, or several; the first round has none of them."""
+        left = self.config.rounds - 1 - (number - 1) * self.steps_of_a_round
+        return [MoveMeans(self.least)] * min(self.steps_of_a_round, left)
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""

@@ -224,7 +224,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
 
-    def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
+    def project_noisy(self, message: Mixture, update: MixtureSums) -> MixtureSums:
         """With noise there may be negative counts: they become 0."""
         return replace(update, counts=update.counts.clamp(min=0))
 
@@ -258,9 +258,9 @@ class GaussianMixtures(StartedBySums[Mixture]):
 
     def start(self) -> Sequence[AnyServerWork]:
         """Means; covariances of the points that are nearest to them; and a first step."""
-        return [*super().start(), *self.steps(), *self.steps()]
+        return [*super().start(), *self.steps(0), *self.steps(0)]
 
-    def steps(self) -> Sequence[AnyServerWork]:
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
         """A step in each round."""
         return [Maximisation(self.config)]
 

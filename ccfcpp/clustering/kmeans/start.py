@@ -162,7 +162,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         """A sum, a number and a scatter for each cell."""
         return form_of(pack(_zeros(message.cells)))
 
-    def mended(self, message: Cells, update: CellSums) -> CellSums:
+    def project_noisy(self, message: Cells, update: CellSums) -> CellSums:
         """With noise there may be negative numbers: they become 0."""
         return replace(
             update, counts=update.counts.clamp(min=0), squares=update.squares.clamp(min=0)

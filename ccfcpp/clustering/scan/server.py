@@ -98,7 +98,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         for part in (update.neighbours, update.holders):
             check_counts(part, senders)
 
-    def mended(self, message: Trained, update: Transitions) -> Transitions:
+    def project_noisy(self, message: Trained, update: Transitions) -> Transitions:
         """With noise there may be negative ones: they become 0."""
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 

@@ -195,7 +195,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
         """Refuse counts of images that are not there."""
         check_counts(update.counts, senders)
 
-    def mended(self, message: Compared, update: Weights) -> Weights:
+    def project_noisy(self, message: Compared, update: Weights) -> Weights:
         """No count is negative."""
         return Weights(update.counts.clamp(min=0))
 
@@ -228,7 +228,7 @@ class MoveCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         frame = message.sums_in or message.frame
         return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
-    def mended(self, message: Centres, update: ClusterSums) -> ClusterSums:
+    def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
         """A mean over hardly any images is noise: such a cluster has no members."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
         return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)

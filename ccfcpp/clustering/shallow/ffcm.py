@@ -145,7 +145,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         drawn = torch.rand(shape, generator=randomness.generator("centroids"))
         return CentroidState(drawn.to(self.problem.device))
 
-    def steps(self) -> Sequence[AnyServerWork]:
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
         """One exchange in each round."""
         return [self]
 

@@ -19,17 +19,17 @@ class StartedBySums(PixelClustering[Known]):
     """How many are tried; the one with the least squared error of k-means goes on."""
 
     @abstractmethod
-    def steps(self) -> Sequence[AnyServerWork]:
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
         """The server's work in a round, once there are centroids."""
 
     def exchanges(self, number: int, state: Known) -> Sequence[AnyServerWork]:
         """Steps, or what finds the first centroids."""
-        return self.start() if state.centroids is None else self.steps()
+        return self.start() if state.centroids is None else self.steps(number)
 
     def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
         """Steps in each round; before them the start, if need be, of points that are not few."""
         start = [self.usual_start()] if state.centroids is None else []
-        return [*start, *([self.steps()] * (self.rounds - len(start)))]
+        return [*start, *map(self.steps, range(len(start), self.rounds))]
 
     def start(self) -> Sequence[AnyServerWork]:
         """The server's work until there are centroids."""

@@ -14,7 +14,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.messages import NAMES, delivery_of
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import FinalModel, saved
 from ccfcpp.clustering.vector_checks import check_range
@@ -186,7 +186,7 @@ class ClusteringRun(ClientRun[FinalModel]):
         self.problem = clustering_problem(self.config, self.spec, self.device)
         if self.problem.has_vectors:
             check_range(self.config.vectors, self.images)
-        self.algorithm = made(self.problem)
+        self.algorithm = make_algorithm(self.problem)
 
     def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """Return the sums by which the clustering is judged without labels."""

@@ -31,29 +31,3 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
-
-__all__ = [
-    "FLEET_HTTP_PUBLIC_KEY_HEADER",
-    "FLEET_HTTP_SIGNATURE_HEADER",
-    "PROTOBUF_MEDIA_TYPE",
-    "TIMESTAMP_HEADER",
-    "ActivateNodeRequest",
-    "ConfirmMessageReceivedRequest",
-    "DeactivateNodeRequest",
-    "FleetHttpClient",
-    "Node",
-    "ObjectTree",
-    "PullMessagesRequest",
-    "PullObjectRequest",
-    "PushMessagesRequest",
-    "PushObjectRequest",
-    "SendNodeHeartbeatRequest",
-    "get_all_nested_objects",
-    "get_object_tree",
-    "inflate_object_from_contents",
-    "iterate_object_tree",
-    "message_from_proto",
-    "message_to_proto",
-    "now",
-    "remove_content_from_message",
-]

@@ -1,7 +1,4 @@
-"""Packets, and the link that carries them.
-
-Flower starts processes that import this module, so it imports nothing that is slow.
-"""
+"""Packets, and the link that carries them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,3 +51,19 @@ class Link(Protocol):
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         """Return the response to a packet; None if there is none yet."""
+
+
+class Nobody:
+    """A link to no client, for a run that is only looked at."""
+
+    def online(self) -> Mapping[str, int]:
+        """Return no node."""
+        return {}
+
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Return no ticket."""
+        return None
+
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """Return no response."""
+        return None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
@@ -19,20 +19,18 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.sizes import settled
 from ccfcpp.deployment.link.messages import new_token
-from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.evaluator import Lingers
-from ccfcpp.deployment.server.greeting import Greeter, Greeting
-from ccfcpp.deployment.server.reception import Reception, Say
+from ccfcpp.deployment.server.admission import Admission
+from ccfcpp.deployment.server.channel import Channel
+from ccfcpp.deployment.server.handshake import Handshake
 from ccfcpp.deployment.server.run import DeployedRun
-from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.keys.roster import SignedRoster
 
-_LOOK = 0.5
-"""Seconds between checks for clients."""
 _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 """Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
 
@@ -70,13 +68,7 @@ class Enrolment:
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
     def begun(
-        self,
-        config: MethodConfig,
-        link: Link,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 - it cannot change
-        watch: Watcher = lambda member, before, now: None,
-        lingers: Lingers = lambda names, seconds: None,
-        come: "Come" = lambda: None,
+        self, config: MethodConfig, channel: Channel, come: "Come" = lambda: None
     ) -> DeployedRun:
         """Return the run with these clients.
 
@@ -85,19 +77,16 @@ class Enrolment:
 
         def larger() -> DeployedRun | None:
             found = come()
-            if found is None:
-                return None
-            return found.begun(config, link, timeouts, watch, lingers, come)
+            return None if found is None else found.begun(config, channel, come)
 
         return DeployedRun(
             config,
             self.spec,
             self.members,
             lambda told, exchanges, device: Deployed(
-                link, told, self.run, exchanges, device, timeouts, watch, self.sessions
+                channel, told, self.run, exchanges, device, self.sessions
             ),
             self.skipped,
-            lingers,
             larger,
         )
 
@@ -179,35 +168,32 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
     }
     spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
     members = tuple(Member(number, str(number), _MANY) for number in range(clients))
-    # Without a link to clients, the run only says what does not fit.
-    run = Enrolment("", spec, members, 0.0).begun(config, cast(Link, None))
+    run = Enrolment("", spec, members, 0.0).begun(config, Channel(Nobody()))
     run.algorithm.initial_state(run.randomness)
 
 
 def enrol(
-    link: Link,
+    channel: Channel,
     config: MethodConfig,
     command: str,
     names: Sequence[str],
     least: int | None,
-    timeouts: Timeouts,
-    say: Say = lambda name, what: None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
     """Ask the admitted clients what they hold, until ``least`` can take part; None: all that can.
 
-    Clients have their numbers in the order of ``names``; ``say`` is called with news of a client.
-    With secure sums each is sent the roster that the authority has signed.
+    Clients have their numbers in the order of ``names``. With secure sums each is sent the roster
+    that the authority has signed.
     """
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
     passed_on = b""
     if roster is not None:
         first, passed_on = first.model_copy(update={"roster": roster.digest}), roster.content
-    reception = Reception(names, least, say)
-    greeter = Greeter(link, Greeting(first, run, passed_on), timeouts)
-    greeter.greet(reception)
-    facts = reception.admitted()
+    admission = Admission(names, least, channel.observer)
+    handshake = Handshake(channel, first, run, passed_on, admission)
+    handshake.complete()
+    facts = admission.admitted()
     spec = _full_spec(first, facts.values(), config)
     members = [
         Member(number, name, facts[name].samples)
@@ -215,28 +201,22 @@ def enrol(
         if name in facts
     ]
     skipped = sum(each.skipped for each in facts.values())
-    return Enrolment(run, spec, tuple(members), greeter.quickest, skipped)
+    return Enrolment(run, spec, tuple(members), handshake.quickest, skipped)
 
 
-def wait_for_clients(
-    link: Link,
-    enrolment: Enrolment,
-    least: int | None,
-    say: Say = lambda name, what: None,
-    pause: float = _LOOK,
-) -> None:
-    """Wait until the clients of a resumed run are there again; ``say`` is told who comes."""
+def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
+    """Wait until the clients of a resumed run are there again."""
     names = [member.name for member in enrolment.members]
     wanted = min(least or len(names), len(names))
     known: set[str] = set()
     while True:
-        online = link.online().keys() & names
+        online = channel.link.online().keys() & names
         for name in sorted(online - known):
-            say(name, "there")
+            channel.observer.told(name, "there")
         if len(online) >= wanted:
             return
         known = online
-        time.sleep(pause)
+        time.sleep(channel.timeouts.poll)
 
 
 def first_spec(command: str, config: Tree) -> RunSpec:

@@ -6,7 +6,7 @@ or by class and predicted class.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +35,6 @@ from ccfcpp.runs.paths import Json
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 
-Lingers = Callable[[Sequence[str], float], None]
-"""Called with the names of clients that are waited for after the last round, and the seconds."""
 _LOOK = 0.5
 """Seconds between checks whether the server is to wait no longer."""
 _AFTER_THE_ROUND = 10**6
@@ -156,7 +154,6 @@ class CountsEvaluator(Evaluator[Any]):
         absent: How many are absent for the whole run.
         deployed: The way to the clients.
         skipped: How many files clients have left out.
-        lingers: Told who is waited for.
     """
 
     def __init__(
@@ -167,9 +164,8 @@ class CountsEvaluator(Evaluator[Any]):
         absent: int,
         deployed: Deployed,
         skipped: int,
-        lingers: Lingers,
     ) -> None:
-        self.counted, self.spec, self.deployed, self._lingers = counted, spec, deployed, lingers
+        self.counted, self.spec, self.deployed = counted, spec, deployed
         self._members, self._absent, self._skipped = members, absent, skipped
 
     def describe(self) -> Json:
@@ -249,7 +245,7 @@ class CountsEvaluator(Evaluator[Any]):
         """Give every client the last model, also to those that come while the server lingers."""
         deployed, waiting = self.deployed, self._members
         rounds = self.counted.algorithm.rounds
-        until = time.monotonic() + deployed.timeouts.linger
+        until = time.monotonic() + deployed.channel.timeouts.linger
         found: dict[int, Tensor] = {}
         missing: dict[int, RefusedUpdateError] = {}
         said: Sequence[Member] = ()
@@ -264,9 +260,9 @@ class CountsEvaluator(Evaluator[Any]):
             if not late or time.monotonic() >= until or deployed.stopped():
                 return found, missing
             if late != said:
-                self._lingers([member.name for member in late], left)
+                deployed.channel.observer.lingers([member.name for member in late], left)
             waiting = said = late
-            time.sleep(deployed.timeouts.poll)
+            time.sleep(deployed.channel.timeouts.poll)
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
         return (

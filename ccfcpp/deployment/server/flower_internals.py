@@ -17,30 +17,3 @@ from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
-
-__all__ = [
-    "FLWR_IN_MEMORY_DB_NAME",
-    "NOOP_ACCOUNT_NAME",
-    "NOOP_FEDERATION_ID",
-    "NOOP_FLWR_AID",
-    "SUPERLINK_NODE_ID",
-    "InMemoryObjectStore",
-    "LinkState",
-    "LinkStateFactory",
-    "Metadata",
-    "NoOpFederationManager",
-    "NodeAuthMiddleware",
-    "NodeInfo",
-    "NodeStatus",
-    "ObjectStoreFactory",
-    "ProtobufTranslationMiddleware",
-    "PushMessagesResponse",
-    "TaskType",
-    "bytes_to_public_key",
-    "date",
-    "get_object_children_ids_from_object_content",
-    "http_error_translator",
-    "make_message",
-    "router",
-    "verify_signature",
-]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.clustering.going_on import check_from, create, first_state, later_config
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -50,7 +50,9 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
     spec = before.spec.model_copy(update={"clusters": clusters})
     enrolment = replace(before, run=new_token(), spec=spec, known=len(numbers), sessions=0)
     enrolment = enrolment.with_config(config)
-    algorithm = made(clustering_problem(config, enrolment.spec, choose_device(config.device)))
+    algorithm = make_algorithm(
+        clustering_problem(config, enrolment.spec, choose_device(config.device))
+    )
     state = first_state(folder, algorithm, numbers, Randomness(config.seed))
     create(new, config, state, lambda whole: enrolment.save(whole.deployment))
     return new.path

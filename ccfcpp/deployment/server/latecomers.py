@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.admission import Admission
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.greeting import Greeter, Greeting
-from ccfcpp.deployment.server.reception import Reception, Say
-from ccfcpp.deployment.server.transport import Timeouts
+from ccfcpp.deployment.server.handshake import Handshake
 from ccfcpp.engine.client import Member
 
 if TYPE_CHECKING:
@@ -21,12 +20,10 @@ class Latecomers:
     """The admitted clients that take no part in a run yet.
 
     Args:
-        link: To the clients.
+        channel: The way to the clients.
         enrolment: The clients that take part.
         admitted: All clients that are admitted; a client's number is its place here, where no
             other client has it.
-        timeouts: How long answers may take.
-        say: Called with a client's name and a line about it.
         grew: Called with the enrolment when clients have been taken in.
         roster: With secure sums: what clients are sent, to know each other by.
 
@@ -36,11 +33,9 @@ class Latecomers:
 
     def __init__(
         self,
-        link: Link,
+        channel: Channel,
         enrolment: Enrolment,
         admitted: Sequence[str],
-        timeouts: Timeouts,
-        say: Say = lambda name, what: None,
         grew: Callable[[Enrolment], None] = lambda enrolment: None,
         roster: "SignedRoster | None" = None,
     ) -> None:
@@ -51,14 +46,13 @@ class Latecomers:
         spec = enrolment.spec
         absent = [name for name in admitted if name not in there]
         self.names = absent if may_come(spec, roster) else []
-        self._reception = Reception(self.names, None, say, _alike(spec), _known_classes(spec))
+        # Only a clustering may learn of new classes while it runs.
+        known = spec.classes if spec.command == "classify" else None
+        self._admission = Admission(self.names, None, channel.observer, _alike(spec), known)
         # Of classes the run may learn more, and a client must not refuse what it adds.
-        greeting = Greeting(
-            spec.model_copy(update={"classes": ()}),
-            enrolment.run,
-            roster.content if roster else b"",
-        )
-        self._greeter = Greeter(link, greeting, timeouts)
+        told = spec.model_copy(update={"classes": ()})
+        payload = roster.content if roster else b""
+        self._handshake = Handshake(channel, told, enrolment.run, payload, self._admission)
 
     def gathered(self, least: int | None) -> Enrolment:
         """Wait for so many of them, or for all that can; return the enrolment with these.
@@ -70,8 +64,8 @@ class Latecomers:
             raise UsageError(
                 "no client of the roster is new: put the .pub files of new clients there"
             )
-        self._reception.least = least
-        self._greeter.greet(self._reception)
+        self._admission.least = least
+        self._handshake.complete()
         found = self.come()
         assert found is not None
         return found
@@ -80,8 +74,8 @@ class Latecomers:
         """Ask who has come online; return the enrolment with those that have answered, if any."""
         if not self.names:
             return None
-        self._greeter.look(self._reception)
-        facts = self._reception.admitted()
+        self._handshake.look()
+        facts = self._admission.admitted()
         there = {member.name for member in self.enrolment.members}
         new = {name: found for name, found in facts.items() if name not in there}
         if not new:
@@ -107,11 +101,6 @@ def _alike(spec: RunSpec) -> Facts:
     encoder = spec.config.get("data", {}).get("encoder_hash") or ""
     own = {"columns": spec.columns, "encoder": encoder, "classes": spec.classes}
     return Facts(samples=1, length=length, **own)
-
-
-def _known_classes(spec: RunSpec) -> Sequence[str] | None:
-    """The classes that a client may have; None where it may bring new ones."""
-    return spec.classes if spec.command == "classify" else None
 
 
 def enlarged(enrolment: Enrolment, facts: dict[str, Facts], admitted: Sequence[str]) -> Enrolment:

@@ -8,7 +8,7 @@ import torch
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
-from ccfcpp.clustering.prepared import made
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
@@ -22,7 +22,6 @@ from ccfcpp.deployment.server.evaluator import (
     CountedClassification,
     CountedClustering,
     CountsEvaluator,
-    Lingers,
 )
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Algorithm, Crew
@@ -31,7 +30,7 @@ from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import Transport
-from ccfcpp.hostility.config import AttackConfig
+from ccfcpp.robust.config import AttackConfig
 from ccfcpp.runs.paths import Summary
 from ccfcpp.runs.run import Run
 from ccfcpp.runs.setting import Safeguards, Setting
@@ -52,7 +51,6 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         members: The clients that have been admitted.
         connect: Connects to them.
         skipped: How many files they have left out.
-        lingers: Told who is waited for after the last round.
         larger: Returns the run with the clients that have come since the last round; None where
             nobody has.
     """
@@ -64,7 +62,6 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         members: Sequence[Member],
         connect: Connect,
         skipped: int = 0,
-        lingers: Lingers = lambda names, seconds: None,
         larger: "Callable[[], DeployedRun | None]" = lambda: None,
     ) -> None:
         setting = Setting.of(config)
@@ -96,7 +93,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             side,
             there,
             around,
-            CountsEvaluator(counted, spec, there, len(absent), self.deployed, skipped, lingers),
+            CountsEvaluator(counted, spec, there, len(absent), self.deployed, skipped),
             epilogue,
             absent,
         )
@@ -117,7 +114,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
 
     def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; clients that have all left are not waited for."""
-        self.deployed.wait_at_most(self.deployed.timeouts.linger)
+        self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
         return super().ended(federation, state)
 
 
@@ -130,6 +127,6 @@ def _counted(
         return CountedClassification(config, algorithm, spec.samples), None
     assert isinstance(config, ClusterConfig)
     problem = clustering_problem(config, spec, setting.device)
-    system, noisy = made(problem), setting.privacy.level != "none"
+    system, noisy = make_algorithm(problem), setting.privacy.level != "none"
     epilogue = None if noisy else ClusteringEpilogue(system, spec.clusters)
     return CountedClustering(config, system, problem, spec.columns), epilogue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,8 +19,9 @@ from ccfcpp.deployment.link.messages import (
     new_token,
     serialize,
 )
-from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.channel import Channel, Standing
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
     AbsentClientError,
@@ -30,37 +31,6 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.transport import Reply
-
-Standing = Literal["away", "waiting", "training", "late"]
-"""State of a client as the server knows it: not online; online and idle; at work; or at work for
-longer than the time limit."""
-
-Watcher = Callable[[Member, Standing, Standing], None]
-"""Called with a client, its standing before, and its standing now."""
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long the server waits, in seconds.
-
-    Attributes:
-        answer: Time limit for the responses to a task.
-        poll: Time between checks for a response.
-        grace: Time by which a response may be late before it is given up. Until then its client
-            counts as busy and gets no other request.
-        linger: Time after the last round in which clients that come late still get the model.
-    """
-
-    answer: float = 600.0
-    poll: float = 0.02
-    grace: float = 3600.0
-    linger: float = 60.0
-
-    @property
-    def life(self) -> float:
-        """Time after which no response is expected any more."""
-        return self.answer + self.grace
-
 
 _Asked = tuple[Request, str] | AbsentClientError
 """A request with the ticket for its response, or why nothing was sent."""
@@ -76,20 +46,17 @@ class Deployed:
     Attributes:
         run: Token of the run; a resumed run keeps it.
         session: How often the run was resumed.
-        watch: Called when a client's standing changes.
         stopped: Whether the run was asked to stop.
         patience: Time to wait while none of those that are asked can be: for ever, until the last
             round is over.
         standings: The standing of each client, by its number.
     """
 
-    link: Link
+    channel: Channel
     spec: RunSpec
     run: str
     exchanges: Mapping[str, Exchange[Any, Any]]
     device: torch.device
-    timeouts: Timeouts = Timeouts()
-    watch: Watcher = lambda member, before, now: None
     session: int = 0
     stopped: Callable[[], bool] = field(default=lambda: False, init=False)
     patience: float = field(default=math.inf, init=False)
@@ -106,7 +73,7 @@ class Deployed:
             self._ask(task, member, online.get(member.name), payload)
             for member, payload in zip(members, payloads, strict=True)
         ]
-        until = time.monotonic() + self.timeouts.answer
+        until = time.monotonic() + self.channel.timeouts.answer
         for member, sent in zip(members, asked, strict=True):
             yield self._reply(exchange, member, sent, until)
 
@@ -143,7 +110,7 @@ class Deployed:
         """
         until = time.monotonic() + self.patience
         while True:
-            online = self.link.online()
+            online = self.channel.link.online()
             for member in members:
                 there = self.standings.get(member.id, "away") != "away"
                 if there != (member.name in online):
@@ -153,7 +120,7 @@ class Deployed:
                 return online
             if self.patience == math.inf and self.stopped():
                 raise KeyboardInterrupt
-            time.sleep(self.timeouts.poll)
+            time.sleep(self.channel.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
         if self._is_busy(member.id):
@@ -176,7 +143,7 @@ class Deployed:
         ticket = None
         if node is not None:
             packet = Packet(request.written(), payload)
-            ticket = self.link.push(node, packet, self.timeouts.life)
+            ticket = self.channel.link.push(node, packet, self.channel.timeouts.life)
         if ticket is None:
             self._stands(member, "away")
             return AbsentClientError("it is not online")
@@ -188,7 +155,7 @@ class Deployed:
         if client not in self._late:
             return False
         ticket, until = self._late[client]
-        if self.link.pull(ticket) is None and time.monotonic() < until:
+        if self.channel.link.pull(ticket) is None and time.monotonic() < until:
             return True
         del self._late[client]
         return False
@@ -199,13 +166,13 @@ class Deployed:
         if isinstance(asked, AbsentClientError):
             return Reply(member.id, asked)
         request, ticket = asked
-        while (found := self.link.pull(ticket)) is None:
+        while (found := self.channel.link.pull(ticket)) is None:
             if time.monotonic() >= until:
-                self._late[member.id] = ticket, time.monotonic() + self.timeouts.grace
+                self._late[member.id] = ticket, time.monotonic() + self.channel.timeouts.grace
                 self._stands(member, "late")
-                reason = f"no answer within {self.timeouts.answer:g} s"
+                reason = f"no answer within {self.channel.timeouts.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
-            time.sleep(self.timeouts.poll)
+            time.sleep(self.channel.timeouts.poll)
         if isinstance(found, Undelivered):
             self._stands(member, "away")
             return Reply(member.id, AbsentClientError(found.reason))
@@ -233,7 +200,7 @@ class Deployed:
         before = self.standings.get(member.id, "away")
         self.standings[member.id] = now
         if now != before:
-            self.watch(member, before, now)
+            self.channel.observer.stands(member, before, now)
 
 
 def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:

@@ -73,7 +73,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         """A contribution of one client has its number."""
         return Own(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
-    def mended(self, message: Known, update: Contribution) -> Contribution:
+    def project_noisy(self, message: Known, update: Contribution) -> Contribution:
         """Each sum with noise becomes the nearest one that a batch can have."""
         sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
         return dataclasses.replace(update, sums=sums)

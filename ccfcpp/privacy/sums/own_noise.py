@@ -5,8 +5,8 @@ Learning with Secure Aggregation* (ICML 2021).
 
 Each client scales its clipped numbers, rounds them to integers, and adds to each an integer of its
 own from the discrete Gaussian of variance s². A sum that the server can learn holds the parts of m
-honest clients at least (``sure``), and the noise is made for these: of m clients alone it has the
-variance that the accountant is told. What more clients add only hides more.
+honest clients at least (``min_honest_clients``), and the noise is made for these: of m clients
+alone it has the variance that the accountant is told. What more clients add only hides more.
 
 **What it costs.** What the accountant says of one Gaussian of variance m s² (1 − 2⁻²⁰)²:
 
@@ -53,8 +53,8 @@ def agreed_terms(config: PrivacyConfig, task: Task, asked: int) -> Terms:
     return dataclasses.replace(terms, purpose=terms.purpose + kind)
 
 
-def sure(terms: Terms, colluders: int) -> int:
-    """How many honest clients are in a sum at least, also where the server lies.
+def min_honest_clients(terms: Terms, colluders: int) -> int:
+    """Return how many honest clients are in a sum at least, also where the server lies.
 
     Args:
         terms: Those of the sum.
@@ -78,26 +78,26 @@ class OwnNoise:
     Attributes:
         bounds: How large a contribution may be.
         noise: z, the standard deviation by what one contributor can change.
-        sure: How many clients' parts make up that noise.
+        honest: How many clients' parts make up that noise.
     """
 
     bounds: Bounds
     noise: float
-    sure: int
+    honest: int
 
     @staticmethod
     def of(config: PrivacyConfig, exchange: AnyExchange, terms: Terms) -> "OwnNoise | None":
         """The noise of an exchange's sum; None where clients add none.
 
         Raises:
-            RefusedUpdateError: It is not known how much noise there is, or ``sure`` refuses.
+            RefusedUpdateError: The noise is not known, or there are too many colluders.
         """
         if not config.own_noise:
             return None
         if config.noise is None:
             raise RefusedUpdateError("the run does not say how much noise its sums get")
         bounds = bounds_of(config, exchange)
-        return OwnNoise(bounds, config.noise, sure(terms, config.colluders))
+        return OwnNoise(bounds, config.noise, min_honest_clients(terms, config.colluders))
 
     def added(self, parts: Mapping[str, Tensor], source: NoiseSource, purpose: str) -> Addends:
         """A client's clipped parts as integers with its part of the noise, float64 on the CPU.
@@ -128,7 +128,7 @@ class OwnNoise:
         return {name: total * steps[name] for name, total in totals.items()}
 
     def _steps(self, parts: Mapping[str, Tensor]) -> dict[str, float]:
-        deviation = math.sqrt(self.sure) * 2.0**EXPONENT * _JUST_BELOW
+        deviation = math.sqrt(self.honest) * 2.0**EXPONENT * _JUST_BELOW
         steps = self.bounds.steps(parts, self.noise, deviation)
         if not all(0 < step < math.inf for step in steps.values()):
             raise RefusedUpdateError(

@@ -136,7 +136,7 @@ class PlainSteps:
 
 
 def by_adam(algorithm: FedEmp) -> FedEmp:
-    algorithm.descent.optimizer = Adam(algorithm.config.learning_rate)
+    algorithm.phase.descent.optimizer = Adam(algorithm.phase.config.learning_rate)
     return algorithm
 
 
@@ -196,7 +196,7 @@ def test_clusters_are_those_of_k_means_of_described_images() -> None:
     torch.testing.assert_close(found, latents, rtol=1e-4, atol=1e-5)
     nearest = torch.cdist(latents.double(), state.centroids.double()).argmin(dim=1)
     assert torch.equal(algorithm.assign(state, holder), nearest)
-    delivery = unpack(algorithm.delivery_type, pack(algorithm.delivery(state)))
+    delivery: Any = unpack(algorithm.delivery_type, pack(algorithm.delivery(state)))
     again = algorithm.assign_delivered(delivery, Client(9, "new", images))
     assert torch.equal(again, nearest)
 
@@ -206,7 +206,7 @@ def test_ten_starts_are_tried_but_with_noise_one(noisy: bool, starts: int, tried
     algorithm = FedEmp(Problem(config_of(), (1, 8, 8), 4, CPU, 60, noisy=noisy))
     plan = algorithm.plan(algorithm.initial_state(Randomness(0)))
     names = [work.exchange.name for works in plan for work in works]
-    assert (algorithm.inner.starts, names.count("trials")) == (starts, tried)
+    assert (algorithm.system.starts, names.count("trials")) == (starts, tried)
 
 
 @pytest.mark.parametrize("other", [(), ("clusters=2-4",)])
@@ -258,7 +258,9 @@ def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
             state, report = run.run_round(state, number)
             assert report.refused == {}
     assert algorithm.knows_clusters(state)
-    assert algorithm.delivery(state).preparation.descent is None  # type: ignore[attr-defined]
+    delivered = algorithm.delivery(state).preparation
+    assert delivered is not None
+    assert delivered.descent is None
     message = algorithm.exchanges(algorithm.rounds - 1, state)[0].broadcast(state)
     assert message.preparation.descent is None
 

@@ -262,9 +262,9 @@ def test_one_frequency_of_grey_images_is_refused() -> None:
 def test_what_noise_makes_of_counts_is_mended() -> None:
     message: Any = None
     counts = torch.tensor([10.0, 1, -3, 12]).double()
-    assert WeighPoints(2).mended(message, Weights(counts)).counts.tolist() == [10, 1, 0, 12]
+    assert WeighPoints(2).project_noisy(message, Weights(counts)).counts.tolist() == [10, 1, 0, 12]
     sums = torch.ones(4, 2).double()
-    found = MoveCentroids(LLOYD).mended(message, ClusterSums(sums, counts))
+    found = MoveCentroids(LLOYD).project_noisy(message, ClusterSums(sums, counts))
     # The mean count is 5.75, of which 1 is less than a fifth.
     assert found.counts.tolist() == [10, 0, 0, 12]
     assert found.sums[:, 0].tolist() == [1, 0, 0, 1]

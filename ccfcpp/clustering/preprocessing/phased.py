@@ -1,0 +1,119 @@
+"""Any system of clustering after a phase, such as one on prepared vectors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.methods import METHODS, check_takes
+from ccfcpp.clustering.preprocessing.vectors import VectorPhase
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.errors import FederationError
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import State
+from ccfcpp.engine.phases import K, Phase, Phased, Prepared
+
+
+def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
+    """Make the system of a problem, after the phase that it needs.
+
+    Raises:
+        UsageError: The system does not take the kind of data, or does not fit the problem.
+    """
+    config = problem.config
+    check_takes(config.method, "vectors" if problem.has_vectors else "images")
+    system = METHODS[config.method]
+    vectors = config.section(VectorsConfig)
+    if not problem.has_vectors or vectors.is_plain:
+        return system.make(problem)
+    (d,) = problem.image_shape
+    prepared = replace(problem, image_shape=(vectors.components or d,))
+    return PhasedClustering(VectorPhase(vectors, d), system.make(prepared))
+
+
+@dataclass(frozen=True)
+class PreparedClusters(Prepared[State, K]):
+    """A state, message or delivery of a system of clustering, and what was learnt before it."""
+
+    @property
+    def centroids(self) -> Tensor | None:
+        """The system's centroids."""
+        known: Any = self.system
+        centroids: Tensor | None = known.centroids
+        return centroids
+
+
+Value = PreparedClusters[Any, Any]
+
+
+class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
+    """A system of clustering after a phase: it sees the samples that the phase makes."""
+
+    prepared = PreparedClusters
+
+    def __init__(self, phase: Phase[Any], system: ClusteringAlgorithm[Any]) -> None:
+        super().__init__(phase, system)
+        self.system: ClusteringAlgorithm[Any] = system
+        self.by_angle = system.by_angle
+        self.by_pixels = system.by_pixels
+        self.by_model = system.by_model
+
+    def _seen(self, value: Value, holder: Client) -> Client:
+        """The holder of prepared samples.
+
+        Raises:
+            FederationError: Nobody took part in the phase.
+        """
+        if not self.is_whole(value):
+            raise FederationError("nobody took part in the preparation")
+        return self.shown(value, holder)
+
+    def knows_clusters(self, state: Value) -> bool:
+        """Whether the system can assign samples."""
+        return self.system.knows_clusters(state.system)
+
+    def centres(self, state: Value) -> Tensor | None:
+        """The centres of the system's clusters."""
+        return self.system.centres(state.system)
+
+    def assign(self, state: Value, holder: Client) -> Tensor:
+        """The cluster of each sample."""
+        return self.system.assign(state.system, self._seen(state, holder))
+
+    def represent(self, state: Value, holder: Client) -> Tensor | None:
+        """Where the system places prepared samples; None before all is learnt."""
+        if not self.is_whole(state):
+            return None
+        return self.system.represent(state.system, self._seen(state, holder))
+
+    def delivery(self, state: Value) -> Value:
+        """What the system delivers, and what was learnt."""
+        known = self.phase.public(self.known(state))
+        return PreparedClusters(self.system.delivery(state.system), known)
+
+    @property
+    def delivery_type(self) -> type[object]:
+        """The type of what the system delivers, with what was learnt."""
+        return self.with_preparation(self.system.delivery_type)
+
+    def assign_delivered(self, delivery: Value, holder: Client) -> Tensor:
+        """The cluster of each sample."""
+        return self.system.assign_delivered(delivery.system, self._seen(delivery, holder))
+
+    def probabilities(self, known: Value, holder: Client) -> Tensor | None:
+        """The probabilities that the system gives to prepared samples."""
+        return self.system.probabilities(known.system, self._seen(known, holder))
+
+    def pictures(self, state: Value) -> Mapping[str, Tensor]:
+        """The pictures that the system makes."""
+        return self.system.pictures(state.system)
+
+    def describe(self) -> dict[str, object]:
+        """The facts of the system."""
+        return self.system.describe()
+
+    def found(self, state: Value) -> dict[str, object]:
+        """The facts of the system about the last state."""
+        return self.system.found(state.system)

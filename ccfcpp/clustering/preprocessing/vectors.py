@@ -1,0 +1,282 @@
+"""Filling in, scaling and principal components of vectors, fitted by sums over all clients.
+
+A vector x becomes (f(x) − m) A. f fills in missing values, and with ``unit`` divides by the length;
+m is the mean over all clients' vectors; A is diagonal to scale columns, or projects on principal
+components. Two exchanges of sums give m and A, as exactly as if all vectors lay in one place: the
+sum of x first, and the sum of squares or of outer products about the mean that follows from it, so
+that a large mean costs no digits. Values that are missing need the columns' means before that.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
+from ccfcpp.engine.parts import Count, Form, Part, Spec, Sum
+from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.phases import Phase
+
+_ROUNDING = 10 * torch.finfo(torch.float64).eps
+"""Below this share of what it is made of, a number may be rounding alone."""
+_LEAST = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is known of the preparation; it grows from exchange to exchange.
+
+    Attributes:
+        fill: What missing values become, float64 (d,).
+        mean: m, float64 (d,).
+        factor: A: float64 (d,) for the diagonal, or (d, components).
+    """
+
+    fill: Tensor | None = None
+    mean: Tensor | None = None
+    factor: Tensor | None = None
+
+
+def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+    """Fill in and scale some vectors, which is f: float64 of their shape (samples, d)."""
+    values = values.double()
+    if known.fill is not None:
+        values = torch.where(values.isnan(), known.fill, values)
+    return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
+
+
+def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+    """Prepare vectors.
+
+    Args:
+        config: What is to be done.
+        known: From all exchanges.
+        values: float32 or float64 of shape (samples, d).
+
+    Returns:
+        Of the dtype of ``values`` and shape (samples, d), or (samples, components).
+    """
+    return torch.cat([_prepared(config, known, block).to(values) for block in blocks(values)])
+
+
+def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tensor:
+    block = filled(config, known, block)
+    if known.mean is not None:
+        block = block - known.mean
+    if known.factor is None:
+        return block
+    return block * known.factor if known.factor.ndim == 1 else block @ known.factor
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a client sends of its vectors.
+
+    Attributes:
+        sums: float64: of values (d,), of squares (d,), or of outer products (d, d).
+        counts: float64: vectors (1,), or values that are there in each column (d,).
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean; 0 of a column without a value at any client."""
+        return self.sums / self.counts.clamp(min=1)
+
+
+PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
+"""What the parts of ``Sums`` mean."""
+FILLING, MEANS, SPREADS = (
+    Exchange(name, Preparation, Sums, PARTS, images=Images(), once=True)
+    for name in ("means of columns", "mean", "variances")
+)
+
+
+class VectorPhase(Phase[Preparation]):
+    """The preparation of vectors.
+
+    Args:
+        config: What is to be done.
+        d: Length of the vectors.
+
+    Raises:
+        UsageError: There are fewer columns than components.
+    """
+
+    knowledge = Preparation
+
+    def __init__(self, config: VectorsConfig, d: int) -> None:
+        if config.components is not None and config.components > d:
+            raise UsageError(
+                f"vectors.components = {config.components} is more than the {d} columns: give at "
+                f"most {d}"
+            )
+        self.config, self.d = config, d
+        needed = [FILLING] if config.missing == "mean" else []
+        if config.scale == "standard" or config.components is not None:
+            needed += [MEANS, SPREADS]
+        self.needed = needed
+        self.learns = bool(needed)
+
+    def is_learnt(self, known: Preparation) -> bool:
+        """Whether there is what all exchanges give."""
+        return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
+
+    def is_filled(self, known: Preparation) -> bool:
+        """Whether it is known what missing values become."""
+        return FILLING not in self.needed or known.fill is not None
+
+    def last_exchanges(self) -> list["Fitting"]:
+        """The exchanges of sums, in order."""
+        return [Fitting(self, exchange) for exchange in self.needed]
+
+    def client_works(self, crew: Crew) -> list["AddUp"]:
+        """The clients' half of each exchange."""
+        return [AddUp(crew, fitting) for fitting in self.last_exchanges()]
+
+    def samples(self, known: Preparation, client: Client) -> Tensor:
+        """The prepared vectors of a client."""
+        return prepared(self.config, known, client.images)
+
+
+@dataclass(frozen=True)
+class Fitting(ServerWork[Preparation, Preparation, Sums]):
+    """The server's half of an exchange of sums."""
+
+    phase: VectorPhase
+    exchange: Exchange[Preparation, Sums]
+
+    @property
+    def outer(self) -> bool:
+        """Whether outer products are added up."""
+        return self.exchange is SPREADS and self.phase.config.components is not None
+
+    def rows(self, known: Preparation, block: Tensor) -> Tensor:
+        """What a client adds up of each vector, (samples, d); or the outer products of it."""
+        if self.exchange is FILLING:
+            return block.nan_to_num(nan=0.0)
+        rows = filled(self.phase.config, known, block)
+        if known.mean is None or self.exchange is MEANS:
+            return rows
+        centred = rows - known.mean
+        return centred if self.outer else centred.square()
+
+    def counts(self, block: Tensor) -> Tensor:
+        """What a client counts: values that are there (samples, d), or vectors (samples, 1)."""
+        if self.exchange is FILLING:
+            return (~block.isnan()).double()
+        return block.new_ones(len(block), 1, dtype=torch.float64)
+
+    def is_due(self, state: Preparation) -> bool:
+        """Whether the exchanges before it have taught something."""
+        if self.exchange is SPREADS:
+            return state.mean is not None
+        return self.exchange is FILLING or self.phase.is_filled(state)
+
+    def broadcast(self, state: Preparation) -> Preparation:
+        """What is known so far."""
+        return state
+
+    def form(self, message: Preparation) -> Form:
+        """Sums of columns, or of their products, and what is counted."""
+        d = self.phase.d
+        counted = d if self.exchange is FILLING else 1
+        shape = (d, d) if self.outer else (d,)
+        return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
+
+    def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
+        """Refuse counts that the clients' vectors cannot have."""
+        for count in (update.counts.min(), update.counts.max()):
+            check_counts(count, senders)
+
+    def aggregate(
+        self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[Preparation, Figures]:
+        """What the total says."""
+        total = added_up(updates)
+        if self.exchange is FILLING:
+            return replace(state, fill=total.mean), {}
+        if state.mean is None or self.exchange is MEANS:
+            return replace(state, mean=total.mean), {}
+        if self.outer:
+            factor = _components(self.phase.config, state.mean, total)
+        else:
+            variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
+            factor = _one_over_deviation(state.mean, variances)
+        return replace(state, factor=factor), {}
+
+
+def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
+    """1 / σ; 0 for a constant column, whose variance is rounding alone."""
+    rounding = (_ROUNDING * mean).square()
+    return torch.where(variances > rounding, variances, torch.inf).rsqrt()
+
+
+def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
+    """The matrix A of shape (d, components), of the outer products about the mean.
+
+    The sign of a component is that with which its largest entry is positive, as scikit-learn has
+    it. A whitened component without variance is 0.
+    """
+    count = total.counts.clamp(min=1)
+    covariance = (total.sums + total.sums.T) / (2 * count)
+    factor = torch.ones_like(mean)
+    if config.scale == "standard":
+        factor = _one_over_deviation(mean, covariance.diagonal())
+        covariance = factor.unsqueeze(1) * covariance * factor
+    variances, vectors = torch.linalg.eigh(covariance)
+    variances, vectors = variances.flip(0)[: config.components], vectors.flip(1)
+    matrix = vectors[:, : config.components]
+    largest = matrix.gather(0, matrix.abs().argmax(dim=0, keepdim=True))
+    matrix = matrix * torch.where(largest < 0, -1.0, 1.0)
+    if config.whiten:
+        # scikit-learn's variances are those of a sample.
+        unbiased = variances * count / (count - 1).clamp(min=1)
+        there = variances > _ROUNDING * len(mean) * variances[0]
+        matrix = matrix * torch.where(there, unbiased, torch.inf).rsqrt()
+    components: Tensor = factor.unsqueeze(1) * matrix
+    return components
+
+
+@dataclass(frozen=True)
+class AddUp(SumBlocks[Preparation, Sums]):
+    """The clients' half."""
+
+    fitting: Fitting
+
+    @property
+    def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
+        """What both sides know."""
+        return self.fitting.exchange
+
+    def width(self, message: Preparation, row: int) -> int:
+        """With bounds the outer product of each vector is made by itself."""
+        return row**2 if self.fitting.outer and self.crew.bounding is not None else row
+
+    def block(self, message: Preparation, images: Tensor) -> Sums:
+        """Add up what the exchange asks for."""
+        rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
+        bounding, outer = self.crew.bounding, self.fitting.outer
+        if bounding is not None:
+            rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
+            bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))
+            sums = bounded.sum(dim=0).view(rows.shape[1:])
+            counts = bounding.rows(self.exchange, "counts", counts)
+        else:
+            sums = rows.T @ rows if outer else rows.sum(dim=0)
+        return Sums(sums, counts.sum(dim=0))
+
+    def told(self, total: Sums, samples: int) -> Sums:
+        """Nothing of a column with too few values, or where there are too few vectors."""
+        enough = total.counts >= self.crew.least
+        return Sums(total.sums * enough, total.counts * enough)

@@ -1,0 +1,331 @@
+"""What clients learn together before a system begins: phases, the mirror of an epilogue.
+
+A phase has a state of its own, which goes down with the first message of each of the system's
+rounds. Clients keep what they make of it beside their samples, so that one that joins late, or
+starts again, has it too.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyExchange,
+    AnyServerWork,
+    ClientSide,
+    ClientWork,
+    Figures,
+    RefusedUpdateError,
+    ServerWork,
+    State,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.parts import Form
+from ccfcpp.engine.payload import INLINE, generic, pack
+from ccfcpp.models.state import ModelState
+
+K = TypeVar("K")
+_KEPT = "prepared"
+"""Key in a client's scratch: what was learnt, and the client with the samples made of it."""
+
+
+class Phase(ABC, Generic[K]):
+    """What clients learn together, and what it makes of their samples.
+
+    Attributes:
+        knowledge: The phase's state, a dataclass.
+        rounds: Rounds that it has by itself, before the system's.
+        learns: Whether there is something to learn, which clients then need.
+    """
+
+    knowledge: type[K]
+    rounds: int = 0
+    learns: bool = True
+
+    def begin(self, randomness: Randomness) -> K:
+        """The state before the first round."""
+        return self.knowledge()
+
+    def exchanges(self, number: int) -> Sequence[AnyServerWork]:
+        """The server's work on the phase's state in one of its own rounds."""
+        return []
+
+    @abstractmethod
+    def last_exchanges(self) -> Sequence[AnyServerWork]:
+        """The server's work on the phase's state in the round in which the system begins."""
+
+    @abstractmethod
+    def client_works(self, crew: Crew) -> Sequence[AnyClientWork]:
+        """The work of the clients of one process."""
+
+    @abstractmethod
+    def is_learnt(self, known: K) -> bool:
+        """Whether all has been learnt."""
+
+    @abstractmethod
+    def samples(self, known: K, client: Client) -> Tensor:
+        """The samples of a client as the system sees them."""
+
+    def public(self, known: K) -> K:
+        """What goes down of what is known."""
+        return known
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[State, K]):
+    """A state, message or delivery of a system, and what was learnt before it.
+
+    Attributes:
+        system: The system's own.
+        preparation: The phase's state; None where it does not go down, and where it is empty.
+    """
+
+    system: State = field(metadata=INLINE)
+    preparation: K | None = None
+
+
+class Phased(Algorithm[Any], Generic[State, K]):
+    """A system after a phase.
+
+    Args:
+        phase: The phase.
+        system: The system, for samples as the phase makes them.
+
+    Attributes:
+        prepared: The dataclass of states and messages.
+    """
+
+    prepared: type[Prepared[Any, Any]] = Prepared
+
+    def __init__(self, phase: Phase[K], system: Algorithm[State]) -> None:
+        self.phase = phase
+        self.system = system
+        self.rounds = phase.rounds + system.rounds
+        self.scored_every = system.scored_every
+        self.state_type = self.with_preparation(system.state_type)
+
+    def with_preparation(self, kind: type[object]) -> type[Any]:
+        """The type of a state or message with what was learnt."""
+        return generic(self.prepared, kind, self.phase.knowledge)
+
+    def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
+        """The states in which the phase and the system begin."""
+        begun = self.phase.begin(randomness)
+        return self.prepared(self.system.initial_state(randomness), begun)
+
+    def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
+        """Those of the phase; then the system's, before which the phase's come until it is over."""
+        if number < self.phase.rounds:
+            return self._of_phase(self.phase.exchanges(number))
+        works = self.system.exchanges(number - self.phase.rounds, state.system)
+        learning = [] if self.is_whole(state) else self.phase.last_exchanges()
+        return [*self._of_phase(learning), *self._of_system(works)]
+
+    def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
+        """As ``exchanges`` has it; all is learnt once."""
+        own = [self._of_phase(self.phase.exchanges(number)) for number in range(self.phase.rounds)]
+        first, *later = map(self._of_system, self.system.plan(state.system))
+        learning = self._of_phase(self.phase.last_exchanges())
+        return [*own, [*learning, *first], *later]
+
+    def _of_phase(self, works: Sequence[AnyServerWork]) -> "list[AnyServerWork]":
+        return [OfPhase(self, work) for work in works]
+
+    def _of_system(self, works: Sequence[AnyServerWork]) -> "list[AnyServerWork]":
+        return [OfSystem(self, work, place == 0) for place, work in enumerate(works)]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """The clients' work of the phase, and the system's on the samples that it makes."""
+        side = self.system.client_side(crew)
+        works = [self._on_prepared(work) for work in side.works.values()]
+        return ClientSide.of(*self.phase.client_works(crew), *works, cohort=side.cohort)
+
+    def _on_prepared(self, work: AnyClientWork) -> AnyClientWork:
+        return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
+
+    def carrying(self, exchange: AnyExchange) -> AnyExchange:
+        """The same exchange, with messages that may have what was learnt."""
+        return replace(exchange, message=self.with_preparation(exchange.message))
+
+    def has_converged(self, state: Prepared[State, K]) -> bool:
+        """Whether the system has converged."""
+        return self.system.has_converged(state.system)
+
+    def known(self, value: Prepared[Any, K]) -> K:
+        """What a state, message or delivery says of what was learnt."""
+        return self.phase.knowledge() if value.preparation is None else value.preparation
+
+    def is_whole(self, value: Prepared[Any, K]) -> bool:
+        """Whether all has been learnt."""
+        return self.phase.is_learnt(self.known(value))
+
+    def shown(self, value: Prepared[Any, K], client: Client) -> Client:
+        """The client as the system sees it, where all has been learnt."""
+        known = self.phase.public(self.known(value))
+        kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
+        if kept is None or not _same(known, kept[0]):
+            samples = self.phase.samples(known, client)
+            kept = known, replace(client, images=samples, memory={}, scratch={})
+            client.scratch[_KEPT] = kept
+        return kept[1]
+
+    def reached(self, message: Prepared[Any, K], client: Client) -> Client:
+        """The client as the system sees it, of which only the first message of a round tells.
+
+        Raises:
+            RefusedUpdateError: It does not know what was learnt.
+        """
+        if message.preparation is None and self.phase.learns:
+            kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
+            if kept is None:
+                raise RefusedUpdateError("it has not begun this round")
+            return kept[1]
+        if not self.is_whole(message):
+            raise RefusedUpdateError("nobody took part in the preparation")
+        return self.shown(message, client)
+
+
+def _same(first: object, second: object) -> bool:
+    if first is second:
+        return True
+    one, other = pack(first), pack(second)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class _Wrapping(ServerWork[Any, Any, Any]):
+    """The server's half of an exchange, on one of the two parts of a state."""
+
+    def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
+        self.phased = phased
+        self.work = work
+        self.exchange = work.exchange
+
+    def _own(self, message: Any) -> Any:
+        return message
+
+    def form(self, message: Any) -> Form:
+        return self.work.form(self._own(message))
+
+    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
+        self.work.check(self._own(message), update, senders)
+
+    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
+        return self.work.attributed(update, senders)
+
+    def project_noisy(self, message: Any, update: Any) -> Any:
+        return self.work.project_noisy(self._own(message), update)
+
+    def local_model(self, update: Any) -> ModelState | None:
+        return self.work.local_model(update)
+
+
+class OfPhase(_Wrapping):
+    """The server's half of a phase's exchange."""
+
+    def is_due(self, state: Prepared[Any, Any]) -> bool:
+        """Whether the phase's work is due."""
+        return self.work.is_due(self.phased.known(state))
+
+    def broadcast(self, state: Prepared[Any, Any]) -> Any:
+        """What the phase sends down."""
+        return self.work.broadcast(self.phased.known(state))
+
+    def aggregate(
+        self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Prepared[Any, Any], Figures]:
+        """The phase's next state."""
+        learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
+        return replace(state, preparation=learnt), figures
+
+
+class OfSystem(_Wrapping):
+    """The server's half of a system's exchange.
+
+    Args:
+        phased: The system after its phase.
+        work: The half of the system.
+        first: Whether it is the first of its round, which has what was learnt.
+    """
+
+    def __init__(self, phased: Phased[Any, Any], work: AnyServerWork, first: bool) -> None:
+        super().__init__(phased, work)
+        self.first = first
+        self.exchange = phased.carrying(work.exchange)
+
+    def _own(self, message: Prepared[Any, Any]) -> Any:
+        return message.system
+
+    def is_due(self, state: Prepared[Any, Any]) -> bool:
+        """Whether all has been learnt, and the system's work is due."""
+        return self.phased.is_whole(state) and self.work.is_due(state.system)
+
+    def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
+        """What the system sends down, and perhaps what was learnt."""
+        known = self.phased.phase.public(self.phased.known(state)) if self.first else None
+        return self.phased.prepared(self.work.broadcast(state.system), known)
+
+    def aggregate(
+        self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Prepared[Any, Any], Figures]:
+        """The system's next state."""
+        after, figures = self.work.aggregate(state.system, updates, randomness)
+        return replace(state, system=after), figures
+
+
+class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
+    """A system's work on the samples that a phase makes; it remembers in the clients' memory."""
+
+    def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
+        self.phased = phased
+        self.work = work
+        self.exchange = phased.carrying(work.exchange)
+        self.cohort = work.cohort
+
+    def local_updates(
+        self,
+        task: Task,
+        message: Prepared[Any, Any],
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> Sequence[Any]:
+        """The updates that the system makes of prepared samples."""
+        inner = self._inner(message, clients)
+        updates = self.work.local_updates(task, message.system, inner, randomness)
+        self._remember(clients, inner)
+        return updates
+
+    def local_sum(
+        self,
+        task: Task,
+        message: Prepared[Any, Any],
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> Any:
+        """The sum that the system makes of prepared samples."""
+        inner = self._inner(message, clients)
+        total = self.work.local_sum(task, message.system, inner, randomness)
+        self._remember(clients, inner)
+        return total
+
+    def _inner(self, message: Prepared[Any, Any], clients: Sequence[Client]) -> list[Client]:
+        return [
+            replace(self.phased.reached(message, client), memory=client.memory)
+            for client in clients
+        ]
+
+    def _remember(self, clients: Sequence[Client], inner: Sequence[Client]) -> None:
+        for client, own in zip(clients, inner, strict=True):
+            client.memory = own.memory
+
+
+class PreparedSum(PreparedWork, SummedWork[Prepared[Any, Any], Any]):
+    """A system's work on the samples that a phase makes, where the updates are sums."""

@@ -1,1 +1,0 @@
-"""The papers beside this library: tables, theorems, reproduction."""

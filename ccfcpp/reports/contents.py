@@ -1,0 +1,143 @@
+"""Contents of a report by section."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic
+
+from ccfcpp.reports import certainty, classes, clusters, pictures, representations, rounds, spectra
+from ccfcpp.reports.drawing import Drawn, LeftOut
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.runs import Gathered, T
+
+
+@dataclass(frozen=True)
+class Overlaid(Generic[T]):
+    """Figures in which all runs that have the numbers are drawn together."""
+
+    title: str
+    gather: Callable[[Run], T]
+    draw: Callable[[Gathered[T]], list[Drawn]]
+
+    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+        """Draw the runs that have the numbers together."""
+        gathered, left_out = _gathered(self.title, runs, self.gather)
+        return (self.draw([*gathered.values()]) if gathered else []), left_out
+
+
+@dataclass(frozen=True)
+class Single:
+    """One figure for each run that has the numbers."""
+
+    title: str
+    draw: Callable[[Run], Drawn]
+
+    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+        """Draw the figure of each run that has the numbers."""
+        gathered, left_out = _gathered(self.title, runs, self.draw)
+        drawn = []
+        for number, (run, figure) in gathered.items():
+            name = f"{figure.name}-{number}" if run.label else figure.name
+            drawn.append(replace(figure, name=name, title=_titled(figure.title, run)))
+        return drawn, left_out
+
+
+def _gathered(
+    title: str, runs: Sequence[Run], read: Callable[[Run], T]
+) -> tuple[dict[int, tuple[Run, T]], list[LeftOut]]:
+    """Read runs, counted from 1; what a figure lacks is left out."""
+    found, left_out = {}, []
+    for number, run in enumerate(runs, start=1):
+        try:
+            found[number] = run, read(run)
+        except CannotDrawError as error:
+            left_out.append(LeftOut(_titled(title, run), str(error)))
+    return found, left_out
+
+
+def _titled(title: str, run: Run) -> str:
+    return f"{title}: {run.label}" if run.label else title
+
+
+_SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
+    "Rounds": (
+        Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
+        Overlaid("Effective rank by round", rounds.ranks, rounds.draw_ranks),
+        Overlaid("Loss and progress by round", rounds.losses, rounds.draw_losses),
+        Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
+        Single("Who took part", rounds.participation),
+    ),
+    "Clusters": (
+        Overlaid("Quality by the number of clusters", clusters.judged, clusters.draw_judged),
+        Single("Clients and clusters", clusters.sizes),
+    ),
+    "Classes": (
+        Single("Confusion matrix", classes.confusion),
+        Single("Clients and classes", classes.holdings),
+        Single("Confidence and errors", certainty.confidence),
+        Single("Outliers and errors", certainty.outliers),
+    ),
+    "Images": (
+        Single("Nearest to the centroids", pictures.nearest),
+        Single("Farthest from the centroids", pictures.farthest),
+    ),
+    "Representations": (
+        Single("t-SNE by cluster or predicted class", representations.by_cluster),
+        Single("t-SNE by class", representations.by_class),
+        Single("Covariance matrix", representations.covariance),
+        Overlaid(
+            "Correlations between dimensions",
+            representations.correlations,
+            representations.draw_correlations,
+        ),
+    ),
+    "Spectra": (
+        Overlaid("Singular values", spectra.spectra, spectra.draw_spectra),
+        Overlaid("Effective rank", spectra.spectra, spectra.draw_ranks),
+        Overlaid("Gap between local and global spectra", spectra.local_spectra, spectra.draw_gaps),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Figures by section, and the figures that are missing.
+
+    Attributes:
+        sections: Figures of each section that has any, in groups to be shown side by side.
+        left_out: Figures that could not be drawn.
+    """
+
+    sections: dict[str, list[list[Drawn]]] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def figures(self) -> list[Drawn]:
+        """All figures, in their order."""
+        return [figure for rows in self.sections.values() for row in rows for figure in row]
+
+
+def contents(runs: Sequence[Run]) -> Contents:
+    """Draw all figures that can be drawn."""
+    found, taken = Contents(), set[str]()
+    for title, entries in _SECTIONS.items():
+        rows: dict[int, list[Drawn]] = {}
+        for number, entry in enumerate(entries):
+            drawn, left_out = entry.outcomes(runs)
+            # The same figure of several runs has its own row.
+            alone = len(runs) > 1 and isinstance(entry, Single)
+            named = [_under_a_free_name(figure, taken) for figure in drawn]
+            rows.setdefault(number if alone else -1, []).extend(named)
+            found.left_out.extend(left_out)
+        if filled := [row for row in rows.values() if row]:
+            found.sections[title] = filled
+    return found
+
+
+def _under_a_free_name(figure: Drawn, taken: set[str]) -> Drawn:
+    """Give a figure a unique name, since different titles may lead to the same name."""
+    names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return replace(figure, name=name)

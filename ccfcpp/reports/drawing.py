@@ -1,0 +1,159 @@
+"""The type of a figure, and the style, axes and labels that all figures share."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+
+from ccfcpp.core.units import drawable
+from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look
+
+WIDTH, HEIGHT = 4.8, 3.3
+"""Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
+MOST_NAMES = 20
+"""Most categories that a figure names or numbers; the names of more would overlap."""
+_LONGEST_NAME = 14
+
+_STYLE: Any = {
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": PAPER,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 160,
+    "figure.facecolor": PAPER,
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
+    "grid.color": GRID,
+    "image.interpolation": "none",
+    "legend.fontsize": 9,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 9,
+}
+
+Rows = Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, its texts and the numbers that it shows.
+
+    The name is the stem of its files' names; the title has a few words, the caption a sentence or
+    two. ``listed`` has names that are shown below it, by what they belong to.
+    """
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    rows: Rows
+    listed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A figure that cannot be drawn: the title that it would have had, and the reason."""
+
+    title: str
+    reason: str
+
+
+@contextmanager
+def style(name: str = "") -> Iterator[None]:
+    """Draw, or write, in the report's style, whatever style the user has set.
+
+    Identifiers in the SVG of a figure are derived from its ``name``.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        mpl.rcParams["svg.hashsalt"] = name or "ccfcpp"
+        yield
+
+
+@contextmanager
+def paper(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
+    """Make a figure with one pair of axes; ``height`` is in inches."""
+    with style():
+        figure = Figure(figsize=(WIDTH, height))
+        yield figure, figure.add_subplot()
+
+
+@contextmanager
+def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
+    """Make a figure whose drawing fills the axes: it has no grid and no frame."""
+    with paper(height) as (figure, axes):
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        yield figure, axes
+
+
+def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:
+    """Add a scale of colours beside the axes, without a frame."""
+    bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def legend_above(axes: Axes, columns: int = 4) -> None:
+    """Add a legend above the axes, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    # Long names take more room than a quarter of the width.
+    columns = min(columns, len(labels), max(1, int(56 / (6 + max(map(len, labels), default=1)))))
+    axes.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1.0),
+        ncols=max(columns, 1),
+        frameon=False,
+        borderaxespad=0.2,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
+
+
+def plain(value: float, place: float = 0) -> str:
+    """Format a number at an axis without an exponent."""
+    return with_minus(f"{value:,.6g}")
+
+
+def with_minus(text: str) -> str:
+    """Replace hyphens by minus signs, which are as wide as digits."""
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def power(value: float, place: float = 0) -> str:
+    """Format a power of ten at an axis."""
+    exponent = str(round(math.log10(value)))
+    return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def short(name: str, longest: int = _LONGEST_NAME) -> str:
+    """Shorten a name to its start and its end, in which long names differ."""
+    name, tail = drawable(name), longest // 3
+    return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
+
+
+def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
+    """Places and names of ticks: all of them, or every n-th where they would overlap."""
+    step = -(-len(names) // most)
+    places = list(range(0, len(names), step))
+    return places, [short(names[place]) for place in places]

@@ -1,0 +1,95 @@
+"""HTML page of figures and facts."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ccfcpp.core.tables import csv_bytes
+from ccfcpp.reports import facts
+from ccfcpp.reports.contents import Contents
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.runs import slug
+from ccfcpp.reports.writing import for_page
+
+_MOST_EMBEDDED = 100_000
+"""Bytes of the numbers of a figure that a page has in itself."""
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
+    """Render the page of a study: one file that needs nothing else and runs no script.
+
+    It has the SVG of each figure by its name, and the facts that ``study.html`` shows.
+    """
+    return TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
+
+
+def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
+    """Render the page of runs: one file that needs nothing else and runs no script.
+
+    Several runs are labelled; it has the SVG of each figure by its name.
+    """
+    several = len(runs) > 1
+    return TEMPLATES.get_template("page.html").render(
+        title=f"{len(runs)} runs side by side" if several else facts.heading(runs[0]),
+        runs=[_described(run) for run in runs],
+        several=several,
+        notes=[note for run in runs if (note := facts.progress_note(run))],
+        results=facts.results_table(runs) if several else [],
+        differences=facts.differences_table(runs) if several else [],
+        sections=_sections(found, svgs),
+        left_out=found.left_out,
+    )
+
+
+def _sections(
+    found: Contents, svgs: Mapping[str, str]
+) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
+    return [
+        (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
+        for title, rows in found.sections.items()
+    ]
+
+
+def _described(run: Run) -> dict[str, object]:
+    return {
+        "label": run.label,
+        "heading": facts.heading(run),
+        "folder": run.path.resolve().name,
+        "setting": facts.setting(run),
+        "results": facts.results(run),
+        "scored_by": facts.scored_by(run),
+        "leakage": facts.leakage_tables(run.leakage),
+        "sessions": [facts.environment(session) for session in run.sessions],
+        "config": (run.path / "config.yaml").read_text(),
+    }
+
+
+def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
+    return {
+        "name": drawn.name,
+        "title": drawn.title,
+        "caption": drawn.caption,
+        "listed": drawn.listed,
+        "numbers": _numbers(drawn),
+        # Matplotlib has escaped the texts inside.
+        "svg": Markup(for_page(svg, drawn.name, str(escape(drawn.title)))),  # noqa: S704
+    }
+
+
+def _numbers(drawn: Drawn) -> str:
+    """Where the page has a figure's numbers: in itself, or many of them in a file beside it."""
+    content = csv_bytes(drawn.rows)
+    if len(content) > _MOST_EMBEDDED:
+        return f"figures/{drawn.name}.csv"
+    return f"data:text/csv;base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,228 @@
+"""Figures of scores, losses, bytes and participation by round."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.reports.runs import Gathered, slug
+from ccfcpp.runs.paths import Json
+
+Curve = list[tuple[int, float]]
+"""Pairs of a round, counted from 1, and a value."""
+Curves = dict[str, Curve]
+
+SCORE_TITLES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
+_MOST_CURVES = 10
+
+
+def scores(run: Run) -> Curves:
+    """Collect each score by round."""
+    logged = {str(key) for row in run.log for key in row.get("scores", {})}
+    single = sorted(key for key in logged if key.startswith("accuracy "))
+    # The curves of many domains, or of many clients' own models, would hide each other.
+    keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
+    found = {
+        SCORE_TITLES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged
+    }
+    if not found:
+        labelled = run.holdings is not None
+        raise CannotDrawError(
+            "no round was scored" if labelled else "the images have no labels to score against"
+        )
+    return found
+
+
+def ranks(run: Run) -> Curves:
+    """Collect the effective rank by round."""
+    curve = _logged(run, "scores", "effective_rank")
+    if not curve:
+        raise CannotDrawError("the rounds of this system have none")
+    return {"effective rank": curve}
+
+
+def losses(run: Run) -> Curves:
+    """Collect the figures of the exchanges by round, without those of single clients."""
+    reported = (key for row in run.log for key in row.get("figures", {}))
+    keys = dict.fromkeys(key for key in reported if "/" not in key)
+    found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
+    if not found:
+        raise CannotDrawError("no round reported a loss")
+    return found
+
+
+def _logged(run: Run, kind: str, key: str) -> Curve:
+    return [(row["round"] + 1, row[kind][key]) for row in run.log if key in row[kind]]
+
+
+def traffic(run: Run) -> Curves:
+    """Collect the megabytes that all clients received, and sent, up to each round."""
+    if not run.log:
+        raise CannotDrawError("no round was run")
+    numbers = [row["round"] + 1 for row in run.log]
+    directions = {"to clients": "bytes_down", "to the server": "bytes_up"}
+    return {
+        name: list(zip(numbers, np.cumsum([row[key] for row in run.log]) / 1e6, strict=True))
+        for name, key in directions.items()
+    }
+
+
+def _curves(
+    stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
+) -> list[Drawn]:
+    """Draw all curves of one run in one figure; several runs have one figure for each curve."""
+    title = f"{title} by round"
+    if len(gathered) == 1:
+        ((run, curves),) = gathered
+        return [_drawn(stem, title, unit, caption, curves, _phase(run))]
+    keys = dict.fromkeys(key for _, curves in gathered for key in curves)
+    figures = []
+    for key in keys:
+        of_runs = {run.label: curves[key] for run, curves in gathered if key in curves}
+        name, heading = (
+            (stem, title) if len(keys) == 1 else (f"{stem}-{slug(key)}", f"{title}: {key}")
+        )
+        figures.append(_drawn(name, heading, unit, caption, of_runs))
+    return figures
+
+
+draw_scores = partial(
+    _curves,
+    "scores",
+    "Scores",
+    "score",
+    "Agreement of the global model with the true classes, round by round; 1 is best.",
+)
+draw_ranks = partial(
+    _curves,
+    "rank",
+    "Effective rank",
+    "directions",
+    "About so many directions of the global model's representations are in use.",
+)
+draw_losses = partial(
+    _curves,
+    "loss",
+    "Loss and progress",
+    "value",
+    "Mean loss over the clients that took part in a round, or the movement of the centroids.",
+)
+draw_traffic = partial(
+    _curves,
+    "bytes",
+    "Bytes",
+    "MB so far",
+    "Bytes between the server and all clients together so far. Those of a run in one process would "
+    "travel if its clients were on other machines.",
+)
+
+
+def _phase(run: Run) -> int | None:
+    """Last round of pre-training; None for a run that has not had both phases."""
+    rounds: int = run.facts.get("pretrain_rounds", 0)
+    return rounds if 0 < rounds < len(run.log) else None
+
+
+def _drawn(
+    name: str,
+    title: str,
+    unit: str,
+    caption: str,
+    curves: Mapping[str, Curve],
+    phase: int | None = None,
+) -> Drawn:
+    with paper() as (figure, axes):
+        for number, (series, curve) in enumerate(curves.items()):
+            rounds, values = zip(*curve, strict=True)
+            spacing = max(1, len(curve) // 12)
+            # Markers of different lines are at different rounds, so that none hides another.
+            start = number * spacing // len(curves)
+            axes.plot(
+                rounds,
+                values,
+                label=short(series, 24),
+                markersize=4.5,
+                markevery=(min(start, len(curve) - 1), spacing),
+                linewidth=1.6,
+                **line_style(number),
+            )
+        if phase is not None:
+            axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
+            caption += f" Dotted: pre-training ends after round {phase}."
+        axes.set(xlabel="round", ylabel=unit)
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.yaxis.set_major_formatter(plain)
+        legend_above(axes)
+    rows = [
+        {"series": series, "round": number, "value": value}
+        for series, curve in curves.items()
+        for number, value in curve
+    ]
+    return Drawn(name, title, caption, figure, rows)
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
+STATES: Mapping[str, str | None] = {
+    "took part": CATEGORIES[0],
+    "missed a part": CATEGORIES[1],
+    "absent": None,
+    "refused": CATEGORIES[2],
+    "never there": CATEGORIES[3],
+}
+"""States of a client in a round, with their colours; None is the background's."""
+
+
+def participation(run: Run) -> Drawn:
+    """Draw which clients took part in which round."""
+    if not run.log:
+        raise CannotDrawError("no round was run")
+    states = np.array([[_state(run, row, n) for row in run.log] for n in run.clients])
+    with plate(min(6.5, max(2.2, 1.2 + 0.2 * len(run.clients)))) as (figure, axes):
+        inks = [to_rgba(colour or (0, 0, 0, 0)) for colour in STATES.values()]
+        span = (0.5, len(run.log) + 0.5, len(run.clients) - 0.5, -0.5)
+        axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
+        axes.set_yticks(*thinned([*run.clients.values()]))
+        axes.set(xlabel="round")
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.spines[:].set_visible(True)
+        patches = [
+            Patch(facecolor=colour or "none", edgecolor=MUTED, linewidth=0.6, label=state)
+            for number, (state, colour) in enumerate(STATES.items())
+            if (states == number).any()
+        ]
+        figure.legend(
+            handles=patches, loc="outside upper left", ncols=4, frameon=False, handlelength=1.2
+        )
+    names = list(STATES)
+    rows = [
+        {"client": client, "name": name, "round": row["round"] + 1, "state": names[state]}
+        for (client, name), own in zip(run.clients.items(), states, strict=True)
+        for row, state in zip(run.log, own, strict=True)
+    ]
+    caption = (
+        "Clients (rows) by round (columns). Marked are those whose update the server refused, and "
+        "those that were absent from some of a round's exchanges."
+    )
+    return Drawn("participation", "Who took part", caption, figure, rows)
+
+
+def _state(run: Run, row: Json, client: int) -> int:
+    if client not in run.connected:
+        state = "never there"
+    elif str(client) in row["refused"]:
+        state = "refused"
+    elif client not in row["clients"]:
+        state = "absent"
+    else:
+        state = "missed a part" if str(client) in row.get("absent", {}) else "took part"
+    return list(STATES).index(state)

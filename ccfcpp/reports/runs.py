@@ -1,0 +1,88 @@
+"""Labels of several runs in one report, and the settings in which they differ."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from ccfcpp.core.config_layers import flatten, values_of
+from ccfcpp.reports.examination import Run
+from ccfcpp.runs.paths import MAY_CHANGE, Json
+
+T = TypeVar("T")
+Gathered = Sequence[tuple[Run, T]]
+"""Runs, each with its numbers; runs without such numbers are left out."""
+
+_LONGEST_LABEL = 32
+
+
+def labelled(runs: Sequence[Run]) -> list[Run]:
+    """Label each run by its system, by the settings that differ, or else by its folder."""
+    if len(runs) == 1:
+        return list(runs)
+    labels = [run.title for run in runs]
+    if len(set(labels)) < len(runs):
+        keys = _telling_keys(runs)
+        labels = [_label(run, keys) for run in runs]
+    if len(set(labels)) < len(runs) or max(map(len, labels)) > _LONGEST_LABEL:
+        labels = _folders([run.path for run in runs])
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def differences(runs: Sequence[Run]) -> list[Json]:
+    """Make a row for each setting in which runs differ: its dotted key, and its value by run.
+
+    A setting that a run does not have is None.
+    """
+    settings = [values_of(run.config) for run in runs]
+    keys = dict.fromkeys(key for each in settings for key in each)
+    return [
+        {"setting": key}
+        | {run.label: each.get(key) for run, each in zip(runs, settings, strict=True)}
+        for key in keys
+        if key not in MAY_CHANGE and any(each.get(key) != settings[0].get(key) for each in settings)
+    ]
+
+
+def of_run(run: Run) -> Json:
+    """Make the first column of a table of several runs; a single run has none."""
+    return {"run": run.label} if run.label else {}
+
+
+def slug(text: str) -> str:
+    """Turn a text into part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def _telling_keys(runs: Sequence[Run]) -> list[str]:
+    """Keys that all runs have and in which they differ, without those that their methods fix."""
+    settings = [values_of(run.config) for run in runs]
+    of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
+    fixed = {key for tree in of_methods for key, _ in flatten(tree)}
+    by_method = len({each["method"] for each in settings}) > 1
+    return [
+        key
+        for key in settings[0]
+        if all(key in each for each in settings)
+        and any(each[key] != settings[0][key] for each in settings)
+        and key not in MAY_CHANGE
+        and not (by_method and key in fixed)
+    ]
+
+
+def _label(run: Run, keys: Sequence[str]) -> str:
+    settings = values_of(run.config)
+    parts = [
+        run.title if key == "method" else f"{key.rpartition('.')[2]} = {settings[key]}"
+        for key in sorted(keys, key=lambda key: key != "method")
+    ]
+    return ", ".join(parts)
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """Names of folders, with as much of their paths as distinguishes them."""
+    whole = [path.resolve() for path in paths]
+    common = Path(os.path.commonpath(whole))
+    return [str(path.relative_to(common)) for path in whole]

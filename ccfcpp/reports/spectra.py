@@ -1,0 +1,174 @@
+"""Figures of the singular values of the representations' covariance, and of their measures.
+
+Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
+(TPAMI), Sections 3.1 and 3.3.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
+from ccfcpp.reports.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.reports.runs import Gathered, of_run
+
+_MAIN = {"global model", "representations", "mean"}
+"""Names of the bars that stand out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
+    """Singular values of covariances, descending.
+
+    Attributes:
+        of_all: Those of the global model, or of the points themselves; shape (dimensions,).
+        local: Those of each local model that was compared with the global one, by client.
+    """
+
+    of_all: Tensor
+    local: Mapping[int, Tensor]
+
+    @property
+    def ranks(self) -> dict[int, float]:
+        """Effective rank of each local model."""
+        return {client: effective_rank(values) for client, values in self.local.items()}
+
+    @property
+    def gaps(self) -> dict[int, float]:
+        """Gap R (Eq. 1) of each local model."""
+        return {client: spectral_gap(own, self.of_all) for client, own in self.local.items()}
+
+
+def spectra(run: Run) -> Spectra:
+    """Read the spectra of the last round, or compute them from the last checkpoint."""
+    if "global" not in run.spectra:
+        return Spectra(torch.linalg.eigvalsh(run.covariance).flip(0).clamp(min=0), {})
+    of_all = run.spectra["global"]
+    if not torch.isfinite(of_all).all():
+        raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
+    local = zip(run.spectra["client"].tolist(), run.spectra["local"], strict=True)
+    return Spectra(of_all, {c: values for c, values in local if torch.isfinite(values).all()})
+
+
+def local_spectra(run: Run) -> Spectra:
+    """Read the spectra of a run whose local models were compared with the global one."""
+    found = spectra(run)
+    if found.local:
+        return found
+    if run.summary is None:
+        raise CannotDrawError("local models are compared after the last round, which was not run")
+    raise CannotDrawError("clients send no models that could be compared")
+
+
+def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
+    """Draw the singular values in descending order."""
+    rows: list[Mapping[str, object]] = []
+    with paper() as (figure, axes):
+        for number, (run, found) in enumerate(gathered):
+            local = found.local if len(gathered) == 1 else {}
+            for client, values in local.items():
+                axes.plot(*_curve(values), color=MUTED, linewidth=0.6, zorder=3)
+                rows += _rows(run, run.clients[client], values)
+            look = line_style(number) | {"marker": ""}
+            name = "global model" if local else "representations"
+            label = short(run.label, 32) or name
+            axes.plot(*_curve(found.of_all), linewidth=3.2 if local else 1.8, label=label, **look)
+            rows += _rows(run, name, found.of_all)
+        if len(gathered) == 1 and local:
+            axes.plot([], [], color=MUTED, linewidth=0.6, label=f"{len(local)} local models")
+        axes.set(xlabel="dimension, by size", ylabel="singular value", yscale="log")
+        axes.yaxis.set_major_formatter(power)
+        legend_above(axes, columns=2)
+    caption = (
+        "Singular values of the covariance of the representations, on a logarithmic scale. A curve "
+        "that drops early shows that few dimensions carry the variance: dimensional collapse."
+    )
+    return [Drawn("spectra", "Singular values", caption, figure, rows)]
+
+
+def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
+    """Draw the effective ranks as bars."""
+    values = []
+    for run, found in gathered:
+        ranks = found.ranks
+        own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
+        if len(gathered) == 1:
+            own |= {run.clients[client]: rank for client, rank in ranks.items()}
+        elif ranks:
+            own["mean of local models"] = sum(ranks.values()) / len(ranks)
+        values.append((run, own))
+    dimensions = " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
+    caption = (
+        "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
+        f"number of dimensions in use, of {dimensions}."
+    )
+    figure, rows = _bars(values, "effective rank", "{:.1f}")
+    return [Drawn("effective-rank", "Effective rank", caption, figure, rows)]
+
+
+def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
+    """Draw the gap R of local models as bars."""
+    values = []
+    for run, found in gathered:
+        gaps = found.gaps
+        own = {"mean": sum(gaps.values()) / len(gaps)}
+        if len(gathered) == 1:
+            own |= {run.clients[client]: gap for client, gap in gaps.items()}
+        values.append((run, own))
+    caption = (
+        "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
+        "over the global model's, on the same images. Above 0, averaging has reduced them."
+    )
+    figure, rows = _bars(values, "R", "{:.3f}")
+    return [Drawn("gap", "Gap between local and global spectra", caption, figure, rows)]
+
+
+def _curve(values: Tensor) -> tuple[range, list[float]]:
+    return range(1, len(values) + 1), _drawable(values)
+
+
+def _drawable(values: Tensor) -> list[float]:
+    """Prepare values for a logarithmic scale."""
+    return list(above_rounding(values).tolist())
+
+
+def _rows(run: Run, model: str, values: Tensor) -> Rows:
+    return [
+        of_run(run) | {"model": model, "dimension": place + 1, "singular value": value}
+        for place, value in enumerate(_drawable(values))
+    ]
+
+
+def _bars(
+    values: Sequence[tuple[Run, dict[str, float]]], unit: str, form: str
+) -> tuple[Figure, Rows]:
+    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour."""
+    bars = [(run, model, value) for run, own in values for model, value in own.items()]
+    rows = [of_run(run) | {"model": model, unit: value} for run, model, value in bars]
+    names = [
+        f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)
+        for run, model, _ in bars
+    ]
+    inks = [CATEGORIES[0 if model in _MAIN else 3] for _, model, _ in bars]
+    lengths = [value for *_, value in bars]
+    lines = sum(1.6 if "\n" in name else 1 for name in names)
+    with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
+        drawn = axes.barh(range(len(bars)), lengths, color=inks, height=0.68)
+        texts = [with_minus(form.format(value)) for value in lengths]
+        axes.bar_label(drawn, texts, padding=3, fontsize=9)
+        axes.set_yticks(range(len(bars)), names)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.16)
+        axes.xaxis.set_major_formatter(plain)
+        axes.set(xlabel=unit)
+        if min(lengths) < 0:
+            axes.axvline(0, color=MUTED, linewidth=0.8)
+    return figure, rows

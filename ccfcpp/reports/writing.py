@@ -1,0 +1,52 @@
+"""Files of a figure: PNG, SVG, and its numbers as CSV."""
+
+import io
+import re
+import warnings
+from pathlib import Path
+
+from ccfcpp.core.files import write_table, write_whole
+from ccfcpp.reports.drawing import Drawn, style
+from ccfcpp.reports.palette import INKS
+
+_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_PNG_DPI = 200
+
+
+def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
+    """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
+    write_whole(folder / f"{drawn.name}.svg", svg.encode())
+    write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
+    write_table(folder / f"{drawn.name}.csv", drawn.rows)
+
+
+def as_svg(drawn: Drawn) -> str:
+    """Render a figure as SVG; equal figures give equal files."""
+    return _saved(drawn, "svg").decode()
+
+
+def for_page(svg: str, name: str, label: str) -> str:
+    """Prepare an SVG to be embedded in a page, in the page's colours.
+
+    The figure's name prefixes the identifiers inside, so that those of several figures differ. The
+    label, as HTML, is for screen readers.
+    """
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<0>{name}-", element)
+    element = re.sub(r"<style type=\"text/css\">.*?</style>", "", element, flags=re.DOTALL)
+    for ink, variable in INKS.items():
+        element = element.replace(f": {ink}", f": var(--{variable})")
+    start = f'<svg role="img" aria-label="{label}" '
+    width = re.compile(r'\s(width|height)="[\d.]+pt"')
+    head, end, rest = element.partition(">")
+    return start + width.sub("", head.removeprefix("<svg ")) + end + rest
+
+
+def _saved(drawn: Drawn, form: str, dpi: float | None = None) -> bytes:
+    buffer = io.BytesIO()
+    metadata = _NO_METADATA if form == "svg" else None
+    with style(drawn.name), warnings.catch_warnings():
+        # Letters that the font lacks are drawn as boxes, without a warning.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        drawn.figure.savefig(buffer, format=form, dpi=dpi or "figure", metadata=metadata)
+    return buffer.getvalue()

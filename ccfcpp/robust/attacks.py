@@ -1,0 +1,257 @@
+"""Clients that send something false, so that its effect can be measured.
+
+No attack looks at a label, and none at what other clients send. What an attacker remembers is what
+an honest client would.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import first_of
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyExchange,
+    RefusedUpdateError,
+    Task,
+    cohort_apart,
+)
+from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
+from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.robust.config import AttackConfig
+
+
+def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:
+    """The hostile ones among some clients, ascending; they follow from the seed alone.
+
+    Raises:
+        UsageError: None is hostile, or none is honest.
+    """
+    count = math.floor(config.attackers * len(clients) + 0.5)
+    if not 0 < count < len(clients):
+        raise UsageError(
+            f"attack.attackers = {config.attackers:g} makes {count} of {len(clients)} clients "
+            "hostile: give a share that leaves one of either kind at least"
+        )
+    order = torch.randperm(len(clients), generator=Randomness(seed).generator("attackers"))
+    there = sorted(clients)
+    return sorted(there[index] for index in order[:count].tolist())
+
+
+class Attack:
+    """An attack on a run.
+
+    Attributes:
+        attackers: The hostile clients' numbers, ascending.
+
+    Raises:
+        UsageError: The attack finds nothing to act on, or a kind of client is missing.
+    """
+
+    def __init__(
+        self,
+        config: AttackConfig,
+        system: str,
+        exchanges: Iterable[AnyExchange],
+        members: Sequence[Member],
+        randomness: Randomness,
+    ) -> None:
+        self.config = config
+        self.randomness = randomness
+        self.attackers = chosen_attackers(config, [m.id for m in members], randomness.seed)
+        self._honest = {member.id: member.samples for member in members}
+        if not any(acts_on(config.kind, exchange) for exchange in exchanges):
+            raise UsageError(
+                f"attack.kind = {config.kind} finds nothing to act on in {system}: take another "
+                "attack, or another system"
+            )
+
+    def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
+        """The clients' work, by the name of the exchange, with what attackers make of it."""
+        return {name: AttackedWork(work, self) for name, work in works.items()}
+
+    def known(self, members: Sequence[Member]) -> list[Member]:
+        """What the server knows of the clients: it takes their sizes for what they say."""
+        return [replace(member, samples=self.claimed(member.id)) for member in members]
+
+    def claimed(self, client: int) -> int:
+        """As how many images a client has it passes itself off."""
+        held = self._honest[client]
+        lies = self.config.kind == "false-sizes" and client in self.attackers
+        return max(1, round(held * self.config.scale)) if lies else held
+
+    def falsified(
+        self, exchange: AnyExchange, task: Task, message: object, update: object, client: int
+    ) -> object:
+        """What an attacker sends for what it should."""
+        draw = self.randomness.at_round(task.round).of_client(client)
+        generator = draw.generator(f"attack {task.index}")
+        honest = Honest(exchange.parts, pack(update), pack(message), self.config.scale, generator)
+        tensors = honest.tensors | _ATTACKS[self.config.kind](honest)
+        if self.config.kind == "false-sizes":
+            for name in honest.weights:
+                tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
+        return unpack(type(update), tensors)
+
+    def header(self) -> str:
+        """What a run says before its first round."""
+        return (
+            f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
+            f"{len(self._honest)} clients ({first_of(self.attackers)})"
+        )
+
+    def describe(self) -> dict[str, object]:
+        """What a summary says of it."""
+        return {
+            "kind": self.config.kind,
+            "attackers": self.attackers,
+            "share": len(self.attackers) / len(self._honest),
+            "scale": self.config.scale,
+        }
+
+
+class AttackedWork(AnyClientWork):
+    """The clients' work, of which attackers send something false."""
+
+    def __init__(self, work: AnyClientWork, attack: Attack) -> None:
+        self.work = work
+        self.attack = attack
+        self.exchange = work.exchange
+        # Clients are told apart: sums that are formed at the clients have no attackers.
+        self.cohort = cohort_apart(work)
+
+    def local_updates(
+        self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
+    ) -> list[object]:
+        """What each client sends."""
+        updates = self.work.local_updates(task, message, clients, randomness)
+        return [
+            update
+            if isinstance(update, RefusedUpdateError) or client.id not in self.attack.attackers
+            else self.attack.falsified(self.exchange, task, message, update, client.id)
+            for client, update in zip(clients, updates, strict=True)
+        ]
+
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Honest:
+    """An honest update, and what an attacker may use."""
+
+    parts: Mapping[str, Part]
+    tensors: Tensors
+    message: Tensors
+    scale: float
+    generator: torch.Generator
+
+    @property
+    def weights(self) -> list[str]:
+        """Names of the numbers by which clients count in means."""
+        means = [part.weight for part in self.parts.values() if isinstance(part, Mean)]
+        return [name for name in self.tensors if name in means]
+
+    @property
+    def learned(self) -> list[str]:
+        """Names of the tensors that say what a client has learned.
+
+        Running statistics, sizes and sums that must fit each other stay honest: with false ones the
+        server's checks would refuse an update. So does what serves the report.
+        """
+        floats = [name for name, tensor in self.tensors.items() if tensor.is_floating_point()]
+        return [name for name in floats if self._is_learned(name)]
+
+    def _is_learned(self, name: str) -> bool:
+        match part_of(self.parts, name):
+            case Mean(report=report):
+                return not report and not is_statistic(name)
+            case Sum(report=report, statistic=statistic):
+                return not report and not statistic
+            case Votes():
+                return True
+            case _:
+                return False
+
+    def start(self, name: str) -> Tensor:
+        """From where a tensor counts: a mean's change is what was learned; all else is from 0."""
+        is_mean = isinstance(part_of(self.parts, name), Mean)
+        zeros = torch.zeros_like(self.tensors[name])
+        return self.message.get(name, zeros) if is_mean else zeros
+
+
+def acts_on(kind: str, exchange: AnyExchange) -> bool:
+    """Whether an attack changes anything in the updates of an exchange."""
+    parts = exchange.parts.values()
+    if not exchange.travels:
+        return False
+    if kind == "one-point":
+        return any(isinstance(p, Votes) or (isinstance(p, Sum) and p.count) for p in parts)
+    if kind == "false-sizes":
+        return any(isinstance(part, Count | Sum) for part in parts)
+    return any(isinstance(part, Mean | Votes | Sum) for part in parts)
+
+
+def _times(honest: Honest, factor: float) -> Tensors:
+    starts = {name: honest.start(name) for name in honest.learned}
+    return {name: start + factor * (honest.tensors[name] - start) for name, start in starts.items()}
+
+
+def _noise(honest: Honest) -> Tensors:
+    changed = {}
+    for name in honest.learned:
+        part, start = honest.tensors[name], honest.start(name)
+        size = (part - start).square().mean().sqrt()
+        drawn = torch.randn(part.shape, generator=honest.generator, dtype=torch.float64).to(part)
+        changed[name] = start + honest.scale * size * drawn
+    return changed
+
+
+def _constant(honest: Honest) -> Tensors:
+    """Of the size of a model's or of other numbers, and alike for all attackers."""
+    return {
+        name: torch.full_like(
+            honest.tensors[name], 0.1 if isinstance(part_of(honest.parts, name), Mean) else 1.0
+        )
+        for name in honest.learned
+    }
+
+
+def _false_sizes(honest: Honest) -> Tensors:
+    """All that adds up over images, so many times."""
+    return {
+        name: honest.scale * tensor
+        for name, tensor in honest.tensors.items()
+        if tensor.is_floating_point() and isinstance(part_of(honest.parts, name), Sum | Count)
+    }
+
+
+def _one_point(honest: Honest) -> Tensors:
+    """All centroids, or means of clusters, at the client's first one."""
+    changed: Tensors = {}
+    for name, tensor in honest.tensors.items():
+        part = part_of(honest.parts, name)
+        if isinstance(part, Votes):
+            changed[name] = tensor[:1].expand_as(tensor).clone()
+        elif isinstance(part, Sum) and part.count is not None:
+            counts = honest.tensors[sibling(name, part.count)]
+            held = int((counts > 0).to(torch.uint8).argmax())
+            point = tensor[held] / counts[held].clamp(min=1)
+            changed[name] = counts.unsqueeze(1) * point
+    return changed
+
+
+_ATTACKS: dict[str, Callable[[Honest], Tensors]] = {
+    "sign-flip": lambda honest: _times(honest, -1.0),
+    "scaled": lambda honest: _times(honest, honest.scale),
+    "noise": _noise,
+    "constant": _constant,
+    "false-sizes": _false_sizes,
+    "one-point": _one_point,
+}

@@ -1,0 +1,89 @@
+"""The server's k-means over the centroids of clients of which some are hostile.
+
+Clients whose centroids lie farthest from most others' have no say. Each other one has one vote for
+each centre, however many of its centroids lie there and whatever it says of their sizes; and a
+centre is a robust mean of its votes. It begins with the centroids of the client that others agree
+with most, so that a point on which hostile clients agree gets no centre.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.robust.estimators import Estimator
+
+_MOST_STEPS = 50
+
+
+def robust_kmeans(
+    local: Sequence[Tensor], estimate: Estimator, hostile: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Lloyd's k-means in which clients vote.
+
+    Args:
+        local: Each client's centroids, of shape (at most k, dimensions); one client at least.
+        estimate: What a centre is of its votes.
+        hostile: How many clients have no say; fewer than there are.
+
+    Returns:
+        Centres, as many as the most that a client with a say has sent, in the order of the client's
+        that it begins with; and the centre of each client's centroids, int64.
+    """
+    scores = disagreement(local)
+    voters = [
+        local[i] for i in sorted(scores.argsort(stable=True)[: len(local) - hostile].tolist())
+    ]
+    # The first has the lowest score of those with as many centroids as any voter.
+    most = max(map(len, voters))
+    centres = local[
+        min((float(scores[i]), i) for i, own in enumerate(local) if len(own) == most)[1]
+    ]
+    labels = [_nearest(own, centres) for own in voters]
+    for _ in range(_MOST_STEPS):
+        centres = torch.stack(
+            [_centre(voters, labels, number, centres, estimate) for number in range(len(centres))]
+        )
+        moved = [_nearest(own, centres) for own in voters]
+        if all(torch.equal(a, b) for a, b in zip(moved, labels, strict=True)):
+            break
+        labels = moved
+    return centres, [_nearest(own, centres) for own in local]
+
+
+def disagreement(local: Sequence[Tensor]) -> Tensor:
+    """How far a client's centroids lie from those of most others, float64 of shape (clients,).
+
+    Two clients are as far apart as the mean distance of a centroid of either to the nearest of the
+    other; a client's score is the median over all others.
+    """
+    if len(local) == 1:
+        return torch.zeros(1, dtype=torch.float64)
+    far = torch.stack([torch.stack([_apart(one, other) for other in local]) for one in local])
+    others = ~torch.eye(len(local), dtype=torch.bool, device=far.device)
+    return far[others].view(len(local), -1).quantile(0.5, dim=1).cpu()
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    distances = torch.cdist(one.double(), other.double())
+    return distances.amin(dim=1).mean() + distances.amin(dim=0).mean()
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    return torch.cdist(points.double(), centres.double()).argmin(dim=1)
+
+
+def _centre(
+    local: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    number: int,
+    centres: Tensor,
+    estimate: Estimator,
+) -> Tensor:
+    """A centre of its votes; where there is none, it stays."""
+    votes = [
+        own[label == number].mean(dim=0)
+        for own, label in zip(local, labels, strict=True)
+        if bool((label == number).any())
+    ]
+    return estimate(torch.stack(votes)) if votes else centres[number]

@@ -1,0 +1,53 @@
+"""Table of a study of classification, with a row for each cell of its grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ccfcpp.studies import significance
+from ccfcpp.studies.grids import Axes
+from ccfcpp.studies.tables import Row, by_cell, cell_rows, display, over_seeds
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of numbers, the same for people, and what is said of it."""
+
+    rows: list[Row]
+    shown: list[dict[str, str]]
+    caption: str
+
+
+def tabulate(results: Sequence[tuple[Axes, Row]]) -> Table:
+    """Make the table of finished runs.
+
+    Cells with the same numbers on the axes, such as alpha, are compared with the best of them.
+    """
+    compared = scores([summary for _, summary in results])
+    measures = [*compared, "tail_share", "seconds"]
+    rows = cell_rows(results, measures)
+    shown = [display(row, measures) for row in rows]
+    cells = by_cell(results)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for number, (axes, _) in enumerate(cells):
+        place = tuple((key, own) for key, own in axes.items() if isinstance(own, int | float))
+        groups.setdefault(place, []).append(number)
+    tested = False
+    for score in compared:
+        for group in groups.values():
+            found = {number: significance.by_seed(cells[number][1], score) for number in group}
+            best = max(group, key=lambda number: rows[number][score] or 0.0)
+            for number, p in significance.differences(found, best).items():
+                tested = True
+                rows[number][f"{score} p-value"] = p
+                shown[number][score] += significance.MARK * (p < significance.LEVEL)
+    caption = over_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
+    if tested:
+        caption += f"; {significance.caption('the best with the same numbers')}"
+    return Table(rows, shown, caption)
+
+
+def scores(summaries: Sequence[Row]) -> list[str]:
+    """Keys of the scores of runs: accuracy, also of each domain, and effective rank."""
+    of_domains = [s for s in summaries if s["partition"] == "domain"]
+    domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
+    return ["accuracy", *domains, "effective_rank"]

@@ -1,0 +1,383 @@
+"""Comparisons of systems: which runs they have, and their tables."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
+from ccfcpp.clustering.evaluation.words import MEASURES, shortfall
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.relevance import Heeded
+from ccfcpp.core.units import counted
+from ccfcpp.runs.given import as_tree
+from ccfcpp.studies import significance
+from ccfcpp.studies.grids import Axes, Order, Planned, with_seeds
+from ccfcpp.studies.reproduction.published import published_score
+from ccfcpp.studies.reproduction.scores import in_words, plain
+from ccfcpp.studies.tables import (
+    Row,
+    as_latex,
+    as_markdown,
+    by_cell,
+    cell_rows,
+    in_latex,
+    over_seeds,
+)
+
+SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
+"""Against the classes, where the images have labels."""
+JUDGED = {key: title for key, (title, _) in MEASURES.items()}
+"""Without labels; of Davies-Bouldin less is better."""
+_LESS_IS_BETTER = ("davies_bouldin",)
+_PUBLISHED = ("nmi", "kappa")
+_BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
+"""The authors' code has the arithmetic mean, ``nmi``; their paper cites the geometric one."""
+_BY_PRESENCE = {
+    f"{score}_{who}": f"{title} of {who} clients"
+    for who in ("connected", "absent")
+    for score, title in (("nmi", "NMI"), ("kappa", "Kappa"))
+}
+DEGREES = ("p", "classes_per_client", "alpha")
+"""Axes of how much clients differ, which are the columns of a table of scores."""
+_COSTS = {
+    "communication_rounds": ("rounds", "{:.4g}"),
+    "mb_up": ("MB up", "{:,.3f}"),
+    "mb_down": ("MB down", "{:,.3f}"),
+    "seconds": ("seconds", "{:,.1f}"),
+    "refused_updates": ("refused", "{:.4g}"),
+}
+COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
+_ALL_SKEWS = "any p"
+_CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
+"""Sections and keys by which runs are under another condition, and are not compared."""
+_RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
+"""Keys of ``availability``, which tables name without their section."""
+_Degree = float | str | None
+_Place = tuple[str, tuple[object, ...]]
+"""A method, and its values on the axes beside the degree of heterogeneity."""
+
+
+def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
+    """Plan every method at every place of the axes with every seed.
+
+    Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
+    method runs once for all values of a setting that it does not heed.
+
+    Args:
+        order: What is asked for; its only grid has the methods as ``method``.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+    planned: list[Planned[ClusterConfig]] = []
+    axes = [key for key in order.grids[0] if key != "method"]
+    for cell in order.cells:
+        config = resolve(ClusterConfig, "cluster", *order.files, as_tree(cell), order.values)
+        own = _own_axes(config, axes)
+        if own not in (run.axes for run in planned):
+            planned += with_seeds(own, config, order.seeds)
+    return planned
+
+
+def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
+    """Return what sets a cell apart, by key; of degrees and rates by its last part."""
+    own: Axes = {"method": config.method}
+    # Images of clients that are absent are missing, and those depend on the partition.
+    if not (METHODS[config.method].centralised and config.availability.is_perfect):
+        own |= config.partition.degree
+    heeded = Heeded(config)
+    for key in axes:
+        name = key.removeprefix("availability.")
+        if name.removeprefix("partition.") not in DEGREES and heeded.unmet(key) is None:
+            own[name] = heeded.values[key]
+    return own
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a table: the mean and, of several runs, the deviation.
+
+    The paper's value is in parentheses, or empty where there is none. The best of a column is as
+    good as any other method's under the same conditions. An entry may differ from that of the
+    reference by more than the seeds do.
+    """
+
+    score: str
+    published: str
+    best: bool
+    differs: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The score, with a mark where it differs from the reference."""
+        return self.score + significance.MARK * self.differs
+
+    def written(self, bold: str, escape: Callable[[str], str]) -> str:
+        """Write the entry; ``bold``, such as ``**{}**``, is the form of the best."""
+        score = escape(self.marked)
+        score = bold.format(score) if self.best else score
+        return (
+            score + " " + escape(self.published)
+        ).strip()  # also of markup, which f-strings lose
+
+
+class Comparison:
+    """The tables of finished runs.
+
+    Args:
+        runs: The planned runs, one at least.
+        results: Axes and summary of each finished run.
+        baseline: Method with which all others are compared; None for the best of each column.
+
+    Attributes:
+        rates: Names of the axes beside the methods and the degrees of heterogeneity.
+        scores: Titles of the scores by their keys in ``rows``.
+        rows: Numbers of each cell that has a finished run.
+
+    Raises:
+        UsageError: No run is of the baseline.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Planned[ClusterConfig]],
+        results: Sequence[tuple[Axes, Row]],
+        baseline: str | None = None,
+    ) -> None:
+        self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
+        if baseline not in (None, *self.methods):
+            raise UsageError(
+                f"baseline = {baseline} is none of the methods that are compared: it should be one "
+                f"of {', '.join(self.methods)}"
+            )
+        self.baseline = baseline
+        names = dict.fromkeys(name for run in runs for name in run.axes)
+        self.rates = [name for name in names if name not in ("method", *DEGREES)]
+        headings = {(degree := _degree(run.axes)): _heading(degree, run.config) for run in runs}
+        self._headings = {key: own for key, own in headings.items() if key is not None} or headings
+        places = dict.fromkeys(self._key(run.axes)[0] for run in runs)
+        self._places = sorted(places, key=lambda place: self.methods.index(place[0]))
+        configs = {self._key(run.axes): run.config for run in runs}
+        costed = [(axes, with_costs(by_presence(summary))) for axes, summary in results]
+        self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
+        away = any(summary.get("scores_absent") for _, summary in results)
+        self.scores = SCORES | (_BY_PRESENCE if away else {})
+        self.rows = [
+            _with_published(row, configs[self._key(row)])
+            for row in cell_rows(costed, [*self.scores, *JUDGED, *_BESIDE_PUBLISHED, *_COSTS])
+        ]
+        if self._known("nmi published", "kappa published") and self._known(*_BESIDE_PUBLISHED):
+            self.scores |= _BESIDE_PUBLISHED
+        if self._known(*JUDGED):
+            self.scores = (self.scores if self._known(*SCORES) else {}) | JUDGED
+        self._fewer = sum(bool(shortfall(summary)) for _, summary in results)
+        self._cells = {self._key(row): row for row in self.rows}
+        self._best: dict[tuple[str, _Degree, _Place], float] = {}
+        self._p: dict[tuple[str, _Degree, _Place], float] = {}
+        for score, degree in itertools.product(self.scores, self._headings):
+            self._compare(score, degree)
+
+    def _known(self, *keys: str) -> bool:
+        return any(_has(row, key) for row in self.rows for key in keys)
+
+    def _key(self, axes: Axes) -> tuple[_Place, _Degree]:
+        return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
+
+    def _at(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
+        """Return the key of a cell; a centralised method may have one for all degrees."""
+        return (place, degree) if (place, degree) in self._cells else (place, None)
+
+    def _compare(self, score: str, degree: _Degree) -> None:
+        """Find the best mean under the conditions of each place, and what differs from it.
+
+        What a method does not heed is any condition.
+        """
+        where = [number for number, name in enumerate(self.rates) if _is_condition(name)]
+        sign = -1 if score in _LESS_IS_BETTER else 1
+        keys = {place: self._at(place, degree) for place in self._places}
+        cells = {place: self._cells.get(key, {}) for place, key in keys.items()}
+        means = {place: sign * cell[score] for place, cell in cells.items() if _has(cell, score)}
+        for place in self._places:
+            own = [place[1][n] for n in where]
+            group = {
+                other: significance.by_seed(self._summaries[keys[other]], score)
+                for other in means
+                if all(
+                    a == b or None in (a, b)
+                    for a, b in zip(own, (other[1][n] for n in where), strict=True)
+                )
+            }
+            if group:
+                self._best[score, degree, place] = sign * max(means[other] for other in group)
+            if compared := [other for other in group if self.baseline in (None, other[0])]:
+                reference = max(compared, key=means.__getitem__)
+                for other, p in significance.differences(group, reference).items():
+                    self._p[score, degree, other] = p
+                    # A row for all degrees has a value in each column of a table.
+                    if keys[other][1] == degree:
+                        cells[other][f"{score} p-value"] = p
+
+    def table(self, score: str) -> list[dict[str, Entry | str]]:
+        """Return, for a key of ``scores``, a row for each method and each place on other axes.
+
+        It has an entry for each skew; a centralised method may have the same in all of them. Rows
+        without any scores of connected or of absent clients are left out.
+        """
+        rows: list[dict[str, Entry | str]] = []
+        for place in self._places:
+            method, rates = place
+            row: dict[str, Entry | str] = {"method": METHODS[method].title}
+            shares = zip(self.rates, rates, strict=True)
+            row |= {in_words(name): "" if own is None else plain(own) for name, own in shares}
+            for degree, heading in self._headings.items():
+                if cell := self._cells.get(self._at(place, degree)):
+                    mean, at = cell[score], (score, degree, place)
+                    row[heading] = Entry(
+                        _shown(mean, "{:.4f}") + _shown(cell[f"{score} deviation"], " ± {:.4f}"),
+                        _shown(cell.get(f"{score} published"), "({:.4f})"),
+                        mean is not None and mean == self._best.get(at),
+                        self._p.get(at, 1.0) < significance.LEVEL,
+                    )
+            if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
+                rows.append(row)
+        return rows
+
+    def published(self, axes: Axes, score: str) -> float | None:
+        """Return the papers' value of a cell; None where there is none, or no run is finished."""
+        value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
+        return value
+
+    def costs(self) -> list[dict[str, str]]:
+        """Return what each method sends and how long it takes, means over all its cells.
+
+        Megabytes are 10⁶ bytes of a client in the whole run, with what it receives in the end to
+        assign its images; seconds are those of all clients and the server.
+        """
+        rows = []
+        for method in self.methods:
+            if cells := [row for row in self.rows if row["method"] == method]:
+                chosen = METHODS[method]
+                row = {"method": chosen.title, "leaves a client": chosen.sends}
+                for key, (title, form) in _COSTS.items():
+                    row[title] = form.format(sum(cell[key] for cell in cells) / len(cells))
+                rows.append(row)
+        return rows
+
+    def captions(self) -> dict[str, str]:
+        """Return what stands in each score's table: title, seeds, and what marks mean."""
+        seeds = over_seeds(max((row["runs"] for row in self.rows), default=1))
+        reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
+        tested, remarks = {score for score, _, _ in self._p}, self._remarks()
+        return {
+            score: title
+            + " (published)" * self._known(f"{score} published")
+            + f"; {seeds}"
+            + (f"; {significance.caption(reference)}" if score in tested else "")
+            + remarks
+            for score, title in self.scores.items()
+        }
+
+    def _remarks(self) -> str:
+        """Return what a reader must know of all scores: axes without effect, too few clusters."""
+        runs = counted(self._fewer, "run")
+        found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
+        for name in self.rates:
+            others = [key for key in ("method", *DEGREES, *self.rates) if key != name]
+            rest = {tuple(row.get(key) for key in others) for row in self.rows}
+            same = {tuple(row.get(key) for key in (*others, *self.scores)) for row in self.rows}
+            if len(rest) == len(same) < len(self.rows) and self._known(*self.scores):
+                found += f"; {in_words(name)} changes nothing"
+        return found
+
+    def written(
+        self, bold: str, escape: Callable[[str], str] = str
+    ) -> dict[str, list[dict[str, str]]]:
+        """Return the tables of scores and costs as text by caption; see ``Entry.written``.
+
+        ``escape`` writes a text as the format has it.
+        """
+        tables: dict[str, Sequence[Mapping[str, Entry | str]]] = {
+            caption: self.table(score) for score, caption in self.captions().items()
+        }
+        if costs := self.costs():
+            tables[COSTS_TITLE] = costs
+        return {
+            title: [
+                {
+                    name: escape(own) if isinstance(own, str) else own.written(bold, escape)
+                    for name, own in row.items()
+                }
+                for row in rows
+            ]
+            for title, rows in tables.items()
+        }
+
+    def as_markdown(self) -> str:
+        """Write all tables, the best of each column in bold, published values in parentheses."""
+        tables = self.written("**{}**").items()
+        return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables)
+
+    def as_latex(self) -> str:
+        """Write all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
+        tables = self.written(r"\textbf{{{}}}", in_latex).items()
+        return "\n".join(as_latex(title, rows) for title, rows in tables)
+
+
+def _is_condition(name: str) -> bool:
+    return name in _RATES or name.partition(".")[0] in _CONDITIONS
+
+
+def _degree(axes: Axes) -> _Degree:
+    """Return how much clients differ; None where it means nothing."""
+    return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
+
+
+def _heading(degree: _Degree, config: ClusterConfig) -> str:
+    """Return the heading of a column: the partition, or p alone."""
+    if config.partition.kind != "skew":
+        return config.partition.in_words
+    return _ALL_SKEWS if degree is None else f"p = {degree:g}"
+
+
+def by_presence(summary: Row) -> Row:
+    """Add the scores over the images of connected and of absent clients, where there are any."""
+    found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
+    return summary | {
+        f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED
+    }
+
+
+def with_costs(summary: Row) -> Row:
+    """Add what a client sends and receives in the whole run, in 10⁶ bytes."""
+    up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
+    down += summary.get("bytes_delivered", 0)
+    return summary | {"mb_up": up / 1e6, "mb_down": down / 1e6}
+
+
+def _fits_the_tables(config: ClusterConfig) -> bool:
+    """Return whether a run is like those of the CCFC++ paper's tables in all but its method."""
+    whole = config.data == ClusterDataConfig(root=config.data.root)
+    ten = {config.partition.clients, config.clusters} <= {None, 10}
+    return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect
+
+
+def _with_published(row: Row, config: ClusterConfig) -> Row:
+    p = None if METHODS[row["method"]].centralised else row.get("p")
+    found = {
+        f"{score} published": published_score(score, config.dataset, p, row["method"])
+        if _fits_the_tables(config)
+        else None
+        for score in _PUBLISHED
+    }
+    sends = METHODS[row["method"]].sends
+    return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
+
+
+def _has(row: Row, key: str) -> bool:
+    return row.get(key) is not None
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)

@@ -1,0 +1,178 @@
+"""Studies that grow: more values of an axis, more axes, more seeds. What was run stays as it is."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import (
+    differing_keys,
+    flatten,
+    merge,
+    nest,
+    validate,
+    values_of,
+)
+from ccfcpp.core.encoders import refuse_program
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
+from ccfcpp.runs.paths import MAY_CHANGE, C, writable
+from ccfcpp.runs.pipeline import M
+from ccfcpp.studies.grids import Grid, Order, Planned, grids_of
+from ccfcpp.studies.study import Study
+
+Plan = Callable[[Order], list[Planned[C]]]
+
+
+def reopened(
+    path: Path, kind: type[C], plan: Plan[C], given: Given, axes: Grid, seeds: int
+) -> Study[C]:
+    """Resume a study, and add what it does not have yet.
+
+    A list is added to the values of its axis, or makes a new axis with the value that the runs have
+    so far; so is a single value of an axis. Nothing is taken away. What is added is not written
+    before ``settled``.
+
+    Args:
+        path: Folder of the study.
+        kind: The kind of configurations.
+        plan: Returns the runs of an order.
+        given: The user's settings.
+        axes: Lists that the user gave, by dotted key.
+        seeds: Number of seeds that each cell has at least.
+
+    Raises:
+        UsageError: A setting would make other runs of those that there are, or the plan is damaged.
+    """
+    changes = dict(flatten(functools.reduce(merge, without_grids(given.layers), {})))
+    machine = _tree({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
+    study = Study.reopen(path, kind, machine)
+    named = [changes.get("data.encoder"), *axes.get("data.encoder", ())]
+    for run in study.runs:
+        refuse_program(values_of(run.config).get("data.encoder"), named)
+    order = study.order or Order()
+    known = {key for grid in order.grids for key in grid}
+    added: dict[str, list[object]] = {key: list(values) for key, values in axes.items()}
+    for key in known & changes.keys():
+        added[key] = [as_number(changes.pop(key))]
+    _refuse_changes(study, kind, changes)
+    more = [one for layer in given.files if "grid" in layer for one in grids_of(layer["grid"])]
+    if not (added or more or seeds > _seeds(study)):
+        return study
+    if study.order is None:
+        raise UsageError(
+            f"an earlier version planned the runs in {path} and did not note what was asked for: "
+            "go on without new values, or give another --out"
+        )
+    bigger = Order(
+        order.files,
+        _tree({key: own for key, own in flatten(order.values) if key not in added}),
+        [*(_grown(grid, added, study.runs) for grid in order.grids), *more],
+        max(order.seeds, seeds),
+        order.baseline,
+    )
+    return Study(path, _kept(study, plan(bigger)), bigger)
+
+
+def settled(
+    study: Study[M],
+    given: Given,
+    axes: Mapping[str, object],
+    presets: str,
+    check: Callable[[list[Planned[M]]], None],
+) -> Study[M]:
+    """Check the runs of a study that are new, and write its plan.
+
+    Args:
+        study: A new study, or one that goes on.
+        given: The user's settings.
+        axes: Lists that the user gave, by dotted key.
+        presets: Folder of the data sets' presets.
+        check: Checks new runs, before hours of work.
+
+    Raises:
+        UsageError: A setting has no effect, or a new run cannot be made.
+    """
+    there = set()
+    if Study.plan_of(study.path).is_file():
+        there = {
+            run.folder for run in Study.reopen(study.path, type(study.runs[0].config), {}).runs
+        }
+    if new := [run for run in study.runs if run.folder not in there]:
+        refuse_idle(given, [run.config for run in study.runs], presets, axes)
+        check(new)
+    with writable(study.path):
+        study.write_plan()
+    return study
+
+
+def _tree(values: Mapping[str, object]) -> Tree:
+    return functools.reduce(merge, (nest(key, value) for key, value in values.items()), {})
+
+
+def _seeds(study: Study[C]) -> int:
+    return len({run.config.seed for run in study.runs})
+
+
+def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
+    """Add values to a grid; a new axis has the values that the runs have so far, too."""
+    before = {
+        key: list(dict.fromkeys(values_of(run.config).get(key) for run in runs)) for key in added
+    }
+    return {
+        **grid,
+        **{key: [*grid.get(key, before[key]), *own] for key, own in added.items()},
+    }
+
+
+def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object]) -> None:
+    """Refuse settings by which the runs that there are would be other ones."""
+    first = min(run.config.seed for run in study.runs)
+    for run in study.runs:
+        if not changes or run.config.seed != first:
+            continue
+        config: Tree = run.config.model_dump(mode="json")
+        other = validate(kind, merge(config, _tree(changes)))
+        if differing := [key for key in differing_keys(run.config, other) if key in changes]:
+            before = values_of(run.config)
+            was = ", ".join(f"{key} = {before.get(key)}" for key in differing)
+            raise UsageError(
+                f"the runs in {study.path} have {was}, not {_spelled(changes, differing)}: leave "
+                "it out to go on, give a list to have both, or give another --out"
+            )
+
+
+def _spelled(values: Mapping[str, object], keys: Sequence[str]) -> str:
+    return ", ".join(str(values[key]) for key in keys)
+
+
+def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
+    """Put the runs that there are in the place of the same ones of a plan.
+
+    Raises:
+        UsageError: The plan lacks one of them.
+    """
+    there = {_identity(run): run for run in study.runs}
+    found: dict[str, Planned[C]] = {}
+    for run in plan:
+        same, kept = _identity(run), run
+        if before := there.get(same):
+            moved = before.folder if before.folder != run.folder else None
+            kept = replace(before, axes=run.axes, place=moved)
+        found.setdefault(same, kept)
+    if lost := there.keys() - found.keys():
+        old = there[min(lost)]
+        near = min(plan, key=lambda run: len(differing_keys(run.config, old.config)))
+        keys = ", ".join(differing_keys(near.config, old.config))
+        raise UsageError(
+            f"the run {old.folder} in {study.path} would be another one today ({keys} differ): go "
+            "on without new values, or give another --out"
+        )
+    return list(found.values())
+
+
+def _identity(run: Planned[C]) -> str:
+    values = values_of(run.config)
+    return json.dumps({key: values[key] for key in sorted(values.keys() - MAY_CHANGE)})

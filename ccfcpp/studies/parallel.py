@@ -1,0 +1,150 @@
+"""Runs of a study in separate processes."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from ccfcpp.core.errors import FederationError, StoppedError, UsageError
+from ccfcpp.core.units import first_of
+from ccfcpp.runs.environment import keep_freed_memory, use_processors
+from ccfcpp.runs.paths import C
+from ccfcpp.runs.run import AnyRun
+from ccfcpp.runs.signals import handled_by
+from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.study import Study
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_MOST_JOBS = 61
+"""The most processes that Windows can wait for."""
+_MOST_NAMES = 5
+"""Largest number of failed runs that a message names for one reason."""
+_DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
+_SECONDS_OF_DOUBT = 10.0
+"""Time in which the first process must tell that all are to stop."""
+
+_stop: Event
+"""In a run's process, set when the run is to stop."""
+
+
+def run_in_processes(
+    study: Study[C],
+    make: Callable[[C], AnyRun],
+    jobs: int,
+    look: Callable[[], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Run what is not finished, ``jobs`` runs at once, which share the processors.
+
+    Args:
+        study: The runs.
+        make: Makes the experiment of a configuration; a function or class of a module.
+        jobs: Number of runs at once.
+        look: Called at short intervals, and when a run has ended.
+        should_stop: Called at short intervals; once true, the runs stop after their rounds.
+
+    Raises:
+        StoppedError: ``should_stop`` returned true.
+        FederationError: Some runs failed, which it names; all others are finished.
+    """
+    left = [planned for planned in study.runs if not study.is_finished(planned)]
+    if not left:
+        look()
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
+    # What starts here ignores signals to the process group, which this process handles. Except on
+    # Windows, processes inherit that, and ignore signals from their first instruction on.
+    with handled_by(signal.SIG_IGN):
+        runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
+    try:
+        look()
+        pending = set(runs)
+        while pending:
+            _, pending = wait(pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            if should_stop() and not stop.is_set():
+                stop.set()
+                pending = {future for future in pending if not future.cancel()}
+            look()
+    except BaseException:
+        # Without waiting: a user who asks twice has lost patience.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
+    pool.shutdown()
+    folders: dict[str, list[Path]] = {}
+    for future, run in runs.items():
+        if reason := _failure(future, stop.is_set()):
+            folders.setdefault(reason, []).append(run.folder)
+    if folders:
+        failed = sum(map(len, folders.values()))
+        named = "; ".join(
+            f"{first_of(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
+        )
+        raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
+    if stop.is_set():
+        raise StoppedError
+
+
+def _failure(future: Future[None], stopping: bool) -> str | None:
+    """Return why a run failed; None where it is finished or was stopped.
+
+    Where all are stopping, the end of a process is no failure. An unknown error is raised.
+    """
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, BrokenProcessPool):
+        return None if stopping else _DIED
+    if isinstance(error, FederationError | UsageError | OSError | torch.OutOfMemoryError):
+        return str(error)
+    if error is not None and not isinstance(error, StoppedError):
+        raise error
+    return None
+
+
+def _begin(jobs: int, stop: Event) -> None:
+    """Set up a process for runs."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ask_first_process)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_freed_memory()
+    use_processors(jobs)
+
+
+def _ask_first_process(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM: the run stops when the first process, which got it, too, says so.
+
+    Else the signal was for this process alone, as when the pool ends the others after one has died.
+    """
+
+    def wait_for_word() -> None:
+        if not _stop.wait(_SECONDS_OF_DOUBT):
+            os._exit(1)
+
+    threading.Thread(target=wait_for_word, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End when the first process was killed: a run must not go on beside one of the next study."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run(path: Path, planned: Planned[C], make: Callable[[C], AnyRun]) -> None:
+    if _stop.is_set():
+        raise StoppedError
+    experiment, folder = Study(path, [planned]).opened(planned, make)
+    experiment.run(folder, should_stop=_stop.is_set)

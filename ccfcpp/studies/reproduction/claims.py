@@ -1,0 +1,236 @@
+"""Statements of the papers, held against numbers: in how many places they are true.
+
+A statement is a number of views, each of which makes values from values, and a check: one view more
+and the bounds that all values then should be within.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from ccfcpp.studies.reproduction.scores import ANY, Place
+
+Values = Mapping[Place, float]
+Count = tuple[int, int]
+"""In how many places a statement holds, and of how many."""
+Pairs = Sequence[tuple[str, str]]
+"""Systems of which the first is compared with the second."""
+Systems = Sequence[str] | Literal["all"]
+
+
+_BOUNDS = {
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
+}
+Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
+"""Bounds of a number."""
+
+
+# --- values, seen along the axis or across systems ---
+
+
+def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the values by system at each place of each panel.
+
+    A system that does not depend on the place has its only value everywhere.
+    """
+    found: dict[tuple[str, str], dict[str, float]] = {
+        (panel, place): {} for panel, place, _ in values if place != ANY
+    }
+    for (panel, place), known in found.items():
+        for own in (ANY, place):
+            known |= {at[2]: value for at, value in values.items() if at[:2] == (panel, own)}
+    return found
+
+
+def lines(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the values by place on the axis of each system in each panel."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for panel, place in conditions(values):
+        for (own, at, system), value in values.items():
+            if (own, at) == (panel, place):
+                found.setdefault((panel, system), {})[place] = value
+    return found
+
+
+# --- views ---
+
+
+def gains(values: Values, pairs: Pairs) -> Values:
+    """Subtract the second of each pair from the first, wherever both are known."""
+    return {
+        (panel, place, f"{first} - {second}"): known[first] - known[second]
+        for (panel, place), known in conditions(values).items()
+        for first, second in pairs
+        if {first, second} <= known.keys()
+    }
+
+
+def leads(values: Values, systems: Sequence[str]) -> Values:
+    """Return how far the best of some systems is above the best of all others."""
+    found = {}
+    for (panel, place), known in conditions(values).items():
+        own = [value for name, value in known.items() if name in systems]
+        others = [value for name, value in known.items() if name not in systems]
+        if own and others:
+            found[panel, place, ""] = max(own) - max(others)
+    return found
+
+
+def of(values: Values, systems: Systems) -> Values:
+    """Keep some systems."""
+    return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
+
+
+def steps(
+    values: Values, systems: Systems = "all", change: Callable[[float, float], float] = operator.sub
+) -> Values:
+    """Return the changes of systems from each known place on the axis to the next one.
+
+    ``change`` takes the later value and the earlier one.
+    """
+    return {
+        (panel, f"{first} to {second}", system): change(line[second], line[first])
+        for (panel, system), line in lines(of(values, systems)).items()
+        for first, second in pairwise(line)
+    }
+
+
+def losses(values: Values, systems: Systems = "all") -> Values:
+    """Return what systems lose from the first place on the axis of a panel to the last."""
+    found = {}
+    for (panel, system), line in lines(values).items():
+        places = [place for own, place in conditions(values) if own == panel]
+        first, last = places[0], places[-1]
+        if first != last and {first, last} <= line.keys():
+            found[panel, f"{first} to {last}", system] = line[first] - line[last]
+    return of(found, systems)
+
+
+def below_best(values: Values, system: str) -> Values:
+    """Return how far a system is, at each place, below its highest value in the panel."""
+    return {
+        (panel, place, system): max(line.values()) - value
+        for (panel, _), line in lines(of(values, [system])).items()
+        for place, value in line.items()
+    }
+
+
+def places_to_last_of(values: Values, system: str) -> Values:
+    """Return the place, a number, where each system first reaches one system's last value.
+
+    Where it never does, the number is one more than the last place.
+    """
+    found: dict[Place, float] = {}
+    all_lines = lines(values)
+    for (panel, name), line in all_lines.items():
+        last, goal = [*all_lines[panel, system].items()][-1]
+        reached = [int(at) for at, value in line.items() if value >= goal]
+        found[panel, "", name] = [*reached, int(last) + 1][0]
+    return found
+
+
+def best_places(values: Values, system: str) -> Values:
+    """Count the places where a system has its highest value in a panel."""
+    of_system = lines(of(values, [system])).values()
+    return {("", "", system): len({max(line, key=line.__getitem__) for line in of_system})}
+
+
+VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
+    "places_to_last_of": places_to_last_of,
+    "below_best": below_best,
+    "gains": gains,
+    "losses": lambda values, _: losses(values),
+    "steps": lambda values, _: steps(values),
+    "ratios": lambda values, _: steps(values, change=operator.truediv),
+    "by_place": lambda values, _: {(p, system, at): v for (p, at, system), v in values.items()},
+    "at": lambda values, places: {at: v for at, v in values.items() if at[1] in places},
+    "without": lambda values, place: {at: v for at, v in values.items() if at[1] != place},
+    "of": lambda values, system: of(values, [system]),
+}
+"""Functions from values to values, by the fields of a claim and in their order."""
+_UP: Range = {"above": 0}
+_DOWN: Range = {"below": 0}
+CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
+    "higher": (gains, _UP),
+    "highest": (leads, _UP),
+    "rises": (steps, _UP),
+    "falls": (steps, _DOWN),
+    "ends_lower": (losses, _UP),
+    "ends_higher": (losses, _DOWN),
+    "everywhere": (lambda values, _: values, None),
+    "somewhere": (lambda values, _: values, None),
+    "best_differs": (best_places, {"above": 1}),
+}
+"""Checks by name, each of which takes what a claim has under that name: its view, and its bounds
+where that is not the bounds itself."""
+
+
+def count(check: str, argument: Any, values: Values) -> Count:
+    """Count the places in which a check holds: of ``somewhere``, whether there is one."""
+    view, bounds = CHECKS[check]
+    limits = (argument if bounds is None else bounds).items()
+    tests = [
+        all(_BOUNDS[name](value, limit) for name, limit in limits)
+        for value in view(values, argument).values()
+    ]
+    most = 1 if check == "somewhere" else len(tests)
+    return min(sum(tests), most), min(len(tests), most)
+
+
+def beside(paper: Values, ours: Values) -> Values:
+    """Return the paper's values under our conditions; all where the two share no panel."""
+    panels = {panel for panel, _, _ in ours}
+    there = {*conditions(ours), *((panel, ANY) for panel in panels)}
+    shared = any(panel in panels for panel, _, _ in paper)
+    return {at: value for at, value in paper.items() if not shared or at[:2] in there}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement, and in how many places, of how many, it held in our runs.
+
+    Attributes:
+        paper: The same two numbers for the paper's own table, where it has been published.
+        stated: Whether the paper states it; else it is our reading.
+    """
+
+    text: str
+    held: int
+    of: int
+    paper: Count | None = None
+    stated: bool = True
+
+    def __str__(self) -> str:
+        published = "" if self.paper is None else " (in the paper {} of {})".format(*self.paper)
+        return f"{self.text}: {self.held} of {self.of}{published}"
+
+
+def verdict(scale: str, claims: Sequence[Claim]) -> str:
+    """Write a paragraph on what was run, in a sentence, and on what held.
+
+    Statements without a place in which they could hold are left out.
+    """
+    stated = [each for each in claims if each.of and each.stated]
+    read_in = [each for each in claims if each.of and not each.stated]
+    parts = [scale]
+    if stated:
+        throughout = sum(each.held == each.of for each in stated)
+        mostly = sum(each.of > each.held > each.of / 2 for each in stated)
+        parts.append(
+            f"Of the paper's statements ({len(stated)}) {throughout} held throughout, {mostly} in "
+            f"more than half of the places, {len(stated) - throughout - mostly} in half of them or "
+            f"fewer. {_clauses(stated)}."
+        )
+    if read_in:
+        parts.append(f"Our reading, which the paper does not state so: {_clauses(read_in)}.")
+    return " ".join(parts)
+
+
+def _clauses(claims: Sequence[Claim]) -> str:
+    text = "; ".join(map(str, claims))
+    return text[0].upper() + text[1:]

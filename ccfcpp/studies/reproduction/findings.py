@@ -1,0 +1,142 @@
+"""What the finished runs of an item came to: its tables, claims and figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ccfcpp.core.metrics import above_rounding
+from ccfcpp.reports import classes, representations
+from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.examination import Run
+from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.runs import slug
+from ccfcpp.studies.reproduction.claims import Claim, beside
+from ccfcpp.studies.reproduction.drawing import draw_scores, draw_spectra
+from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
+from ccfcpp.studies.reproduction.measures import read, spectra
+from ccfcpp.studies.reproduction.published import published_scores
+from ccfcpp.studies.reproduction.results import Result, by_label, first_seeds, label
+from ccfcpp.studies.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores
+
+_PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
+    "holdings": classes.holdings,
+    "covariance": representations.covariance,
+    "plane": representations.by_class,
+}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What runs came to: tables, each with the paper's where published, claims and figures."""
+
+    tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
+    claims: Sequence[Claim]
+    figures: Sequence[Drawn]
+    left_out: Sequence[str] = ()
+
+
+def find_in(item: Item, results: Sequence[Result]) -> Findings:
+    """Make the tables and figures of an item's runs, and hold its claims against the tables."""
+    tables = {
+        name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
+    }
+    left_out: list[str] = []
+    figures = [drawn for spec in item.spectra for drawn in _spectra(item, spec, results)]
+    for spec in item.pictures:
+        figures += _pictures(item, spec, results, left_out)
+    for name, pair in tables.items():
+        figures += draw_scores(*pair) if item.tables[name].drawn else []
+    return Findings(
+        [pair for name, pair in tables.items() if item.tables[name].tabulated],
+        [one for spec in item.claims for one in _claims(item, spec, results)],
+        figures,
+        left_out,
+    )
+
+
+def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable:
+    def place(result: Result, facts: Mapping[str, str]) -> Place:
+        system = label(spec.system, result, facts)
+        at = ANY if system in spec.anywhere else label(spec.place, result, facts)
+        return label(spec.panel or item.panels, result, facts), at, system
+
+    readings = read(results, spec.measured)
+    scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
+    if spec.over:
+        bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == spec.over}
+        scores = {
+            at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases
+        }
+    table = ScoreTable(spec.title, spec.axis, scores)
+    if spec.last:
+        last = table.places(table.panels[0])[-1]
+        return replace(table, scores={at: one for at, one in scores.items() if at[1] == last})
+    return table
+
+
+def _published(spec: TableSpec) -> ScoreTable | None:
+    if not spec.published:
+        return None
+    return ScoreTable(spec.title, spec.axis, published_scores(spec.published))
+
+
+def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:
+    table = item.tables[spec.table or next(iter(item.tables))]
+    published = _published(table)
+    claims = []
+    for group in (by_label(results, spec.each) if spec.each else {"": results}).values():
+        ours = spec.view(_table(item, table, group).means)
+        paper = spec.count(beside(spec.view(published.means), ours)) if published else None
+        claims.append(Claim(label(spec.say, group[0]), *spec.count(ours), paper, spec.stated))
+    return claims
+
+
+def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[Drawn]:
+    """Singular values for a logarithmic scale, of the first run of each line."""
+    # What stands side by side is of one run.
+    chosen = first_seeds(results) if spec.of == "both" else results
+    figures: dict[str, dict[str, list[float]]] = {}
+    for result, facts, values in read(chosen, partial(spectra, spec.of)):
+        lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
+        name = label(spec.line, result, facts)
+        if values is not None and name not in lines:
+            lines[name] = above_rounding(values).tolist()
+    return [draw_spectra(title, lines) for title, lines in figures.items()]
+
+
+def _pictures(
+    item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
+) -> list[Drawn]:
+    """Figures of single runs, or of several; ``left_out`` takes a line on each that fails."""
+    chosen = [
+        result
+        for result in first_seeds(results)
+        if all(result.settings[key] in values for key, values in spec.only.items())
+    ]
+    drawn = []
+    for title, group in by_label(chosen, spec.title or item.panels).items():
+        suffix = slug(title.replace("+", "p"))
+        try:
+            if spec.show == "correlations":
+                figures = _correlations(spec, group)
+            else:
+                figures = [_PICTURES[spec.show](result.examined) for result in group]
+        except CannotDrawError as error:
+            left_out.append(f"{title}: {error}")
+            continue
+        drawn += [
+            replace(figure, name=f"{figure.name}-{suffix}", title=f"{figure.title}: {title}")
+            for figure in figures
+        ]
+    return drawn
+
+
+def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
+    """Correlations of several runs in one figure, without the runs that have none."""
+    gathered = []
+    for result in group:
+        run = replace(result.examined, label=label(spec.line, result))
+        with suppress(CannotDrawError):
+            gathered.append((run, representations.correlations(run)))
+    return representations.draw_correlations(gathered) if gathered else []

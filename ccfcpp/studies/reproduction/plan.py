@@ -1,0 +1,138 @@
+"""Which runs a table or a figure needs, and where they and their images lie."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.run import clustering_run
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import read_yaml, values_of
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_file
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import load
+from ccfcpp.data.registry import root_folder
+from ccfcpp.runs.paths import MAY_CHANGE, C
+from ccfcpp.runs.run import AnyRun
+from ccfcpp.studies.grids import Planned, ordered, plan_grid
+from ccfcpp.studies.reproduction.items import Item
+from ccfcpp.studies.reproduction.results import dataset_name
+from supervised.config import ClassifyConfig
+from supervised.run import classification_run
+
+DIGIT_DOMAINS = "digit-domains"
+"""The name of their folder."""
+
+_DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "plain": lambda image: image,
+    "inverted": lambda image: image.point(lambda value: 255 - value),
+    "turned": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "blurred": lambda image: image.filter(ImageFilter.GaussianBlur(1)),
+}
+
+
+def write_digit_domains(folder: Path) -> Path:
+    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there."""
+    path = folder / DIGIT_DOMAINS
+    done = path.with_suffix(".done")
+    if done.is_file():
+        return path
+    data = load("digits")
+    assert data.labels is not None
+    order = torch.randperm(len(data), generator=Randomness(0).generator("digit domains"))
+    for (name, show), part in zip(_DOMAINS.items(), order.chunk(len(_DOMAINS)), strict=True):
+        for index in part.tolist():
+            place = path / name / data.classes[int(data.labels[index])] / f"{index:04}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            show(Image.fromarray(np.asarray(data.images[index, 0]))).save(place)
+    done.touch()
+    return path
+
+
+Make = Callable[..., AnyRun]
+"""From a configuration to its experiment."""
+KINDS: dict[str, tuple[type[RunConfig], Make]] = {
+    "cluster": (ClusterConfig, clustering_run),
+    "classify": (ClassifyConfig, classification_run),
+}
+"""Configurations and experiments of the commands that make runs."""
+
+
+@dataclass(frozen=True)
+class Stored(Planned[C]):
+    """A run whose folder is named by its whole configuration: items that need it share it."""
+
+    @property
+    def folder(self) -> Path:
+        """The path of its folder inside that of all runs."""
+        facts = values_of(self.config)
+        heeded = {key: value for key, value in facts.items() if key not in MAY_CHANGE}
+        # A folder of images may be moved, as data sets' folders may.
+        name = heeded["dataset"] = dataset_name(self.config)
+        digest = hashlib.sha256(json.dumps(heeded, sort_keys=True).encode()).hexdigest()
+        return Path(f"{heeded['method']}-{name}-{digest[:12]}")
+
+
+def plan_item(
+    item: Item,
+    quick: bool,
+    values: Tree,
+    folder: Path,
+    data_root: Path | None,
+    dataset: str | None = None,
+) -> list[Stored[RunConfig]]:
+    """Plan all runs of an item, or those on one data set, with single values over everything.
+
+    Images that are made go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
+    is None.
+
+    Raises:
+        UsageError: A value is out of its range, images are missing, or no run is on the data set.
+    """
+    kind, _ = KINDS[item.command]
+    runs: list[Stored[RunConfig]] = []
+    names: list[str] = []
+    for block in item.quick if quick else item.full:
+        layers = [item.base, *(read_yaml(preset_file(file)) for file in block.files)]
+        if block.images is not None:
+            names.append(block.images)
+            if dataset not in (None, block.images):
+                continue
+            path = images_folder(block.images, folder, data_root)
+            layers.append({"dataset": str(path.resolve())})
+        layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
+        planned = plan_grid(kind, item.command, ordered(layers, values, block.seeds))
+        runs += [Stored(run.axes, run.config) for run in planned]
+    names += [dataset_name(run.config) for run in runs]
+    if dataset is not None and dataset not in names:
+        known = " or ".join(dict.fromkeys(names))
+        raise UsageError(f"--dataset {dataset} is none of this item's: take {known}")
+    wanted = [run for run in runs if dataset in (None, dataset_name(run.config))]
+    return list({run.folder: run for run in wanted}.values())
+
+
+def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
+    """Return the folder of images that no name of a data set stands for.
+
+    ``digit-domains`` is written first, into the folder ``made``. Others are images that nobody may
+    hand on, which lie among the data sets.
+
+    Raises:
+        UsageError: The folder is missing.
+    """
+    if name == DIGIT_DOMAINS:
+        return write_digit_domains(made)
+    path = root_folder(data_root) / name
+    if not path.is_dir():
+        raise UsageError(
+            f"{path} is missing, which this table needs: put the folder of the domains there, "
+            "or give another --data-root"
+        )
+    return path

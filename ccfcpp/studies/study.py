@@ -1,0 +1,154 @@
+"""Many runs in one folder, and one table of them. A finished run is never run again."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic
+
+import yaml
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.core.tables import as_csv
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.paths import C, RunPaths
+from ccfcpp.studies.grids import Axes, Order, Planned
+from ccfcpp.studies.tables import Row
+
+if TYPE_CHECKING:
+    from ccfcpp.runs.run import AnyRun
+
+
+class Study(Generic[C]):
+    """Runs in one folder.
+
+    Attributes:
+        path: Its folder.
+        runs: Its runs, in the order of tables.
+        order: What it was asked for; None where an earlier version planned it.
+    """
+
+    def __init__(self, path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> None:
+        self.path = path
+        self.runs = list(runs)
+        self.order = order
+
+    @staticmethod
+    def plan_of(path: Path) -> Path:
+        """Return the file with the plan in a study's folder."""
+        return RunPaths(path).study
+
+    @property
+    def baseline(self) -> str | None:
+        """Method with which others are compared; None for the best."""
+        return self.order.baseline if self.order else None
+
+    def compare_with(self, baseline: str) -> None:
+        """Set the baseline.
+
+        Raises:
+            UsageError: An earlier version planned the study.
+        """
+        if self.order is None:
+            raise UsageError(f"an earlier version planned {self.path}: leave the baseline out")
+        self.order = replace(self.order, baseline=baseline)
+
+    def write_plan(self) -> None:
+        """Write ``study.yaml``: what was asked for, and the runs."""
+        listed = [
+            {"axes": run.axes, "config": run.config.model_dump(mode="json")}
+            | ({"folder": str(run.place)} if run.place else {})
+            for run in self.runs
+        ]
+        # By way of JSON, since YAML's safe form has no tuples.
+        asked = {"asked": json.loads(json.dumps(asdict(self.order)))} if self.order else {}
+        text = yaml.safe_dump({**asked, "runs": listed}, sort_keys=False, allow_unicode=True)
+        write_whole(self.plan_of(self.path), text.encode())
+
+    @classmethod
+    def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
+        """Resume a study, with changes that every run allows, such as the device.
+
+        Raises:
+            UsageError: The plan is damaged.
+        """
+        plan = read_yaml(cls.plan_of(path))
+        try:
+            order = Order(**plan["asked"]) if "asked" in plan else None
+            listed = [
+                (dict(one["axes"]), dict(one["config"]), one.get("folder")) for one in plan["runs"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"{cls.plan_of(path)} is damaged ({error}): start again with another --out"
+            ) from error
+        runs = [
+            Planned(axes, validate(kind, merge(config, changes)), Path(place) if place else None)
+            for axes, config, place in listed
+        ]
+        return cls(path, runs, order)
+
+    def run(
+        self,
+        make: Callable[[C], "AnyRun"],
+        run_one: Callable[[str, "AnyRun", RunFolder], object],
+        finished: Callable[[], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Run what is not finished, one run after the other.
+
+        Args:
+            make: Makes the experiment of a configuration.
+            run_one: Runs an experiment, under a title, in a folder.
+            finished: Called first, and after each run.
+            should_stop: Called before each run.
+
+        Raises:
+            StoppedError: ``should_stop`` returned true.
+        """
+        finished()
+        for number, planned in enumerate(self.runs):
+            if self.is_finished(planned):
+                continue
+            if should_stop():
+                raise StoppedError
+            title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
+            run_one(title, *self.opened(planned, make))
+            finished()
+
+    def folder(self, planned: Planned[C]) -> RunFolder:
+        """Return the folder of a run."""
+        return RunFolder(self.path / planned.folder)
+
+    def is_finished(self, planned: Planned[C]) -> bool:
+        """Return whether a run has its summary."""
+        return self.folder(planned).summary.is_file()
+
+    def opened(
+        self, planned: Planned[C], make: Callable[[C], "AnyRun"]
+    ) -> "tuple[AnyRun, RunFolder]":
+        """Return a run's experiment and its folder, which is made or reopened."""
+        experiment = make(planned.config)
+        folder = self.folder(planned)
+        if not folder.config.is_file():
+            return experiment, RunFolder.create(folder.path, planned.config)
+        folder = RunFolder.reopen(folder.path)
+        folder.refuse_other_config(planned.config)
+        return experiment, folder
+
+    def results(self) -> list[tuple[Axes, Row]]:
+        """Return axes and summary of each finished run, in the order of the plan.
+
+        Raises:
+            UsageError: A summary is damaged.
+        """
+        done = [planned for planned in self.runs if self.is_finished(planned)]
+        return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
+
+    def write_table(self, rows: Sequence[Row], markdown: str, latex: str) -> None:
+        """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
+        for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
+            write_whole(self.path / f"table.{name}", text.encode())

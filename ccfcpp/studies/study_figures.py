@@ -1,0 +1,203 @@
+"""Figures of a study: scores along its axes, and costs."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ccfcpp.reports.contents import Contents
+from ccfcpp.reports.drawing import Drawn, legend_above, paper
+from ccfcpp.reports.drawing import plain as in_full
+from ccfcpp.reports.examination import title_of_system
+from ccfcpp.reports.palette import line_style
+from ccfcpp.reports.runs import slug
+from ccfcpp.studies.comparison import by_presence, with_costs
+from ccfcpp.studies.grids import Axes
+from ccfcpp.studies.reproduction.drawing import draw_scores
+from ccfcpp.studies.reproduction.results import Result, images
+from ccfcpp.studies.reproduction.scores import ANY, ScoreTable, in_words, mean_scores, plain
+from ccfcpp.studies.tables import by_cell, over_seeds
+
+_NO_LABEL = ("method", "dataset", "decorrelation.kind")
+"""Axes that the names of systems and images say already."""
+_FIRST = ("p", "classes_per_client", "alpha", "partition.alpha")
+"""Axes that stand before others."""
+_FAR = 100
+"""Ratio of the largest cost to the least above which only powers of ten are named."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The finished runs of a study.
+
+    Attributes:
+        results: Runs, each with what sets its cell apart.
+        scores: Titles of scores by their keys.
+        published: From a cell and a key to the papers' score; None where there is none.
+    """
+
+    results: Sequence[tuple[Axes, Result]]
+    scores: Mapping[str, str]
+    published: Callable[[Axes, str], float | None] = lambda axes, key: None
+
+    def value(self, result: Result, key: str) -> float | None:
+        """Return a score of a run; None where there is none."""
+        value: float | None = by_presence(result.summary).get(key)
+        return value
+
+    @property
+    def numbers(self) -> dict[str, list[float]]:
+        """Axes whose values are several numbers, ascending."""
+        keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
+        values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
+        return {
+            key: sorted(own, key=float)
+            for key, own in values.items()
+            if len(own) > 1 and all(map(_is_number, own))
+        }
+
+    @property
+    def systems(self) -> list[str]:
+        """Names of what is compared, in the order of the runs."""
+        return list(dict.fromkeys(self.system(*run) for run in self.results))
+
+    def images_of(self, result: Result) -> list[str]:
+        """Name the images of a run where the study has several."""
+        return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
+
+    def system(self, axes: Axes, result: Result) -> str:
+        """Name what is compared: the method, and what else is no number."""
+        others = [
+            f"{in_words(key)} {plain(value)}"
+            for key, value in axes.items()
+            if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
+        ]
+        return ", ".join([title_of_system(result.config), *others])
+
+
+def _is_number(value: object) -> bool:
+    return value == "inf" or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _begun(heading: str) -> str:
+    return heading[0].upper() + heading[1:]
+
+
+def study_figures(cells: Cells) -> Contents:
+    """Draw all figures of a study, in sections."""
+    found = Contents()
+    for axis in cells.numbers:
+        drawn = [row for score in cells.scores if (row := _by(cells, axis, score))]
+        if all(len(row) == 1 for row in drawn):
+            drawn = [[figure for row in drawn for figure in row]]
+        if any(drawn):
+            found.sections[f"Scores by {in_words(axis)}"] = drawn
+    if not cells.numbers:
+        found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
+    costs = {"MB of a client": ("mb_up", "mb_down"), "seconds of all": ("seconds",)}
+    first = next(iter(cells.scores))
+    found.sections["Costs"] = [[_costs(cells, first, *cost) for cost in costs.items()]]
+    return found
+
+
+def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
+    """Draw a score along one axis, a figure for each place on the others."""
+    others = {key: values for key, values in cells.numbers.items() if key != axis}
+    drawn = []
+    for place in itertools.product(*others.values()):
+        fixed = dict(zip(others, place, strict=True))
+        # To what lacks an axis, such as p for a centralised system, it means nothing.
+        there = [
+            (axes, result)
+            for axes, result in cells.results
+            if all(axes.get(key, value) == value for key, value in fixed.items())
+        ]
+        there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
+        beside = [f"{in_words(key)} = {plain(value)}" for key, value in fixed.items()]
+        ours = _table(cells, there, axis, score, beside)
+        theirs = _table(cells, there, axis, score, beside, published=True)
+        for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
+            (figure,) = draw_scores(ours.of(panel), theirs.of(panel) if theirs.scores else None)
+            heading = f"{cells.scores[score]} by {in_words(axis)}" + (f": {panel}" if panel else "")
+            drawn.append(_named(heading, figure.caption, figure.figure, figure.rows))
+    return drawn
+
+
+def _named(
+    heading: str, caption: str, figure: Figure, rows: Sequence[Mapping[str, object]]
+) -> Drawn:
+    return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)
+
+
+def _table(
+    cells: Cells,
+    runs: Iterable[tuple[Axes, Result]],
+    axis: str,
+    score: str,
+    beside: Sequence[str] = (),
+    published: bool = False,
+) -> ScoreTable:
+    """Return means over seeds, by images, place on the axis and system."""
+    values = []
+    for axes, result in runs:
+        panel = ", ".join([*cells.images_of(result), *beside])
+        place = panel, plain(axes.get(axis, ANY)), cells.system(axes, result)
+        value = cells.published(axes, score) if published else cells.value(result, score)
+        values.append((place, value))
+    return ScoreTable(cells.scores[score], in_words(axis), mean_scores(values), cells.systems)
+
+
+def _dots(cells: Cells, score: str) -> Drawn:
+    """Draw a score of each system, where no axis is a number."""
+    title = cells.scores[score]
+    table = _table(cells, cells.results, "", score)
+    by_name = {
+        ", ".join(dict.fromkeys((system, panel))) if len(table.panels) > 1 else system: one
+        for (panel, _, system), one in table.scores.items()
+    }
+    with paper(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
+        for number, one in enumerate(by_name.values()):
+            look = line_style(number)
+            axes.errorbar(
+                one.mean, number, xerr=one.deviation or 0, capsize=2, markersize=6, **look
+            )
+        axes.set_yticks(range(len(by_name)), [*by_name])
+        axes.set(xlabel=title, ylim=(len(by_name) - 0.5, -0.5))
+        axes.xaxis.set_major_formatter(in_full)
+    rows = [
+        {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
+    ]
+    caption = f"{title}; {over_seeds(table.runs)}."
+    return _named(title, caption, figure, rows)
+
+
+def _costs(cells: Cells, score: str, name: str, keys: Sequence[str]) -> Drawn:
+    """Draw a score by the sum of some costs, a mark for each cell of the study."""
+    of_cells = by_cell(cells.results)
+    marks: dict[str, list[tuple[float, float]]] = {}
+    rows: list[dict[str, object]] = []
+    for axes_of, runs in of_cells:
+        if scores := [v for result in runs if (v := cells.value(result, score)) is not None]:
+            costs = [with_costs(result.summary) for result in runs]
+            price, mean = fmean(sum(own[key] for key in keys) for own in costs), fmean(scores)
+            system = cells.system(axes_of, runs[0])
+            marks.setdefault(system, []).append((price, mean))
+            rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
+    with paper() as (figure, axes):
+        for number, (system, found) in enumerate(marks.items()):
+            look = line_style(number) | {"linestyle": "none"}
+            axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)
+        axes.set(xlabel=name, ylabel=cells.scores[score], xscale="log")
+        spent = [one for found in marks.values() for one, _ in found]
+        near = max(spent) < _FAR * min(spent)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+        axes.xaxis.set_major_formatter(in_full)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        legend_above(axes, columns=3)
+    heading = f"{cells.scores[score]} by {name}"
+    means = ", means over its seeds" if max(len(runs) for _, runs in of_cells) > 1 else ""
+    caption = f"{heading}, in the whole run: a mark for each cell of the study{means}."
+    return _named(heading, caption, figure, rows)

@@ -1,0 +1,215 @@
+"""The page of a study: its tables and settings; ``study_figures`` draws its figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from markupsafe import Markup
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.core.config_layers import flatten, read_yaml, values_of
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.relevance import Heeded
+from ccfcpp.core.units import counted
+from ccfcpp.runs.paths import MAY_CHANGE
+from ccfcpp.studies.classification import scores, tabulate
+from ccfcpp.studies.comparison import DEGREES, Comparison
+from ccfcpp.studies.grids import Axes, Planned
+from ccfcpp.studies.reproduction.results import Result, images
+from ccfcpp.studies.reproduction.scores import in_words, plain
+from ccfcpp.studies.reproduction.writing import made_by
+from ccfcpp.studies.study import Study
+from ccfcpp.studies.study_figures import Cells
+from ccfcpp.studies.tables import Row
+from supervised.config import ClassifyConfig
+
+Tables = dict[str, list[dict[str, str]]]
+Joined = list[tuple[Study[RunConfig], Planned[RunConfig]]]
+"""Runs, each with its study."""
+_SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The finished part of a study: runs, the numbers of each cell, and what its page says."""
+
+    cells: Cells
+    rows: Sequence[Row]
+    facts: Mapping[str, object]
+
+
+def is_study(path: Path) -> bool:
+    """Return whether a folder holds several runs, of ``compare`` or of ``classify``."""
+    return Study.plan_of(path).is_file()
+
+
+def examine_studies(paths: Sequence[Path]) -> Examined:
+    """Read the folders of studies without changing them; several are joined into one.
+
+    Where shared settings of several differ, the study is an axis.
+
+    Raises:
+        UsageError: A plan or a result is damaged, none of the runs is finished, or some studies are
+            of clustering and others of classification.
+    """
+    studies = [_reopened(path) for path in paths]
+    kinds = {type(study.runs[0].config) for study in studies}
+    if len({kind.__name__ for kind in kinds}) > 1:
+        raise UsageError(
+            "studies of ccfcpp compare and of ccfcpp classify have no scores in common: give a "
+            "report of each"
+        )
+    joined = join(studies)
+    done = [(study, run) for study, run in joined if study.is_finished(run)]
+    if not done:
+        raise UsageError(
+            f"no run of the study in {' or '.join(map(str, paths))} is finished, and there is "
+            "nothing to show: wait, or go on with it by --resume"
+        )
+    runs = [(run.axes, Result(run.config, study.folder(run))) for study, run in done]
+    results = [(axes, result.summary) for axes, result in runs]
+    clustered = [
+        Planned(run.axes, run.config) for _, run in joined if isinstance(run.config, ClusterConfig)
+    ]
+    if clustered:
+        named = {study.baseline for study in studies}
+        comparison = Comparison(clustered, results, named.pop() if len(named) == 1 else None)
+        rows, tables = comparison.rows, comparison.written(Markup("<b>{}</b>"))
+        cells = Cells(runs, comparison.scores, comparison.published)
+    else:
+        table = tabulate(results)
+        rows = table.rows
+        tables = {
+            table.caption: [{in_words(key): v for key, v in row.items()} for row in table.shown]
+        }
+        keys = scores([summary for _, summary in results])
+        cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys})
+    return Examined(cells, rows, _facts(studies, joined, cells, tables))
+
+
+def join(studies: Sequence[Study[RunConfig]]) -> Joined:
+    """Return the runs of several studies with the axes of all of them, each run once."""
+    if len(studies) == 1:
+        return [(studies[0], run) for run in studies[0].runs]
+    names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
+    apart = {"study"} if _differing(studies, names) else set()
+    found: dict[str, tuple[Study[RunConfig], Planned[RunConfig]]] = {}
+    for study in studies:
+        for run in study.runs:
+            axes = _with_all_axes(run, names)
+            axes |= dict.fromkeys(apart, study.path.resolve().name)
+            same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
+            kept = found.get(same)
+            if kept is None or not kept[0].is_finished(kept[1]):
+                found[same] = study, Planned(axes, run.config, run.folder)
+    # The seeds of a cell follow each other, also where they are of several studies.
+    cells = list(dict.fromkeys(str(run.axes) for _, run in found.values()))
+    return sorted(found.values(), key=lambda own: cells.index(str(own[1].axes)))
+
+
+def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
+    """Return a run's axes, and those of other studies with the values that it has."""
+    values = values_of(run.config)
+    assert isinstance(run.config, MethodConfig)
+    heeded = Heeded(run.config)
+    return run.axes | {
+        key: values[full]
+        for key in names
+        if key not in run.axes and key not in DEGREES
+        for full in (key, f"availability.{key}")
+        if full in values and heeded.unmet(full) is None
+    }
+
+
+def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
+    """Return shared settings that count and differ between studies, with their values.
+
+    Axes and what a method fixes are no settings of a study.
+    """
+    shared = [_shared([values_of(run.config) for run in study.runs]) for study in studies]
+    configs = [run.config for study in studies for run in study.runs]
+    fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
+    left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
+    left |= {f"partition.{key}" for key in DEGREES} | fixed
+    found = {
+        key: [each[key] for each in shared]
+        for key in shared[0]
+        if key not in left and all(key in each for each in shared)
+    }
+    return {
+        key: own
+        for key, own in found.items()
+        if len(set(map(str, own))) > 1 and all(_counts(key, study) for study in studies)
+    }
+
+
+def _counts(key: str, study: Study[RunConfig]) -> bool:
+    """Return whether a setting counts in a run of a study."""
+    configs = [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
+    return any(Heeded(config).unmet(key) is None for config in configs)
+
+
+def _reopened(path: Path) -> Study[RunConfig]:
+    plan = read_yaml(Study.plan_of(path))
+    try:
+        method = plan["runs"][0]["config"]["method"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise UsageError(
+            f"{Study.plan_of(path)} is damaged ({error!r}): there is nothing to show"
+        ) from error
+    kind: type[RunConfig] = ClusterConfig if method in METHODS else ClassifyConfig
+    return Study.reopen(path, kind, {})
+
+
+def _facts(
+    studies: Sequence[Study[RunConfig]], joined: Joined, cells: Cells, tables: Tables
+) -> dict[str, object]:
+    results = [result for _, result in cells.results]
+    systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
+    names = list(dict.fromkeys(map(images, results)))
+    seeds = sorted({planned.config.seed for _, planned in joined})
+    done, planned = len(results), len(joined)
+    shared = _shared([values_of(run.config) for _, run in joined])
+    folders = [study.path.resolve().name for study in studies]
+    axes = list(dict.fromkeys(key for _, run in joined for key in run.axes))
+    if len(studies) > 1 and (differing := _differing(studies, axes)):
+        tables = tables | {
+            "Settings in which the studies differ": [
+                {"setting": key} | dict(zip(folders, map(str, values), strict=True))
+                for key, values in differing.items()
+            ]
+        }
+    setting = {
+        "systems": ", ".join(systems),
+        "images": ", ".join(names),
+        **{in_words(key): ", ".join(map(plain, values)) for key, values in cells.numbers.items()},
+        "seeds": ", ".join(map(str, seeds)),
+    }
+    return {
+        "title": f"{counted(len(systems), 'system')} on {' and '.join(names)}",
+        "under": f"{'Study' if len(folders) == 1 else 'Studies'} {', '.join(folders)}",
+        "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
+        "tiles": {
+            "runs": str(done),
+            "systems": str(len(systems)),
+            "seeds": str(len(seeds)),
+            "time of all runs": f"{sum(result.summary['seconds'] for result in results):,.0f} s",
+        },
+        "tables": tables,
+        "setting": setting,
+        "config": yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        "sessions": made_by(results),
+    }
+
+
+def _shared(settings: Sequence[Row]) -> Row:
+    """Return the settings that have the same value in all runs, by dotted key."""
+    first, *others = settings
+    return {
+        key: value
+        for key, value in first.items()
+        if key not in MAY_CHANGE and all(key in own and own[key] == value for own in others)
+    }

@@ -1,0 +1,86 @@
+"""FedDecorr's Proposition 1: the variance of a correlation matrix's singular values.
+
+Source: Shi et al., Eqs. (7) and (48) (ICLR), (8) (TPAMI). It ties FedDecorr's loss to the spectrum.
+"""
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.models.decorrelation import feddecorr
+from ccfcpp.studies.theory.linear_networks import normal
+from ccfcpp.studies.theory.statements import Statement, equal, worst
+
+_SHAPES = ((64, 16), (64, 48), (16, 32))
+"""Samples and dimensions: more samples than dimensions, and fewer."""
+
+
+def squared_deviations(matrix: Tensor) -> float:
+    """Return Σ_i (λ_i − mean λ)² over a matrix's singular values, the left side of Eq. (7)."""
+    values = torch.linalg.svdvals(matrix)
+    return float((values - values.mean()).square().sum())
+
+
+def squared_norm(matrix: Tensor) -> float:
+    """Return ‖K‖²_F."""
+    return float(matrix.square().sum())
+
+
+def correlations(z: Tensor) -> Tensor:
+    """Return the correlation matrix of representations (samples, dimensions).
+
+    Correlations of a constant dimension are 0.
+    """
+    centred = z - z.mean(dim=0)
+    norms = centred.norm(dim=0)
+    scored = centred / torch.where(norms == 0, 1.0, norms)
+    return scored.T @ scored
+
+
+def proposition_statements(randomness: Randomness) -> list[Statement]:
+    """State Proposition 1 of random representations, for both scales of the loss and at limits."""
+    generator = randomness.generator("proposition 1")
+    drawn = []
+    for samples, dimensions in _SHAPES:
+        mixing = normal(generator, dimensions, dimensions)
+        drawn.append(normal(generator, samples, dimensions) @ mixing)
+    of_each = zip(*map(_everywhere, drawn), strict=True)
+    return [*map(worst, of_each), *_limits(drawn[0])]
+
+
+def _everywhere(z: Tensor) -> list[Statement]:
+    """State what should hold for any representations."""
+    samples, d = z.shape
+    K = correlations(z)  # noqa: N806 - the paper's name
+    deviations = squared_deviations(K)
+    scored = (z - z.mean(dim=0)) / z.std(dim=0)
+    by_n = squared_deviations(scored.T @ scored / samples)
+    # The losses themselves, so that what is trained with is what is checked.
+    norm, of_code = float(feddecorr(z)) * d**2, float(feddecorr(z, "code"))
+    shrunk = ((samples - 1) / samples) ** 2
+    scale = (samples - 1) ** 2 / (samples * d * (d - 1))
+    algorithm_1 = "Algorithm 1's K has 1/N and std with 1/(N-1): "
+    code = "the public code's loss = (N-1)^2 / (N d (d-1)) sum of (s - mean s)^2"
+    return [
+        equal("sum of (s - mean s)^2 = |K|^2 - d", squared_norm(K) - d, deviations),
+        equal(algorithm_1 + "|K|^2 - d", norm - d, by_n),
+        equal(algorithm_1 + "|K|^2 - d (1 - 1/N)^2", norm - shrunk * d, by_n),
+        equal(code, scale * deviations, of_code),
+    ]
+
+
+def _limits(z: Tensor) -> list[Statement]:
+    """State what a constant dimension does, and uncorrelated ones, half of them near collapse."""
+    dead = z.clone()
+    dead[:, 0] = 1.0
+    K = correlations(dead)  # noqa: N806
+    # K is the identity, the covariance is not.
+    uneven = torch.linalg.qr(z - z.mean(dim=0)).Q * len(z) ** 0.5
+    uneven[:, ::2] *= 1e-3
+    flat = squared_norm(correlations(uneven)) - z.shape[1]
+    constant = "a constant dimension, which has no correlation: |K|^2 - d"
+    spread = "the same effect as a flat spectrum of the covariance: its spread where |K|^2 = d"
+    return [
+        equal(constant, squared_norm(K) - z.shape[1], squared_deviations(K)),
+        equal(spread, max(0.0, flat), squared_deviations(uneven.T @ uneven / len(z))),
+    ]

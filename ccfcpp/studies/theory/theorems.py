@@ -1,0 +1,275 @@
+"""FedDecorr's Theorem 1, CCFC++'s Theorem III.4, and what the papers draw from them, simulated.
+
+Sources: Shi et al. (ICLR 2023), Eqs. (3), (32) to (47), Section 3.3; Yan et al., Eqs. (7), (8),
+(15), (20) to (31), and the paragraph after Theorem III.4.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.studies.theory.drives import (
+    ClusteredData,
+    LabelledData,
+    class_mean_drive,
+    contrastive_drive,
+    exact_drive,
+)
+from ccfcpp.studies.theory.linear_networks import SplitNetwork, flow, imbalance
+from ccfcpp.studies.theory.problems import (
+    CLASSES,
+    REPRESENTATION,
+    aligned_start,
+    clustered_data,
+    labelled_data,
+    random_start,
+    with_random_head,
+)
+from ccfcpp.studies.theory.singular_values import (
+    mean_effective_rank,
+    mean_growing,
+    paired_vectors,
+    rates_without_alignment,
+)
+from ccfcpp.studies.theory.statements import (
+    Row,
+    Simulation,
+    Statement,
+    about_rates,
+    equal,
+    path_rows,
+    simulate,
+    smaller,
+    worst_rates,
+)
+
+DRAWS, DEPTHS, SPREAD = 4, (1, 2, 3), 0.5
+STARTING_VALUES = torch.linspace(0.9, 0.3, REPRESENTATION, dtype=torch.float64)
+"""The encoder's singular values at time 0 in the problems of both theorems."""
+_CONSTANT = 0.5  # M_k for all k; C in CCFC++
+_STEP, _STEPS = 2e-4, 400
+_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LAM = 0.5  # the paper's 0.001 would not show a slip in its term
+
+
+def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
+    """Hold Theorem 1, as printed and as derived, and its conclusions against simulations.
+
+    Returns:
+        The statements, and rows of a path for each depth of the encoder.
+    """
+    drawn = [_classified(f"depth {depth}", depth, randomness) for depth in DEPTHS]
+    paths = [path for path, _ in drawn]
+    printed = [_printed(*each) for each in drawn]
+    derived = [_derived(*each) for each in drawn]
+    alike, data = _classified("class means", 2, randomness, spread=0.0)
+    as_printed = "Eq. (32) as printed, all samples of a class alike; L = 2"
+    spread = f"Eq. (32) as printed, with N G; spread {SPREAD} within classes; worst of L"
+    in_place = "Eq. (44), with (y - softmax) X^T in place of N G; worst of L"
+    found = [
+        about_rates(as_printed, _printed(alike, data), alike),
+        worst_rates(spread, printed, paths),
+        worst_rates(in_place, derived, paths),
+        _balanced_for_good(paths[-1]),
+        _converged(randomness),
+        *_without_assumptions(randomness),
+        *_few_classes(randomness),
+    ]
+    return found, path_rows(paths, {"equation_32": printed, "equation_44": derived})
+
+
+def _classified(
+    purpose: str, depth: int, randomness: Randomness, spread: float = SPREAD
+) -> tuple[Simulation, LabelledData]:
+    generator = randomness.generator(f"theorem 1, {purpose}")
+    data = _data(generator, spread)
+    return _simulated(_aligned(depth, _CONSTANT, generator), data), data
+
+
+def _printed(path: Simulation, data: LabelledData) -> Tensor:
+    """Eq. (32), with the matrix G of class means."""
+    return path.theorem(class_mean_drive(path.network, data))
+
+
+def _derived(path: Simulation, data: LabelledData) -> Tensor:
+    """Eq. (44): Eq. (32) before Eq. (45) replaces (y − γ) Xᵀ by N · G."""
+    return path.theorem(exact_drive(path.network, data))
+
+
+def _data(generator: torch.Generator, spread: float = SPREAD) -> LabelledData:
+    return labelled_data(DRAWS, [CLASSES], spread, generator)
+
+
+def _aligned(depth: int, constants: Tensor | float, generator: torch.Generator) -> SplitNetwork:
+    values = STARTING_VALUES
+    return aligned_start(DRAWS, (depth, 1), CLASSES, values, constants, generator)
+
+
+def _simulated(start: SplitNetwork, data: LabelledData) -> Simulation:
+    return simulate(start.at_clients(1), partial(exact_drive, data=data), _STEP, _STEPS)
+
+
+def _balanced_for_good(path: Simulation) -> Statement:
+    end = path.network.at_times(-1)
+    drift = imbalance(end.layers[: end.depth]).max()
+    text = "W_j W_j^T = W_{j+1}^T W_{j+1} stays (Eq. 21): largest difference, L = 3"
+    return equal(text, 0.0, float(drift), float(drift / end.layers[0].square().max()))
+
+
+def _converged(randomness: Randomness) -> Statement:
+    """Check the simulation itself: what the size of its steps does to its end."""
+    generator = randomness.generator("theorem 1, steps")
+    drive = partial(exact_drive, data=_data(generator))
+    start = _aligned(2, _CONSTANT, generator).at_clients(1)
+    coarse, fine = (
+        torch.linalg.svdvals(flow(start, drive, step, steps).at_times(-1).encoder)
+        for step, steps in ((_STEP, _STEPS // 2), (_STEP / 2, _STEPS))
+    )
+    error = float((coarse - fine).norm() / fine.norm())
+    text = "the simulation: largest singular value in the end, the step and half of it"
+    return equal(text, float(coarse.max()), float(fine.max()), error)
+
+
+def _without_assumptions(randomness: Randomness) -> list[Statement]:
+    generator = randomness.generator("theorem 1, assumptions")
+    data = _data(generator)
+    spread_out = torch.linspace(0.1, 1.5, REPRESENTATION, dtype=torch.float64).flip(0)
+    uneven = _simulated(_aligned(2, spread_out, generator), data)
+    headless = _simulated(with_random_head(_aligned(2, 0.0, generator), generator), data)
+    free = _simulated(random_start(DRAWS, 2, CLASSES, generator), data)
+
+    def alone(path: Simulation) -> Tensor:
+        drive = exact_drive(path.network, data)
+        return rates_without_alignment(path.network, drive)
+
+    fourth, third = "Eq. (44), ", "Eq. (40), third line (no alignment used): "
+    not_aligned = "balanced, classifier not aligned"
+    by_k = "aligned at time 0, but M_k differ by k"
+    return [
+        about_rates(fourth + by_k, _derived(uneven, data), uneven),
+        about_rates(fourth + not_aligned, _derived(headless, data), headless),
+        about_rates(third + not_aligned, alone(headless), headless),
+        about_rates(third + "random weights, not balanced", alone(free), free),
+    ]
+
+
+def _few_classes(randomness: Randomness) -> list[Statement]:
+    """Fewer classes at a client: G of lower rank, and fewer singular values that grow."""
+    generator = randomness.generator("theorem 1, conclusions")
+    held = list(range(1, CLASSES + 1))
+    data = labelled_data(2 * DRAWS, held, SPREAD, generator)
+    small = torch.full((REPRESENTATION,), 0.1, dtype=torch.float64)
+    start = aligned_start(2 * DRAWS, (2, 1), CLASSES, small, 0.0, generator)
+    path = flow(start.at_clients(len(held)), partial(exact_drive, data=data), 1e-3, 1200)
+    early = path.at_times(300)
+    printed, exact = class_mean_drive(early, data), exact_drive(early, data)
+    grown = mean_growing(torch.linalg.svdvals(path.encoder)).tolist()
+    of_drive = list(map(mean_effective_rank, exact))
+    of_end = list(map(mean_effective_rank, path.at_times(-1).encoder))
+    growing = f"singular values (of {REPRESENTATION}) that grow markedly: 1 class below all 6"
+    rank = "effective rank of "
+    return [
+        equal("rank of G at a client with 2 of 6 classes", 2, _rank(printed[1])),
+        equal("rank of (y - softmax) X^T at a client with 2 of 6 classes", 2, _rank(exact[1])),
+        smaller(rank + "(y - softmax) X^T: 2 of 6 classes below all 6", of_drive[-1], of_drive[1]),
+        smaller(growing, grown[-1], grown[0]),
+        smaller(rank + "the encoder in the end: 1 class below all 6", of_end[-1], of_end[0]),
+    ]
+
+
+def _rank(matrices: Tensor) -> float:
+    return float(torch.linalg.matrix_rank(matrices, rtol=1e-9).double().mean())
+
+
+# --- CCFC++, Theorem III.4 ---
+
+
+def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
+    """Hold Theorem III.4, printed and with the full Jacobian, and its conclusions to simulations.
+
+    Returns:
+        The statements, and rows of a path for each depth of the encoder, under a predictor of one
+        layer.
+    """
+    drawn = [_clustered((depth, 1), randomness) for depth in DEPTHS]
+    paths = [path for path, _ in drawn]
+    printed, full, other = (
+        [path.theorem(contrastive_drive(path.network, data, *choice)) for path, data in drawn]
+        for choice in (("diagonal",), (), ("full", "main text"))
+    )
+    deep, deep_data = _clustered((2, 2), randomness)
+    drive = contrastive_drive(deep.network, deep_data)
+    as_printed = "Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15); worst of L1"
+    two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
+    found = [
+        worst_rates(as_printed, printed, paths),
+        worst_rates("Eq. (7) with the full Jacobian; worst of L1", full, paths),
+        worst_rates("the same with 1/n_c, as below Eq. (8); worst of L1", other, paths),
+        about_rates(two_layers + "as printed: power 1/2", deep.theorem(drive), deep),
+        about_rates(two_layers + "with power L2/2", deep.theorem(drive, head_depth=2), deep),
+        *_gradients(*drawn[DEPTHS.index(2)]),
+        *_more_skew(randomness),
+    ]
+    return found, path_rows(paths, {"equation_7": printed, "equation_7_full_jacobian": full})
+
+
+def _clustered(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulation, ClusteredData]:
+    generator = randomness.generator(f"theorem III.4, depths {depths}")
+    start = aligned_start(DRAWS, depths, REPRESENTATION, STARTING_VALUES, _CONSTANT, generator)
+    data = clustered_data(start, [0.0], SPREAD, _LAM, generator)
+    return simulate(start.at_clients(1), partial(contrastive_drive, data=data), 4e-3, 240), data
+
+
+def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
+    """Compare the printed Q̄ with the loss's gradient: its direction, and what it does to norms."""
+    network = path.network
+    printed, full = (contrastive_drive(network, data, each) for each in ("diagonal", "full"))
+    cosine = F.cosine_similarity(printed.flatten(-2), full.flatten(-2), dim=-1).mean()
+
+    def head_growth(driving: Tensor) -> float:
+        # d/dt of half the squared norm of the predictor, for one layer, is <W, dW/dt>
+        velocity = driving @ network.encoder.mT
+        growth = (network.head * velocity).sum(dim=(-2, -1)) / network.head.norm(dim=(-2, -1))
+        return float(growth.mean())
+
+    norms = paired_vectors(network).head_values.square().sum(dim=-1)
+    change = float((norms[-1] / norms[0] - 1).abs().max())
+    speed = float((full @ network.encoder.mT).norm(dim=(-2, -1)).mean())
+    grown, true = head_growth(printed), head_growth(full)
+    beside = "d|predictor|/dt by the printed Q, beside that of the loss; error: share of |dW/dt|"
+    conserved = "full Jacobian: |predictor|^2 is conserved, relative change"
+    return [
+        equal("cosine of the printed Q and the true one", 1.0, float(cosine)),
+        equal(beside, grown, true, abs(grown - true) / speed),
+        equal(conserved, 0.0, change, change),
+    ]
+
+
+def _more_skew(randomness: Randomness) -> list[Statement]:
+    """More skew: Q̄ of lower rank, fewer singular values that grow, an encoder of lower rank."""
+    generator = randomness.generator("theorem III.4, conclusions")
+    sizes = 4 * DRAWS, (2, 1), REPRESENTATION
+    start = aligned_start(*sizes, STARTING_VALUES, _CONSTANT, generator)
+    data = clustered_data(start, _SKEWS, SPREAD, 0.001, generator)
+    at_clients = start.at_clients(len(_SKEWS))
+    path = flow(at_clients, partial(contrastive_drive, data=data), 0.05, 400)
+    of_drive = list(map(mean_effective_rank, contrastive_drive(at_clients, data)))
+    values = torch.linalg.svdvals(path.encoder)
+    grown = mean_growing(values).tolist()
+    of_end = list(map(mean_effective_rank, path.encoder[-1]))
+    minor = (values[-1, 0, :, -2:] / values[0, 0, :, -2:]).mean()
+    growing = f"singular values (of {REPRESENTATION}) that grow markedly: p = 1 below p = 0"
+    collapse = "collapse within training, p = 0: effective rank in the end below that at the start"
+    rank = "effective rank of "
+    others = "the other singular values stay: the two least at p = 0, end over start"
+    return [
+        smaller(rank + "Q at the start: p = 0.75 below p = 0", of_drive[0], of_drive[-2]),
+        smaller(rank + "Q at the start: p = 1 below p = 0", of_drive[0], of_drive[-1]),
+        smaller(growing, grown[0], grown[-1]),
+        smaller(rank + "the encoder in the end: p = 1 below p = 0", of_end[0], of_end[-1]),
+        smaller(collapse, mean_effective_rank(path.encoder[0, 0]), of_end[0]),
+        equal(others, 1.0, float(minor)),
+    ]

@@ -1,0 +1,154 @@
+"""Studies that grow: what is added, what stays, and what is refused by name."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import Given, take_lists
+from ccfcpp.studies.comparison import plan_comparison
+from ccfcpp.studies.grids import Grid, Order, ordered, plan_grid
+from ccfcpp.studies.growth import reopened
+from ccfcpp.studies.study import Study
+from supervised.config import ClassifyConfig
+from tests.support.studies import planned_study
+
+METHODS = ["k-fed", "ffcm-km", "ccfc++"]
+
+
+def begun(path: Path, grid: Grid, **values: object) -> Study[ClusterConfig]:
+    order = Order([], values, [grid])
+    return planned_study(path, plan_comparison(order), order)
+
+
+def grown(
+    path: Path, axes: Grid | None = None, seeds: int = 1, **values: object
+) -> Study[ClusterConfig]:
+    given = Given.of({key.replace("__", "."): value for key, value in values.items()})
+    return reopened(path, ClusterConfig, plan_comparison, given, axes or {}, seeds)
+
+
+def cells(study: Study[ClusterConfig]) -> list[tuple[object, ...]]:
+    return [(*run.axes.values(), run.config.seed) for run in study.runs]
+
+
+SOME = st.lists(st.sampled_from(METHODS), min_size=1, max_size=3, unique=True)
+PLACES = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=3, unique=True)
+
+
+@settings(max_examples=8, deadline=None)
+@over(SOME, PLACES, SOME, PLACES, st.integers(1, 3))
+def test_a_study_that_grows_has_the_runs_of_the_bigger_one_and_keeps_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+    methods: list[str],
+    places: list[float],
+    others: list[str],
+    more: list[float],
+    seeds: int,
+) -> None:
+    path = tmp_path_factory.mktemp("study") / "study"
+    before = begun(path, {"method": methods, "partition.p": places})
+    after = grown(path, {"method": others, "partition.p": more}, seeds)
+    whole: Grid = {"method": [*methods, *others], "partition.p": [*places, *more]}
+    expected = plan_comparison(Order([], {}, [whole], seeds))
+    assert [(run.axes, run.config) for run in after.runs] == [
+        (run.axes, run.config) for run in expected
+    ]
+    assert {run.folder for run in before.runs} <= {run.folder for run in after.runs}
+    after.write_plan()
+    assert Study.reopen(path, ClusterConfig, {}).runs == after.runs
+    # To ask for the same once more changes nothing.
+    assert grown(path, {"method": others}, seeds).runs == after.runs
+
+
+def test_a_new_axis_has_the_value_so_far_and_old_runs_keep_their_folders(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    (old,) = begun(path, {"method": ["ccfc++"], "partition.p": [0.5]}).runs
+    after = grown(path, {"loss.eta": [0.5, 7.0]})
+    etas = [run.axes["loss.eta"] for run in after.runs]
+    assert etas == [old.config.model_dump()["loss"]["eta"], 0.5, 7.0]
+    assert after.runs[0].folder == old.folder
+    assert after.runs[1].folder == Path("method=ccfc++,p=0.5,loss.eta=0.5/seed-0")
+
+
+def test_a_single_value_of_an_axis_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    begun(path, {"method": ["k-fed"], "partition.p": [0.0]})
+    assert cells(grown(path, partition__p=1)) == [("k-fed", 0.0, 0), ("k-fed", 1.0, 0)]
+
+
+def test_a_setting_that_a_method_does_not_heed_is_no_axis_of_it(tmp_path: Path) -> None:
+    study = begun(
+        tmp_path / "study",
+        {"method": ["k-fed", "ccfc++"], "partition.p": [0.0], "loss.eta": [0.0, 1.0]},
+    )
+    assert cells(study) == [("k-fed", 0.0, 0), ("ccfc++", 0.0, 0.0, 0), ("ccfc++", 0.0, 1.0, 0)]
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    begun(path, {"method": ["k-fed"], "partition.p": [0.0, 1.0]}, clusters=5)
+    with pytest.raises(UsageError, match=r"have clusters = 5, not 4: leave it out to go on"):
+        grown(path, seeds=2, clusters=4)
+    with pytest.raises(UsageError, match=r"have seed = 0, not 3"):
+        grown(path, seed=3)
+    assert grown(path, clusters=5, seed=0, device="cpu").runs[0].config.device == "cpu"
+
+
+def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Path) -> None:
+    order = Order([], {}, [{"method": ["k-fed"], "partition.p": [0.0]}])
+    planned_study(tmp_path / "study", plan_comparison(order))
+    assert len(grown(tmp_path / "study").runs) == 1
+    with pytest.raises(UsageError, match="an earlier version planned the runs"):
+        grown(tmp_path / "study", seeds=2)
+
+
+def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
+    files = [{"grid": [{"method": ["fedavg"], "model.name": ["small"]}, {"method": ["moon"]}]}]
+
+    def plan(order: Order) -> list[object]:
+        return list(plan_grid(ClassifyConfig, "classify", order))
+
+    order = ordered(files, {}, 1)
+    path = tmp_path / "study"
+    planned_study(path, plan_grid(ClassifyConfig, "classify", order), order)
+    study = reopened(
+        path,
+        ClassifyConfig,
+        lambda order: plan_grid(ClassifyConfig, "classify", order),
+        Given(),
+        {"model.name": ["resnet20"]},
+        1,
+    )
+    found = [(run.config.method, run.config.model.name) for run in study.runs]
+    assert ("fedavg", "resnet20") in found
+    assert ("moon", "resnet20") in found
+    assert len(found) == 4
+
+
+def test_lists_for_single_values_are_axes() -> None:
+    settings = {
+        "loss": {"eta": "0,0.01,1e-1"},
+        "method": ["km", "k-fed"],
+        "gan.generator_channels": [4, 4],
+        "dataset": "my,photos",
+        "centroids.search": "k-means,lloyd",
+        "compute.cohort": "1,2",
+    }
+    given, axes = take_lists(ClusterConfig, Given.of(settings))
+    assert axes == {
+        "loss.eta": [0, 0.01, 0.1],
+        "method": ["km", "k-fed"],
+        "centroids.search": ["k-means", "lloyd"],
+    }
+    assert given.values == {
+        "gan": {"generator_channels": [4, 4]},
+        "dataset": "my,photos",
+        "compute": {"cohort": "1,2"},
+    }
+    with pytest.raises(UsageError, match=r"loss\.eta = 0, holds an empty value"):
+        take_lists(ClusterConfig, Given.of({"loss.eta": "0,"}))
