@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.methods import METHODS
     from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
-    from ccfcpp.data.sources import load
+    from ccfcpp.data.open import load
     from ccfcpp.studies.comparing import compare
     from ccfcpp.studies.reporting import report
 
@@ -43,7 +43,7 @@ _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
     "FederatedClustering": "ccfcpp.clustering.estimator",
     "compare": "ccfcpp.studies.comparing",
-    "load": "ccfcpp.data.sources",
+    "load": "ccfcpp.data.open",
     "load_model": "ccfcpp.clustering.model",
     "report": "ccfcpp.studies.reporting",
     "run": "ccfcpp.clustering.running",

@@ -31,7 +31,8 @@ _TIMES = frozenset({"seconds", "out"})
 """Keys whose values differ from run to run."""
 
 _CLUSTER = ["cluster", "--p", "0.75", "--seed", "3"]
-_TWO_ROUNDS = ["--pretrain-rounds", "1", "--rounds", "1"]
+_PUBLISHED = ["--preset", "published"]  # with pre-training of its own
+_TWO_ROUNDS = [*_PUBLISHED, "--pretrain-rounds", "1", "--rounds", "1"]
 _SHORT = {
     "ffcm-avg": ["--set", "ffcm.rounds=2"],
     "ffcm-km": ["--set", "ffcm.rounds=2"],
@@ -49,7 +50,8 @@ _SHORT = {
 _VARIANTS = {
     # They cover every kind of exchange, absent clients, and cohorts of several sizes.
     "ccfc++ global": [
-        *("--method", "ccfc++", "--pretrain-rounds", "1", "--rounds", "2", "--cohort", "3"),
+        *("--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "1"),
+        *("--rounds", "2", "--cohort", "3"),
         *("--set", "centroids.encoder=global", "--set", "centroids.refine_steps=2"),
         *("--disconnection-rate", "0.2", "--dropout-rate", "0.2"),
     ],
@@ -58,7 +60,8 @@ _VARIANTS = {
         *("--disconnection-rate", "0.2", "--dropout-rate", "0.2"),
     ],
     "ccfc++ without pre-training": [
-        *("--method", "ccfc++", "--pretrain-rounds", "0", "--rounds", "2", "--cohort", "1"),
+        *("--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "0"),
+        *("--rounds", "2", "--cohort", "1"),
     ],
 }
 _CLASSIFY = [
@@ -80,9 +83,13 @@ def commands() -> dict[str, list[str]]:
 def resumed() -> dict[str, list[str]]:
     """Arguments of the runs that are interrupted after a round and resumed."""
     scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
-    cluster = [*_CLUSTER, "--method", "ccfc++", "--pretrain-rounds", "3", "--rounds", "3"]
+    cluster = [*_CLUSTER, "--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "3"]
     classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]
-    return {"ccfc++ resumed": cluster, "fed-scan resumed": scan, "scaffold resumed": classify}
+    return {
+        "ccfc++ resumed": [*cluster, "--rounds", "3"],
+        "fed-scan resumed": scan,
+        "scaffold resumed": classify,
+    }
 
 
 def _start(arguments: list[str], folder: Path, *more: str) -> subprocess.Popen[bytes]:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData, load
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import ImageData, random_part
+from ccfcpp.data.open import open_images
 from ccfcpp.data.partition import (
     classes_partition,
     dirichlet_partition,
@@ -41,26 +40,16 @@ def load_images(config: ClassifyConfig) -> ImageData:
 
     What was loaded last is kept, for runs of the same images that follow each other.
     """
-    source = config.data
-    reading = tuple(source.reading.items())
-    domains = config.partition.kind == "domain"
-    return _load(config.dataset, source.root, domains, source.classes, reading)
+    reading = DataConfig(**config.data.model_dump(include={*DataConfig.model_fields}))
+    return _load(config.dataset, config.partition.kind == "domain", config.data.classes, reading)
 
 
 @lru_cache(maxsize=1)
 def _load(
-    dataset: str,
-    root: str | None,
-    folders_are_clients: bool,
-    classes: tuple[str, ...] | None,
-    reading: tuple[tuple[str, Any], ...],
+    dataset: str, folders_are_clients: bool, classes: tuple[str, ...] | None, reading: DataConfig
 ) -> ImageData:
-    return load(
-        dataset,
-        data_root=Path(root) if root else None,
-        folders_are_clients=folders_are_clients,
-        classes=classes,
-        **dict(reading),
+    return open_images(
+        dataset, data=reading, folders_are_clients=folders_are_clients, classes=classes
     )
 
 

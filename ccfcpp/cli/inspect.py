@@ -72,12 +72,13 @@ def inspect(
 
 def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
     """Read images, and say what a run would refuse; empty where nothing."""
-    from ccfcpp.data import load
+    from ccfcpp.data.open import open_images
     from ccfcpp.data.reading import check_share
 
     config = _section(tree, "data", DataConfig)
     clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER
-    data = load(path, folders_are_clients=clients, **config.reading | {"skip": 1.0})
+    lenient = config.model_copy(update={"skip": 1.0})
+    data = open_images(path, data=lenient, folders_are_clients=clients)
     try:
         if data.reading is not None:
             check_share(data.reading.files, config.skip, path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -35,20 +33,20 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         UsageError: They cannot be read.
     """
     from ccfcpp.clustering.vector_checks import check_range
-    from ccfcpp.data.tables import read_vectors
+    from ccfcpp.data.open import open_dataset
+    from ccfcpp.data.vectors import VectorData
 
-    read = partial(
-        read_vectors,
-        Path(path).expanduser(),
-        label_column=config.label_column,
-        client_column=config.client_column,
-    )
+    def read(vectors: VectorsConfig) -> VectorData:
+        data = open_dataset(path, vectors=vectors, folders_are_clients=True)
+        assert isinstance(data, VectorData)
+        return data
+
     try:
-        data = read(missing=config.missing)
+        data = read(config)
         check_range(config, data.vectors)
         return data, ""
     except UsageError as error:
-        return read(missing="mean"), str(error)
+        return read(config.model_copy(update={"missing": "mean"})), str(error)
 
 
 def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ccfcpp.clustering.config import ClusterConfig
     from ccfcpp.clustering.model import Model
-    from ccfcpp.data import ImageData
+    from ccfcpp.data.open import AnyData
     from ccfcpp.data.vectors import VectorData
 
 _DEVICES = ("auto", "cpu", "cuda")
@@ -94,13 +97,7 @@ def predict(
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
-    read: ImageData | VectorData
-    if loaded.problem.has_vectors:
-        read = _vectors(photos, loaded, skip, encoder)
-    elif encoder is not None:
-        raise UsageError("--encoder has no effect: the run was on images; leave it out")
-    else:
-        read = _photos(photos, loaded, skip)
+    read = _read(photos, loaded, skip, encoder)
     for line in in_words(read, skipped.name):
         console.print(line)
     console.print(f"assigning {counted(len(read), read.unit)} …")
@@ -146,57 +143,68 @@ def predict(
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 
 
-def _photos(place: Path, model: Model, skip: str | None) -> ImageData:
-    """Read images as the run's own were read."""
-    from ccfcpp.clustering.config import ClusterDataConfig
-    from ccfcpp.core.config_layers import validated
-    from ccfcpp.data.photos import read_photos
-    from ccfcpp.data.reading import Options
-
-    then = model.problem.config.section(ClusterDataConfig)
-    if skip is not None:
-        then = validated(ClusterDataConfig, then.model_dump() | {"skip": skip})
-    channels, height, width = model.image_shape
-    shape = channels, height, width
-    return read_photos(place, Options(None, shape, then.window, then.max_pixels, then.skip))
-
-
-def _vectors(place: Path, model: Model, skip: str | None, encoder: str | None) -> VectorData:
-    """Read vectors, with the columns of the run, or make them by its encoder."""
+def _read(place: Path, model: Model, skip: str | None, encoder: str | None) -> AnyData:
+    """Read images as the run's own were read, or vectors."""
     from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-    from ccfcpp.clustering.setup import check_encoder, encoded
-    from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.config_layers import validated
-    from ccfcpp.core.kinds import kind_of
-    from ccfcpp.data.tables import read_rows
-    from ccfcpp.data.texts import hold_texts
+    from ccfcpp.data.open import open_images
 
     config = model.problem.config
     assert isinstance(config, ClusterConfig)
-    then = config.data.model_dump() | ({} if encoder is None else {"encoder": encoder})
-    data = validated(ClusterDataConfig, then if skip is None else then | {"skip": skip})
+    given = {"skip": skip, "encoder": encoder}
+    changes = {name: value for name, value in given.items() if value is not None}
+    then = config.data.model_dump() | {"image_size": None} | changes
+    data = validated(ClusterDataConfig, then)
+    if model.problem.has_vectors:
+        return _read_vectors(place, model, config.model_copy(update={"data": data}), changes)
+    if encoder is not None:
+        raise UsageError("--encoder has no effect: the run was on images; leave it out")
+    channels, height, width = model.image_shape
+    shape = channels, height, width
+    return open_images(str(place.absolute()), data=data, flat=True, shape=shape)
+
+
+def _read_vectors(
+    place: Path, model: Model, config: ClusterConfig, given: Collection[str]
+) -> VectorData:
+    """Read vectors, with the columns of the run, or make them by its encoder."""
+    from ccfcpp.clustering.setup import check_encoder, encoder_of
+    from ccfcpp.core.config import VectorsConfig
+    from ccfcpp.core.kinds import kind_of
+    from ccfcpp.data.open import open_dataset
+    from ccfcpp.data.texts import hold_texts
+    from ccfcpp.data.vectors import VectorData
+
+    data, network = config.data, None
+    vectors = VectorsConfig(text_column=config.vectors.text_column, missing=config.vectors.missing)
     name = data.encoder_name
     embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
-        refuse_program(data.encoder, [encoder])
-        if data.encoder is not None:
-            text = VectorsConfig(text_column=config.vectors.text_column)
-            update = {"dataset": str(place.absolute()), "data": data, "vectors": text}
-            device = model.problem.device
-            return encoded(config.model_copy(update=update), data.encoder, device, flat=True)
-        if data.encoder_hash is not None:
+        refuse_program(data.encoder, [data.encoder] if "encoder" in given else [])
+        network = encoder_of(config.model_copy(update={"vectors": vectors}), model.problem.device)
+        if network is None and data.encoder_hash is not None:
             raise UsageError(
                 f"the run was on vectors of an encoder, and {place} holds none: give --encoder, "
                 "the one by which they were made"
             )
-    if skip is not None:
+    if network is None and "skip" in given:
         raise UsageError("--skip has no effect on vectors: leave it out")
-    if encoder is not None:
+    if network is None and "encoder" in given:
         raise UsageError(f"--encoder has no effect on {place}, which holds vectors: leave it out")
-    rows = read_rows(place, model.image_shape[0], model.columns, config.vectors.missing)
-    if rows.encoder:
-        check_encoder(config, rows.encoder)
-    return rows
+    columns = () if network else model.columns
+    read = open_dataset(
+        str(place.absolute()), network, data=data, vectors=vectors, flat=True, columns=columns
+    )
+    if not isinstance(read, VectorData):
+        raise UsageError(f"the model is for vectors, and {place} holds none: give a file of them")
+    if read.vectors.shape[1] != model.image_shape[0]:
+        raise UsageError(
+            f"the vectors of {place} have {read.vectors.shape[1]} columns, and the model is for "
+            f"{model.image_shape[0]}"
+        )
+    if read.encoder:
+        check_encoder(config, read.encoder)
+    return read
 
 
 def _check_out(out: Path) -> None:

@@ -57,8 +57,8 @@ def reproduce(
     from ccfcpp.studies.reproduction.claims import verdict
     from ccfcpp.studies.reproduction.findings import find_in
     from ccfcpp.studies.reproduction.items import ITEMS
-    from ccfcpp.studies.reproduction.results import Result
     from ccfcpp.studies.reproduction.writing import as_text, scale, write
+    from ccfcpp.studies.results import Result
 
     if show_list:
         terminal.print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})

@@ -21,6 +21,7 @@ from ccfcpp.core.config import (
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import DataKind, kind_through
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
 
@@ -153,6 +154,8 @@ class ClusterConfig(MethodConfig):
     @property
     def data_kind(self) -> DataKind | None:
         """What the run clusters; None where it cannot be told."""
+        if self.dataset in DATASETS and self.data.encoder is None:
+            return "images"  # a name wins over a file of the same name
         return kind_through(self.dataset, self.data.encoder)
 
     @property

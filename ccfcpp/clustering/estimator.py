@@ -27,7 +27,7 @@ from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.clustering.setup import AnyData, check_encoder
+from ccfcpp.clustering.setup import check_encoder
 from ccfcpp.clustering.typical import saved, split
 from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
@@ -35,6 +35,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_whole
 from ccfcpp.data.columns import Roles, known_names, places, row_numbers
 from ccfcpp.data.npz import from_arrays
+from ccfcpp.data.open import AnyData
 from ccfcpp.data.vectors import VectorData, vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.environment import choose_device

@@ -6,16 +6,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.setup import AnyData, partition
+from ccfcpp.clustering.setup import partition
 from ccfcpp.core.kinds import is_hidden
 from ccfcpp.core.names import canonical, tidy
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import load
-from ccfcpp.data.images import rows
+from ccfcpp.data.images import ImageData, rows
 from ccfcpp.data.joining import joined
+from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import owner_partition
-from ccfcpp.data.tables import read_vectors
-from ccfcpp.data.vectors import VectorData
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.run import Holdings
 
@@ -62,23 +60,21 @@ def _with_newcomers(
 
 def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
     """Each folder, or file of vectors, is a newcomer; photos that lie in none are one's."""
-    path, vectors = Path(place).expanduser(), config.vectors
-    if isinstance(held, VectorData):
-        by_column = config.partition.kind == "folders"
-        return read_vectors(
-            path,
-            label_column=vectors.label_column,
-            client_column=vectors.client_column if by_column else None,
-            columns=held.columns,
+    by_client, shape, columns = config.partition.kind == "folders", None, tuple[str, ...]()
+    if isinstance(held, ImageData):
+        path = Path(place).expanduser()
+        by_client = path.is_dir() and any(
+            each.is_dir() and not is_hidden(each.name) for each in path.iterdir()
         )
-    folders = path.is_dir() and any(
-        each.is_dir() and not is_hidden(each.name) for each in path.iterdir()
-    )
-    channels, height, width = held.values.shape[1:]
-    return load(
+        channels, height, width = held.images.shape[1:]
+        shape = channels, height, width
+    else:
+        columns = held.columns
+    return open_dataset(
         place,
-        data_root=Path(config.data.root) if config.data.root else None,
-        folders_are_clients=folders,
-        shape=(channels, height, width),
-        **config.data.reading | {"image_size": None},
+        data=config.data,
+        vectors=config.vectors,
+        folders_are_clients=by_client,
+        shape=shape,
+        columns=columns,
     )

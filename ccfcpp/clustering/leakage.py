@@ -12,7 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.finished import finished_run
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.setup import has_vectors, left_out
+from ccfcpp.clustering.setup import left_out
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.units import counted
@@ -44,7 +44,7 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
     """
     folder = finished_run(path, "the attack")
     config = folder.saved_config(ClusterConfig)
-    if has_vectors(config):  # nothing is loaded before
+    if config.data_kind == "vectors":  # nothing is loaded before
         raise UsageError(
             f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "
             "a run of images"

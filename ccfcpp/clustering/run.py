@@ -10,9 +10,10 @@ from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
 from ccfcpp.clustering.holding import holder, holding
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
+from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.open import AnyData
 from ccfcpp.runs.run import LocalRun
 from ccfcpp.runs.setting import Setting
 

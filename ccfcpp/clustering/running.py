@@ -13,8 +13,8 @@ from ccfcpp.runs.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.run import ClusteringRun
-    from ccfcpp.clustering.setup import AnyData
     from ccfcpp.core.config import Tree
+    from ccfcpp.data.open import AnyData
 
 
 def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
@@ -53,9 +53,7 @@ def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
 def _guesses(config: ClusterConfig) -> list[Tree]:
     if has_preset(config):
         return []
-    from ccfcpp.clustering.setup import has_vectors
-
-    if has_vectors(config):
+    if config.data_kind == "vectors":
         held: Tree = {"partition": {"kind": "folders"}}
         found = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
         return [*found, *(merge(each, held) for each in found)]

@@ -1,16 +1,15 @@
 """What a configuration asks for: images or vectors, clusters, a partition."""
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData, load
+from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
 from ccfcpp.data.imbalance import long_tailed
+from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import (
     check_clients,
     classes_partition,
@@ -19,17 +18,11 @@ from ccfcpp.data.partition import (
     owner_partition,
     skewed_partition,
 )
-from ccfcpp.data.reading import Options
-from ccfcpp.data.registry import DATASETS
-from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.runs.environment import choose_device
 
 # Drawn by a seed of its own, so that runs with different seeds see the same images.
 _PART = Randomness(0)
-
-
-AnyData = ImageData | VectorData
 
 
 def load_data(config: ClusterConfig) -> AnyData:
@@ -40,7 +33,7 @@ def load_data(config: ClusterConfig) -> AnyData:
     Raises:
         UsageError: The images cannot be read, or have no labels that the part needs.
     """
-    data = _all_images(config)
+    data = _whole_data(config)
     if config.data.images is not None:
         data = data.selected(_part(config, data))
     if config.data.imbalance > 1:
@@ -56,77 +49,45 @@ def left_out(config: ClusterConfig) -> AnyData | None:
     """
     if config.data.images is None:
         return None
-    data = _all_images(config)
+    data = _whole_data(config)
     rest = torch.ones(len(data), dtype=torch.bool)
     rest[_part(config, data)] = False
     return data.selected(rest) if bool(rest.any()) else None
 
 
-def _all_images(config: ClusterConfig) -> AnyData:
-    vectors = config.vectors
-    if has_vectors(config) and config.data.image_size is not None:
+def _whole_data(config: ClusterConfig) -> AnyData:
+    if config.data_kind == "vectors" and config.data.image_size is not None:
         what = "which holds vectors" if config.data.encoder is None else "which is embedded"
         raise UsageError(f"data.image_size has no effect on {config.dataset}, {what}: leave it out")
-    if config.data.encoder is not None:
-        return encoded(config, config.data.encoder, choose_device(config.device))
-    if has_vectors(config):
-        return read_vectors(
-            Path(config.dataset).expanduser(),
-            label_column=vectors.label_column,
-            # Another kind of partition says itself who holds what.
-            client_column=vectors.client_column if config.partition.kind == "folders" else None,
-            missing=vectors.missing,
-        )
-    return load(
+    return open_dataset(
         config.dataset,
-        data_root=Path(config.data.root) if config.data.root else None,
+        encoder_of(config, choose_device(config.device)),
+        data=config.data,
+        vectors=config.vectors,
+        # Another kind of partition says itself who holds what.
         folders_are_clients=config.partition.kind == "folders",
-        **config.data.reading,
     )
 
 
-def has_vectors(config: ClusterConfig) -> bool:
-    """Whether a run is on vectors, as far as its names and paths tell."""
-    named = config.dataset in DATASETS and config.data.encoder is None
-    return not named and config.data_kind == "vectors"
-
-
-def encoded(
-    config: ClusterConfig, encoder: str, device: torch.device, flat: bool = False
-) -> VectorData:
-    """The photos or texts of a configuration as vectors, made by an encoder.
-
-    Args:
-        config: Its ``dataset`` says where they lie.
-        encoder: The name of one that its user gives, which is loaded.
-        device: Where it runs.
-        flat: Whether folders tell nothing, neither classes nor clients.
+def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
+    """Load the encoder of a run, by the name that its user gives; None without one.
 
     Raises:
-        UsageError: It cannot be loaded or is another one than the run's, or does not take the data.
+        UsageError: It cannot be loaded, is another one than the run's, or takes images, of which
+            columns are named.
     """
-    from ccfcpp.data.encoded import read_encoded
+    if config.data.encoder is None:
+        return None
     from ccfcpp.data.encoders.loading import load_encoder
 
-    loaded = load_encoder(encoder, device)
-    check_encoder(config, loaded.hash)
-    by_folder, vectors, data = config.partition.kind == "folders", config.vectors, config.data
+    encoder, vectors = load_encoder(config.data.encoder, device), config.vectors
+    check_encoder(config, encoder.hash)
     named = [name for name in (vectors.label_column, vectors.client_column) if name is not None]
-    if loaded.name.takes == "images" and named:
+    if encoder.name.takes == "images" and named:
         raise UsageError(
             f"column {named[0]!r} has no effect on images, which have none: leave it out"
         )
-    return read_encoded(
-        config.dataset,
-        loaded,
-        data_root=Path(data.root) if data.root else None,
-        folders_are_clients=by_folder,
-        how=Options(window=data.window, max_pixels=data.max_pixels, skip=data.skip),
-        text=vectors.text_column,
-        label=vectors.label_column,
-        client=vectors.client_column if by_folder else None,
-        flat=flat,
-    )
+    return encoder
 
 
 def check_encoder(config: ClusterConfig, found: str) -> None:

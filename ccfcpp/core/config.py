@@ -54,11 +54,6 @@ class DataConfig(Section):
     max_pixels: Annotated[int, Field(ge=1, le=10**9), Affects("which files may be read")] = 10**8
     """The most pixels of a file's image."""
 
-    @property
-    def reading(self) -> dict[str, Any]:
-        """How images are read, as keywords of ``ccfcpp.load``."""
-        return {name: getattr(self, name) for name in DataConfig.model_fields if name != "root"}
-
     @field_validator("window", mode="before")
     @classmethod
     def _window_is_a_range(cls, value: object) -> object:

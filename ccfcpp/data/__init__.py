@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
-    from ccfcpp.data.sources import load
+    from ccfcpp.data.open import load
 
 __all__ = ["ImageData", "load"]
 
-_PLACES = {"ImageData": "ccfcpp.data.images", "load": "ccfcpp.data.sources"}
+_PLACES = {"ImageData": "ccfcpp.data.images", "load": "ccfcpp.data.open"}
 
 
 def __getattr__(name: str) -> object:

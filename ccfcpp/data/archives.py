@@ -1,47 +1,50 @@
-"""One interface to folders on disk and to archives of folders.
+"""Archives of folders, each unpacked once into the cache.
 
-A file in an archive has the path that it would have if the archive were a folder of its name. No
-archive is unpacked on disk, so no member's name can lead out of it.
+No member's name, and no link, leads out of the folder.
 """
 
+import errno
 import gzip
+import json
 import lzma
 import re
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from io import BufferedIOBase, BytesIO
+from io import BufferedIOBase
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import NO_IMAGE
-from ccfcpp.data.tree import NO_FILE, Folder, Tree, leads_nowhere
+from ccfcpp.data.cache import cached_folder
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 """Suffixes of archives' names, in lower case."""
+NO_FILE = "it is neither a file nor a folder"
+"""Why a pipe, a socket or a device is not read."""
 
-_HEAD = 512
-"""Bytes that tell the kind of a file."""
 _GZIP_MAGIC = b"\x1f\x8b"
-# A few bytes of an archive can stand for a member without end.
-_LARGEST_FILE = 1 << 29
-_LARGEST_TAR = 1 << 33
+_MOST_BYTES, _FEW_BYTES, _MOST_INFLATED = 50 << 30, 1 << 30, 100
+"""A few bytes of an archive can stand for members without end: of more than these few bytes, an
+archive may hold so many times its own size."""
+_LONGEST_LINK = 4096
 _FAULTS = (
     *(OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
 )
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_NAMES = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""What a disk says where it is full, and of names that it cannot have."""
 _ZIP_UTF8 = 0x800
-_MOST_LINKS = 40
-"""Links on the way to a file, as on Linux."""
+_REPLACED = "another one of this name follows"
+_FILES, _FACTS = "files", "facts.json"
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the file's name is that of an archive that `opened` reads."""
+    """Return whether the file's name is that of an archive that `unpacked` reads."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
@@ -51,142 +54,201 @@ def without_suffix(path: Path) -> str:
     return path.name[: -len(suffix)]
 
 
-@contextmanager
-def opened(
-    path: Path, suffixes: tuple[str, ...], by_head: Callable[[bytes], bool] = lambda head: False
-) -> Iterator[Tree]:
-    """Open a folder, a `.zip`, or a `.tar` that may be gzipped.
-
-    Args:
-        path: The folder or the archive.
-        suffixes: Suffixes, in lower case, of the names of the files that are going to be read.
-        by_head: Says of the first bytes of another file whether it is going to be read, too.
-
-    Raises:
-        UsageError: If the archive is broken, or larger than can be read.
-    """
-    if path.is_dir():
-        yield Folder(path)
-    elif path.name.lower().endswith(".zip"):
-        try:
-            file = zipfile.ZipFile(path)
-        except _FAULTS as error:
-            raise _broken(path, error) from error
-        with file:
-            yield _Archive(path, [_zip_member(path, file, info) for info in file.infolist()])
-    else:
-        yield _Archive(path, _tar_members(path, suffixes, by_head))
-
-
-class _Member(NamedTuple):
-    """Facts of a member of an archive.
+class Unpacked(NamedTuple):
+    """A folder on disk, and what it does not show of the archive that it was.
 
     Attributes:
-        name: With slashes.
-        content: Returns the content of a file; None for all else.
-        link: Where a symbolic link leads; empty for all else.
-        is_folder: Whether it is a folder.
-        fault: Why all else is not read.
+        root: The folder.
+        reasons: Why files below it, by their names with slashes, are not read.
+        lost: Names of members that are not there, each with the reason.
+        hidden: Names of folders that would lead out.
     """
 
-    name: str
-    content: Callable[[], bytes] | None = None
-    link: str = ""
-    is_folder: bool = False
-    fault: str = NO_FILE
+    root: Path
+    reasons: Mapping[str, str] = {}
+    lost: Sequence[tuple[str, str]] = ()
+    hidden: Sequence[str] = ()
 
 
-class _Archive(Tree):
-    """Folders as the members' names imply them, and the members' contents by name."""
+@contextmanager
+def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
+    """Unpack a `.zip`, or a `.tar` that may be gzipped, or take what was unpacked before.
 
-    def __init__(self, root: Path, members: Iterable[_Member]) -> None:
-        super().__init__(root)
-        self._members: dict[Path, _Member] = {}
-        self._folders: dict[Path, set[Path]] = {root: set()}
-        for member in members:
-            parts = _parts(member.name)
-            path = root.joinpath(*parts)
-            if member.is_folder:
-                self._folders.setdefault(path, set())
-            elif parts:
-                if path in self._members:
-                    self.replaced.append(path)
-                self._members[path] = member
-            while path != root:
-                self._folders.setdefault(path.parent, set()).add(path)
-                path = path.parent
-        self._has_links = any(member.link for member in self._members.values())
-        self.replaced.extend(sorted(self._members.keys() & self._folders.keys()))
+    Args:
+        archive: The archive.
+        only: Names of the files that are wanted, without their folders; all where it is empty.
 
-    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
-        within = self._folders.get(self.real(folder))
-        if within is None:
-            raise FileNotFoundError(f"{folder} is not there")
-        for path in within:
-            real = self.real(path)
-            is_folder, member = real in self._folders, self._members.get(real)
-            if is_folder or (member and member.content):
-                yield path.name, is_folder, ""
-            else:
-                fault = member.fault if member else leads_nowhere(self._members[path].link)
-                yield path.name, False, fault
+    Raises:
+        UsageError: If the archive is broken, or larger than may be unpacked.
+    """
 
-    def real(self, path: Path) -> Path:
-        if not self._has_links:
-            return path
-        found, links = self.root, 0
-        parts = list(reversed(path.relative_to(self.root).parts))
-        while parts:
-            part = parts.pop()
-            if part == ".." and links:
-                if found == self.root:  # out of the archive
-                    return found.parent
-                found = found.parent
-                continue
-            found /= part
-            if (member := self._members.get(found)) and member.link:
-                links += 1
-                if links > _MOST_LINKS or member.link.startswith("/"):
-                    return Path(member.link)
-                parts.extend(reversed(_parts(member.link)))
-                found = found.parent
-        return found
-
-    def _source(self, file: Path) -> BytesIO:
-        member = self._members.get(self.real(file))
-        if member is None or member.content is None:
-            raise FileNotFoundError(f"{file} is not there")
+    def unpack(folder: Path) -> None:
+        found = _Unpacking(archive, folder / _FILES, only)
         try:
-            return BytesIO(member.content())
+            (found.add_zip if archive.name.lower().endswith(".zip") else found.add_tar)()
         except _FAULTS as error:
-            raise _broken(file, error) from error
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise UsageError(
+                    f"{archive} cannot be unpacked to {folder.parent} ({error.strerror}): make "
+                    "room there, or name another folder by $CCFCPP_CACHE"
+                ) from error
+            raise UsageError(_broken(archive, error)) from error
+        found.add_links()
+        facts = {"reasons": found.reasons, "lost": found.lost, "hidden": sorted(found.hidden)}
+        (folder / _FACTS).write_text(json.dumps(facts))
+
+    with cached_folder([archive], f"unpacked {only}", unpack) as folder:
+        yield Unpacked(folder / _FILES, **json.loads((folder / _FACTS).read_text()))
+
+
+class _Unpacking:
+    """The unpacking of an archive into a new folder."""
+
+    def __init__(self, archive: Path, root: Path, only: Sequence[str]) -> None:
+        self.archive, self.root, self.only = archive, root, only
+        self.reasons: dict[str, str] = {}
+        self.lost: list[tuple[str, str]] = []
+        self.hidden: set[str] = set()
+        self._links: dict[Path, str] = {}
+        inflated = max(_FEW_BYTES, archive.stat().st_size * _MOST_INFLATED)
+        self._most = self._left = min(_MOST_BYTES, inflated)
+        root.mkdir()
+
+    def add_zip(self) -> None:
+        """Unpack a `.zip`; members that are damaged are noted."""
+        with zipfile.ZipFile(self.archive) as file:
+            for info in file.infolist():
+                name = info.filename
+                if not info.flag_bits & _ZIP_UTF8:
+                    with suppress(UnicodeError):  # macOS writes UTF-8 and does not say so
+                        name = name.encode("cp437").decode()
+                is_folder = name.endswith(("/", "\\"))
+                if (path := self._place(name, is_folder)) and not is_folder:
+                    self._add_zipped(file, info, path)
+
+    def _add_zipped(self, file: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
+        try:
+            if stat.S_ISLNK(info.external_attr >> 16) and info.file_size < _LONGEST_LINK:
+                self._add_link(path, file.read(info).decode())
+            else:
+                with file.open(info) as member:
+                    self._write(path, info.file_size, member)
+        except (*_FAULTS, UnicodeError) as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise
+            self._add_unread(path, _broken(self.archive / self._name(path), error))
+
+    def add_tar(self) -> None:
+        """Unpack a `.tar`, from front to back, as gzip has it."""
+        with _unzipped(self.archive) as stream:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
+                for info in tar:
+                    path = self._place(info.name, info.isdir())
+                    if path is None or info.isdir():
+                        continue
+                    if info.issym():
+                        self._add_link(path, info.linkname)
+                    elif info.islnk():
+                        self._add_hard_link(path, info.linkname)
+                    elif member := tar.extractfile(info):
+                        self._write(path, info.size, member)
+                    else:
+                        self._add_unread(path, NO_FILE)
+            # To the end: only there gzip notices that the archive was cut.
+            while stream.read(1 << 20):
+                pass
+
+    def _write(self, path: Path, size: int, member: IO[bytes]) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise UsageError(
+                f"{self.archive} holds more than the {self._most} bytes that may be unpacked: "
+                "unpack it yourself, and give the folder"
+            )
+        with path.open("wb") as file:
+            # A member may hold more than it states.
+            while size and (block := member.read(min(size, 1 << 20))):
+                file.write(block)
+                size -= len(block)
+
+    def _add_unread(self, path: Path, reason: str) -> None:
+        path.touch()
+        self.reasons[self._name(path)] = reason
+
+    def _add_link(self, path: Path, target: str) -> None:
+        path.touch()  # links are made last, so that nothing is written through one
+        self._links[path] = target
+
+    def _add_hard_link(self, path: Path, target: str) -> None:
+        """Copy the content that the target has so far."""
+        parts = _parts(target)
+        there = self.root.joinpath(*parts)
+        if ".." in parts or not there.is_file():
+            self._add_unread(path, leads_nowhere(target))
+        else:
+            with there.open("rb") as file:
+                self._write(path, there.stat().st_size, file)
+
+    def add_links(self) -> None:
+        """Make the symbolic links, but for those that lead out."""
+        for path, target in self._links.items():
+            path.unlink()
+            path.symlink_to(target)
+        root = self.root.resolve()
+        for path, target in self._links.items():
+            with suppress(OSError, RuntimeError):  # links in a circle, which lead nowhere
+                if path.resolve().is_relative_to(root):
+                    continue
+                path.unlink()
+                path.touch()
+                self.reasons[self._name(path)] = leads_nowhere(target)
+
+    def _place(self, name: str, is_folder: bool = False) -> Path | None:
+        """Make way for a member; None where it cannot be, or is not wanted."""
+        parts = _parts(name)
+        if ".." in parts:
+            self.hidden.add("/".join(parts[: parts.index("..") + 1]))
+            return None
+        if not parts or (self.only and parts[-1] not in self.only and not is_folder):
+            return None
+        path = self.root.joinpath(*parts)
+        try:
+            for number in range(1, len(parts) + is_folder):
+                folder = self.root.joinpath(*parts[:number])
+                self._remove(folder)
+                folder.mkdir(exist_ok=True)
+            if path.is_dir() and not is_folder:
+                self.lost.append((self._name(path), _REPLACED))
+                return None
+            self._remove(path)
+        except OSError as error:
+            if error.errno not in _NO_NAMES:
+                raise
+            self.lost.append(("/".join(parts), f"the disk refuses its name ({error.strerror})"))
+            return None
+        return path
+
+    def _remove(self, path: Path) -> None:
+        """Remove the file of an earlier member of this name."""
+        if path.is_file():
+            path.unlink()
+            self._links.pop(path, None)
+            self.reasons.pop(self._name(path), None)
+            self.lost.append((self._name(path), _REPLACED))
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def leads_nowhere(link: str | Path) -> str:
+    """Say why a link is not read."""
+    return f"it is a link to {str(link)!a}, which leads to no file here"
 
 
 def _parts(name: str) -> list[str]:
     # As Windows writes folders, on a drive or on none.
     name = re.sub("^[A-Za-z]:(?=/)", "", name.replace("\\", "/"))
     return [part for part in name.split("/") if part not in ("", ".")]
-
-
-def _zip_member(archive: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    name = info.filename
-    if not info.flag_bits & _ZIP_UTF8:
-        with suppress(UnicodeError):  # macOS writes UTF-8 and does not say so
-            name = name.encode("cp437").decode()
-    if name.endswith(("/", "\\")):
-        return _Member(name, is_folder=True)
-    mode = info.external_attr >> 16
-    if stat.S_ISLNK(mode) and info.file_size < _HEAD:
-        with suppress(*_FAULTS, UnicodeError):
-            return _Member(name, link=_zip_content(archive / name, file, info).decode())
-    return _Member(name, partial(_zip_content, archive / name, file, info))
-
-
-def _zip_content(path: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    _check_size(path, info.file_size)
-    with file.open(info) as member:
-        # Without a number zipfile would inflate more than the stated size.
-        return member.read(info.file_size)
 
 
 class _Header(tarfile.TarInfo):
@@ -202,46 +264,6 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
 
-def _tar_members(
-    archive: Path, suffixes: tuple[str, ...], by_head: Callable[[bytes], bool]
-) -> list[_Member]:
-    """Return what is in a tar, with the contents of the files that are to be read."""
-    # All at once: a gzipped tar can be read from front to back only.
-    members = list[_Member]()
-    files = dict[tuple[str, ...], _Member]()
-    total = 0
-    try:
-        with _unzipped(archive) as stream:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
-                for info in tar:
-                    member = _Member(info.name, None, info.linkname, info.isdir())
-                    if info.islnk():
-                        # It has the content that its target has so far.
-                        target = files.get(tuple(_parts(info.linkname)))
-                        fault = leads_nowhere(info.linkname)
-                        member = (target or _Member("", fault=fault))._replace(name=info.name)
-                    elif file := None if info.issym() else tar.extractfile(info):
-                        head = file.read(_HEAD)
-                        member = _Member(info.name, fault=NO_IMAGE)
-                        if info.name.lower().endswith(suffixes) or by_head(head):
-                            total += info.size
-                            _check_size(archive / info.name, info.size)
-                            if total > _LARGEST_TAR:
-                                raise UsageError(
-                                    f"{archive} holds more than the {_LARGEST_TAR} bytes that can "
-                                    "be read from a .tar: unpack it, or pack it as a .zip"
-                                )
-                            member = _Member(info.name, partial(bytes, head + file.read()))
-                    members.append(member)
-                    files[tuple(_parts(info.name))] = member
-            # To the end: only there gzip notices that the archive was cut.
-            while stream.read(1 << 20):
-                pass
-    except _FAULTS as error:
-        raise _broken(archive, error) from error
-    return members
-
-
 @contextmanager
 def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
     with archive.open("rb") as file:
@@ -254,13 +276,6 @@ def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
             yield stream
 
 
-def _check_size(file: Path, size: int) -> None:
-    if size > _LARGEST_FILE:
-        raise UsageError(
-            f"{file} has {size} bytes, but at most {_LARGEST_FILE} can be read: leave it out"
-        )
-
-
-def _broken(path: Path, error: Exception) -> UsageError:
+def _broken(path: Path, error: Exception) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
-    return UsageError(f"{path} cannot be read ({reason}): get it again")
+    return f"{path} cannot be read ({reason}): get it again"

@@ -1,8 +1,8 @@
-"""Decoded arrays kept on disk, so that a slow source is decoded once.
+"""Decoded arrays and unpacked archives kept on disk, so that a slow source is read once.
 
-An entry is a folder of `.npy` files that never changes: a changed source gets a new entry. Only
-its owner may read it. Of all entries together, those that were used longest ago are deleted. The
-cache folder may be deleted at any time.
+An entry is a folder that never changes: a changed source gets a new entry. Only its owner may read
+it. Of all entries together, those that were used longest ago are deleted. The cache folder may be
+deleted at any time.
 """
 
 import hashlib
@@ -103,28 +103,66 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
 def write_entry(entry: Path, arrays: Arrays) -> None:
     """Write an entry, all of it or none; without a cache that can be written do nothing."""
     try:
-        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
-            whole = Path(temporary) / entry.name
-            whole.mkdir(mode=0o700)
+        with _new_entry(entry) as whole:
             for name, array in arrays.items():
                 file = whole / f"{name}.npy"
                 file.touch(mode=0o600)
                 np.save(file, array, allow_pickle=False)
-            # A folder replaces only an empty one. What is there could not be read.
+            # What is there could not be read.
             shutil.rmtree(entry, ignore_errors=True)
-            whole.replace(entry)
-        _tidy(entry)
     except OSError as error:
         _log.debug("cache entry %s cannot be written (%s): going without", entry, error)
 
 
+@contextmanager
+def cached_folder(
+    files: Iterable[Path], options: str, fill: Callable[[Path], None]
+) -> Iterator[Path]:
+    """Yield a folder with what `fill` writes into it, or has written before.
+
+    Without a cache that can be written it is there within the context alone. The arguments are
+    as for `cached`.
+    """
+    entry = cache_folder() / _key(files, options)
+    if not entry.is_dir():
+        with suppress(OSError):
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(entry.parent, os.W_OK):
+            with tempfile.TemporaryDirectory() as temporary:
+                fill(Path(temporary))
+                yield Path(temporary)
+            return
+        with _new_entry(entry) as whole:
+            fill(whole)
+    with suppress(OSError):
+        os.utime(entry)
+    yield entry
+
+
+@contextmanager
+def _new_entry(entry: Path) -> Iterator[Path]:
+    """Yield an empty folder, which becomes the entry at the end."""
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
+        whole = Path(temporary) / entry.name
+        whole.mkdir(mode=0o700)
+        yield whole
+        try:
+            whole.replace(entry)
+        except OSError:
+            if not entry.is_dir():  # else another process was quicker
+                raise
+    _tidy(entry)
+
+
 def _tidy(newest: Path) -> None:
     """Delete the entries that were used longest ago beyond the bound."""
+    entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
     sizes = Counter[Path]()
-    for file in cache_folder().rglob("*.npy"):
-        if _ENTRY.fullmatch(file.parent.name):
-            sizes[file.parent] += file.stat().st_size
+    for entry in entries:
+        if _ENTRY.fullmatch(entry.name):
+            files = (file.lstat() for file in entry.rglob("*") if not file.is_dir())
+            sizes[entry] = sum(file.st_size for file in files)
     for entry in sorted(sizes.keys() - {newest}, key=lambda entry: entry.stat().st_mtime):
         with suppress(PermissionError):
             entry.chmod(0o700)  # earlier versions let every user in

@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import NO_IMAGE
 from ccfcpp.data import depths, dicom
 from ccfcpp.data.bit_depth import Window, to_8_bits
@@ -33,11 +35,8 @@ HEAD = 512
 MOST_PIXELS = 100_000_000
 """Pixels of an image, where the user gives no other number."""
 
-Source = Callable[[Path], Path | BytesIO]
-"""Maps the name of a file to the file on disk, or to its content."""
-
 # Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
-_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
+_FORMATS: tuple[str, ...] = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
 _GREY_MODES = ("1", "L", "LA", "La")
 _ORIENTATION = 274
 """A tag of EXIF."""
@@ -85,47 +84,102 @@ def extras() -> list[str]:
     return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
 
 
-def read_header(file: Path, source: Source, most_pixels: int = MOST_PIXELS) -> Header:
-    """Return what a file says of its image, without decoding it.
+@dataclass(frozen=True)
+class OpenImage:
+    """An image file that is open.
+
+    Attributes:
+        header: What it says of its image.
+        content: Returns all of the file.
+        decode: Returns the image, uint8 `(channels, height, width)`, upright. Its argument are the
+            values that become 0 and 255, where the image has more than 8 bits; None takes the
+            window of a DICOM file, or else the smallest and the largest value.
+    """
+
+    header: Header
+    content: Callable[[], bytes]
+    decode: Callable[[Window | None], NDArray[np.uint8]]
+
+
+@contextmanager
+def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage]:
+    """Open an image file; its pixels are decoded where they are asked for.
 
     Raises:
-        UnreadableError: It is no image, or has too many pixels.
+        UnreadableError: It is no image, has too many pixels, or is damaged. What fails in the
+            context raises this, too.
     """
-    with _opened(file, source) as image:
-        header = _of_pil(image) if isinstance(image, Image.Image) else _of_dicom(image)
-    if header.width * header.height > most_pixels:
-        raise UnreadableError(
-            f"it has {header.width}x{header.height} pixels, more than data.max_pixels = "
-            f"{most_pixels}"
-        )
-    return header
+    try:
+        with warnings.catch_warnings(), file.open("rb") as stream:
+            warnings.simplefilter("ignore")  # odd metadata
+            image = _opened(file.suffix.lower(), stream)
+            header = image.header
+            if header.width * header.height > most_pixels:
+                raise UnreadableError(
+                    f"it has {header.width}x{header.height} pixels, more than data.max_pixels = "
+                    f"{most_pixels}"
+                )
+            yield image
+    except (UnreadableError, UsageError):
+        raise
+    except UnidentifiedImageError as error:
+        raise UnreadableError(NO_IMAGE) from error
+    except Exception as error:  # decoders raise almost anything on broken files
+        raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def read_pixels(file: Path, source: Source, window: Window | None = None) -> NDArray[np.uint8]:
-    """Decode an image, whose header must have been read, to `(channels, height, width)`, upright.
+def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
+    def content() -> bytes:
+        stream.seek(0)
+        return stream.read()
 
-    Args:
-        file: The name of the file.
-        source: Returns the file of a name.
-        window: The values that become 0 and 255, where the image has more than 8 bits; None takes
-            the window of a DICOM file, or else the smallest and the largest value.
+    head = stream.read(HEAD)
+    stream.seek(0)
+    if not head:
+        raise UnreadableError("it is empty")
+    if suffix in UNREAD:
+        raise UnreadableError(f"{suffix} is not read: convert it, for instance to PNG")
+    if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
+        _require("pydicom", "dicom", "DICOM")
+        dataset = dicom.read(stream)
+        return OpenImage(_of_dicom(dataset), content, partial(dicom.decode, dataset))
+    formats = _FORMATS
+    if _IS_HEIC.match(head):
+        _require("pillow_heif", "heic", "HEIC")
+        import pillow_heif
 
-    Raises:
-        UnreadableError: It is damaged.
-    """
-    with _opened(file, source) as image:
-        if not isinstance(image, Image.Image):
-            return dicom.decode(image, window)
-        raw = depths.raw_mode(image)
-        if depths.is_deep_pnm(image):
-            pixels = to_8_bits(depths.of_pnm(image), window)
-        elif ";16" in raw and image.mode not in depths.HIGH_MODES:
-            with _opened(file, source) as again:
-                pixels = to_8_bits(depths.of_16_bits(image, again, raw), window)
-        else:
-            pixels = _decoded(image, window)
-        # Where PIL has turned a TIFF itself, nothing is left to turn.
-        return _upright(pixels, _orientation(image))
+        pillow_heif.register_heif_opener()
+        formats = (*_FORMATS, "HEIF")
+
+    def opened() -> Image.Image:
+        stream.seek(0)
+        most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # `open_image` has its own
+        try:
+            return Image.open(stream, formats=formats)
+        finally:
+            Image.MAX_IMAGE_PIXELS = most
+
+    image = opened()
+    return OpenImage(_of_pil(image), content, partial(_pixels, image, opened))
+
+
+def _require(package: str, extra: str, kind: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise UnreadableError(f"{kind} needs an extra: pip install '.[{extra}]'")
+
+
+def _pixels(
+    image: Image.Image, opened: Callable[[], Image.Image], window: Window | None
+) -> NDArray[np.uint8]:
+    raw = depths.raw_mode(image)
+    if depths.is_deep_pnm(image):
+        pixels = to_8_bits(depths.of_pnm(image), window)
+    elif ";16" in raw and image.mode not in depths.HIGH_MODES:
+        pixels = to_8_bits(depths.of_16_bits(image, opened, raw), window)
+    else:
+        pixels = _decoded(image, window)
+    # Where PIL has turned a TIFF itself, nothing is left to turn.
+    return _upright(pixels, _orientation(image))
 
 
 def _of_pil(image: Image.Image) -> Header:
@@ -201,57 +255,3 @@ def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
         grey = np.array(image.convert("L"))[None]
         return np.bitwise_xor(grey, 128) if depths.is_signed(image) else grey
     return np.array(image.convert("RGB")).transpose(2, 0, 1)
-
-
-@contextmanager
-def _opened(file: Path, source: Source) -> Iterator[Any]:
-    """Open a file: an image of PIL, or a dataset of DICOM."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata
-            yield from _opened_as(file, source(file))
-    except UnreadableError:
-        raise
-    except UnidentifiedImageError as error:
-        raise UnreadableError(NO_IMAGE) from error
-    except Exception as error:  # decoders raise almost anything on broken files
-        raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
-
-
-def _opened_as(file: Path, encoded: Path | BytesIO) -> Iterator[Any]:
-    head = _head(encoded)
-    if not head:
-        raise UnreadableError("it is empty")
-    suffix = file.suffix.lower()
-    if suffix in UNREAD:
-        raise UnreadableError(f"{suffix} is not read: convert it, for instance to PNG")
-    if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
-        _require("pydicom", "dicom", "DICOM")
-        yield dicom.read(encoded)
-        return
-    formats: tuple[str, ...] = _FORMATS
-    if _IS_HEIC.match(head):
-        _require("pillow_heif", "heic", "HEIC")
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
-        formats = (*_FORMATS, "HEIF")
-    most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # `read_header` has its own
-    try:
-        image = Image.open(encoded, formats=formats)
-    finally:
-        Image.MAX_IMAGE_PIXELS = most
-    with image:
-        yield image
-
-
-def _head(encoded: Path | BytesIO) -> bytes:
-    if isinstance(encoded, Path):
-        with encoded.open("rb") as file:
-            return file.read(HEAD)
-    return encoded.getbuffer()[:HEAD].tobytes()
-
-
-def _require(package: str, extra: str, kind: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise UnreadableError(f"{kind} needs an extra: pip install '.[{extra}]'")

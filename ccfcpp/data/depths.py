@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -101,14 +102,16 @@ def _content(image: Image.Image, start: int) -> bytes:
     return content
 
 
-def of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.uint16]:
+def of_16_bits(
+    image: Image.Image, opened: Callable[[], Image.Image], raw: str
+) -> NDArray[np.uint16]:
     """Decode several channels of 16 bits, of which PIL has no images, without alpha.
 
     PIL keeps the higher byte of each value; told that the bytes lie in the other order, the lower.
 
     Args:
         image: The image.
-        again: The same file, opened once more.
+        opened: Returns it as it is before it is decoded.
         raw: How its pixels lie in the file.
 
     Returns:
@@ -121,8 +124,10 @@ def of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.u
     if not raw.startswith("RGB") or raw.startswith("RGBa"):  # of which PIL would divide each byte
         raise ValueError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
     big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
+    high = np.asarray(image).transpose(2, 0, 1)[:3]
+    again = opened()
     _reinterpret(again, raw[:-1] + ("L" if big else "B"))
-    high, low = (np.asarray(each).transpose(2, 0, 1)[:3] for each in (image, again))
+    low = np.asarray(again).transpose(2, 0, 1)[:3]
     return _joined(high, low)
 
 

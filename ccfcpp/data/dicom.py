@@ -1,7 +1,6 @@
 """DICOM images, by pydicom, which is an extra to install."""
 
-from io import BytesIO
-from pathlib import Path
+from io import BufferedReader
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ def is_dicom(head: bytes) -> bool:
     return head[128:132] == b"DICM"
 
 
-def read(encoded: Path | BytesIO) -> Any:
+def read(encoded: BufferedReader) -> Any:
     """Parse a file; its pixels are decoded later.
 
     Raises:

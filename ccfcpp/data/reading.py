@@ -6,70 +6,26 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.core.units import counted, first_of, shown
-from ccfcpp.data.bit_depth import Window
-from ccfcpp.data.decoding import (
-    MOST_PIXELS,
-    UNREAD,
-    Header,
-    Source,
-    UnreadableError,
-    extras,
-    read_header,
-    read_pixels,
-)
-from ccfcpp.data.sizes import Shape, Sizes, settled
+from ccfcpp.data.decoding import UNREAD, Header, UnreadableError, open_image
+from ccfcpp.data.sizes import LARGEST_KEPT, Shape, Sizes, settled
 
 if TYPE_CHECKING:
     from ccfcpp.data.encoders.encoder import Encoder
     from ccfcpp.data.images import Samples
+    from ccfcpp.data.tree import Tree
 
-SKIP = 0.01
-"""Share of the files that may be unreadable, where the user gives no other one. An image that a
-copy has cut short is usual among hundreds. More of them mean something else: an extra that is not
-installed, another kind of images, a failing disk."""
 _MOST_NAMED, _MOST_SAID = 20, 5
 """Files that a refusal names, and those that a note does."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How files are read.
-
-    Attributes:
-        image_size: Height and width of all images; None lets them follow from the files.
-        shape: Channels, height and width of all images, over `image_size`; None likewise.
-        window: The values that become 0 and 255, in images of more than 8 bits.
-        max_pixels: The most pixels of a file's image.
-        skip: Share of the files that may be unreadable; above 0 it is one file at least.
-        encoder: Makes vectors of images, of any size; None keeps the images.
-    """
-
-    image_size: int | None = None
-    shape: Shape | None = None
-    window: Window | None = None
-    max_pixels: int = MOST_PIXELS
-    skip: float = SKIP
-    encoder: "Encoder | None" = None
-
-    @property
-    def key(self) -> str:
-        """Everything on which the arrays of some files depend, as text."""
-        window = self.window and tuple(self.window)
-        return json.dumps([self.image_size, self.shape, window, self.max_pixels, extras()])
-
-    def shape_of(self, sizes: Sizes) -> Shape:
-        """Return the shape in which images of these sizes meet."""
-        return self.shape or settled([sizes], self.image_size)
 
 
 @dataclass(frozen=True)
@@ -119,79 +75,105 @@ class Reading:
         return [{"file": file.name, "reason": file.reason} for file in self.skipped]
 
 
-class Read(NamedTuple):
-    """Images, and the files of which they are made.
-
-    Attributes:
-        images: uint8 `(files that are read, channels, height, width)`; of an encoder float32
-            `(files that are read, d)`.
-        files: What is known of each file that should be read.
-    """
-
-    images: NDArray[Any]
-    files: list[FileFacts]
+Read = tuple[NDArray[Any], list[FileFacts]]
+"""uint8 `(files that are read, channels, height, width)`, or of an encoder float32 `(files that are
+read, d)`; and what is known of each file that should be read."""
 
 
-def read_files(files: Sequence[Path], names: Sequence[str], source: Source, how: Options) -> Read:
-    """Decode images to one array, or embed them; a file that cannot be read is left out.
+def read_files(
+    files: Sequence[Path], tree: "Tree", how: DataConfig, shape: Shape | None = None
+) -> Read:
+    """Decode images to one array; a file that cannot be read is left out.
+
+    Small images, and all of a given size, are decoded as they are met. Others, which could fill the
+    memory, are opened again once their size is settled.
 
     Args:
         files: The files.
-        names: What each is called.
-        source: Returns the file of a path, or its content.
-        how: Size, channels and range of values.
+        tree: Where they lie.
+        how: Size and range of values.
+        shape: Channels, height and width, over the size.
     """
     # The published data sets are listed without these.
     import torch
 
     from ccfcpp.data.images import fit
 
-    found = [_examined(*each, source, how) for each in zip(files, names, strict=True)]
-    if how.encoder is not None:
-        return _embedded(files, found, source, how, how.encoder)
-    while True:
-        kept = [i for i, file in enumerate(found) if not file.reason]
-        if not kept:
-            return Read(np.empty((0, 1, 1, 1), np.uint8), found)
-        shape = how.shape_of(sizes_of(found))
-        images = np.empty((len(kept), *shape), np.uint8)
-        for row, i in enumerate(kept):
+    def fitted(pixels: NDArray[np.uint8], to: Shape) -> NDArray[np.uint8]:
+        return fit(torch.from_numpy(pixels.copy())[None], to)[0].numpy()
+
+    found: list[FileFacts] = []
+    decoded: dict[int, NDArray[np.uint8]] = {}
+    for file in files:
+        header = None
+        try:
+            with open_image(tree.disk(file), how.max_pixels) as image:
+                header = image.header
+                if shape or how.image_size:
+                    to = shape or settled([sizes_of([FileFacts("", header)])], how.image_size)
+                    decoded[len(found)] = fitted(image.decode(how.window), to)
+                elif max(header.height, header.width) <= LARGEST_KEPT:
+                    decoded[len(found)] = image.decode(how.window)
+            found.append(FileFacts(tree.name(file), header))
+        except _LEFT_OUT as error:
+            found.append(FileFacts(tree.name(file), header, _reason(error)))
+    while kept := [row for row, file in enumerate(found) if not file.reason]:
+        settled_shape = _settled(found, how, shape)
+        images = np.empty((len(kept), *settled_shape), np.uint8)
+        for row, number in enumerate(kept):
             try:
-                pixels = read_pixels(files[i], source, how.window)
-                images[row] = fit(torch.from_numpy(pixels.copy())[None], shape)[0].numpy()
-            except (UnreadableError, UsageError, MemoryError) as error:
-                found[i] = replace(found[i], reason=str(error) or "it needs too much memory")
-        read = np.array([not found[i].reason for i in kept])
+                if (pixels := decoded.get(number)) is None:
+                    with open_image(tree.disk(files[number]), how.max_pixels) as image:
+                        pixels = image.decode(how.window)
+                images[row] = fitted(pixels, settled_shape)
+            except _LEFT_OUT as error:
+                found[number] = replace(found[number], reason=_reason(error))
+        read = np.array([not found[number].reason for number in kept])
         # A file that is damaged inside has had a say in the shape until it was decoded.
-        if read.all() or (read.any() and how.shape_of(sizes_of(found)) == shape):
-            return Read(images[read], found)
+        if read.all() or (read.any() and _settled(found, how, shape) == settled_shape):
+            return images[read], found
+    return np.empty((0, 1, 1, 1), np.uint8), found
 
 
-def _embedded(
-    files: Sequence[Path],
-    found: list[FileFacts],
-    source: Source,
-    how: Options,
-    encoder: "Encoder",
-) -> Read:
-    kept = [i for i, file in enumerate(found) if not file.reason]
-    keys = [_digest(source(files[i]), how.window) for i in kept]
-    rows, reasons = encoder.embedded(
-        keys, lambda row: read_pixels(files[kept[row]], source, how.window)
-    )
+_LEFT_OUT = UnreadableError, UsageError, MemoryError
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or "it needs too much memory"
+
+
+def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -> Shape:
+    return shape or settled([sizes_of(found)], how.image_size)
+
+
+def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
+    """Make vectors of images of any size; a file that cannot be read is left out."""
+    # Vectors are kept by a file's content and how its values are mapped.
+    prefix = json.dumps(how.window and tuple(how.window)).encode()
+    found: list[FileFacts] = []
+    keys: dict[int, str] = {}
+    for file in files:
+        try:
+            with open_image(tree.disk(file), how.max_pixels) as image:
+                header, digest = image.header, hashlib.sha256(prefix)
+                digest.update(image.content())
+            keys[len(found)] = digest.hexdigest()
+            found.append(FileFacts(tree.name(file), header))
+        except _LEFT_OUT as error:
+            found.append(FileFacts(tree.name(file), reason=_reason(error)))
+    numbers = [*keys]
+
+    def pixels(row: int) -> NDArray[np.uint8]:
+        with open_image(tree.disk(files[numbers[row]]), how.max_pixels) as image:
+            return image.decode(how.window)
+
+    vectors, reasons = encoder.embedded([*keys.values()], pixels)
     for row, reason in reasons.items():
-        found[kept[row]] = replace(found[kept[row]], reason=reason)
-    return Read(rows, found)
+        found[numbers[row]] = replace(found[numbers[row]], reason=reason)
+    return vectors, found
 
 
-def _digest(encoded: Path | BytesIO, window: Window | None) -> str:
-    """Return a digest of a file's content and of how its values are mapped."""
-    digest = hashlib.sha256(json.dumps(window and tuple(window)).encode())
-    digest.update(encoded.read_bytes() if isinstance(encoded, Path) else encoded.getbuffer())
-    return digest.hexdigest()
-
-
-def read_whole(files: Sequence[Path], source: Source, shape: Shape) -> NDArray[np.uint8]:
+def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.uint8]:
     """Decode the images of a published data set, which must all be there and have one size.
 
     Returns:
@@ -203,22 +185,16 @@ def read_whole(files: Sequence[Path], source: Source, shape: Shape) -> NDArray[n
     images = np.empty((len(files), *shape), np.uint8)
     for row, file in enumerate(files):
         try:
-            header = read_header(file, source)
-            if (header.height, header.width) != shape[1:]:
-                raise UnreadableError(
-                    f"it has {header.width}x{header.height} pixels, not {shape[2]}x{shape[1]}"
-                )
-            images[row] = read_pixels(file, source)
+            with open_image(tree.disk(file)) as image:
+                header = image.header
+                if (header.height, header.width) != shape[1:]:
+                    raise UnreadableError(
+                        f"it has {header.width}x{header.height} pixels, not {shape[2]}x{shape[1]}"
+                    )
+                images[row] = image.decode(None)
         except UnreadableError as error:
             raise UsageError(f"{file} cannot be read ({error}): get it again") from error
     return images
-
-
-def _examined(file: Path, name: str, source: Source, how: Options) -> FileFacts:
-    try:
-        return FileFacts(name, read_header(file, source, how.max_pixels))
-    except (UnreadableError, UsageError) as error:
-        return FileFacts(name, reason=str(error))
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:

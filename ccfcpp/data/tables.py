@@ -95,26 +95,6 @@ def read_vectors(
     return replace(data, names=tuple(map(str, names)), named_by="name")
 
 
-def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
-    """Read vectors for a model, with its columns in its order; others of a table are left out.
-
-    Args:
-        path: A file, or a folder of them.
-        d: The length of the model's vectors.
-        columns: The names of its columns, if they have any.
-        missing: As for `read_vectors`.
-
-    Raises:
-        UsageError: If it cannot be read, or a column is not there.
-    """
-    data = read_vectors(path, missing=missing, columns=columns)
-    if data.vectors.shape[1] != d:
-        raise UsageError(
-            f"the vectors of {path} have {data.vectors.shape[1]} columns, and the model is for {d}"
-        )
-    return data
-
-
 def _read(path: Path, roles: Roles) -> Table:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give a file of vectors, or a folder of them")

@@ -1,115 +1,155 @@
-"""Folders and files below a root, on disk or elsewhere."""
+"""The files of a folder or of an unpacked archive, at any depth."""
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from io import BytesIO
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import is_hidden
+from ccfcpp.core.kinds import IMAGE_SUFFIXES, NO_IMAGE, is_hidden
+from ccfcpp.data.archives import NO_FILE, Unpacked, leads_nowhere, unpacked
+from ccfcpp.data.decoding import HEAD, UNREAD, UnreadableError, looks_like_image
+from ccfcpp.data.reading import FileFacts
 
-NO_FILE = "it is neither a file nor a folder"
-"""Why a pipe, a socket or a device is not read."""
+
+class ImageFile(NamedTuple):
+    """An image, and what its place tells.
+
+    Attributes:
+        path: Its file.
+        folder: That of its class; None where it is in none.
+        owner: The name of its client.
+        test: Whether it is a test image; None where nothing says so.
+    """
+
+    path: Path
+    folder: Path | None
+    owner: str | None = None
+    test: bool | None = None
+
+    @property
+    def class_name(self) -> str | None:
+        """The name of its class, as it is written."""
+        return self.folder.name if self.folder else None
+
+    @property
+    def deeper(self) -> "ImageFile":
+        """The same with the folder in that of the class as its class."""
+        assert self.folder is not None
+        return self._replace(folder=self.folder / self.path.relative_to(self.folder).parts[0])
 
 
-class Tree(ABC):
-    """Folders and files below a root, without hidden ones.
+class Tree:
+    """What lies in a folder or an archive; hidden files and folders do not show.
+
+    Links to folders are followed, but for those that lead back up. Paths are those that the user
+    knows: those in an archive begin with its own, as if it were a folder.
 
     Attributes:
         root: The path of the folder or the archive.
-        hidden: What the folders that were looked at hold and do not show.
-        unread: Why files have no content.
-        replaced: Files of which an archive has other contents before the one that counts.
+        folders: Folders in each folder, sorted.
+        images: Image files in each folder, sorted: those with a suffix of images, and those that
+            begin as images do.
+        others: Other files in each folder, sorted.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.hidden: set[Path] = set()
-        self.unread: dict[Path, str] = {}
-        self.replaced: list[Path] = []
+    def __init__(self, root: Path, disk: Unpacked) -> None:
+        self.root, self._disk = root, disk
+        self.folders: dict[Path, list[Path]] = {}
+        self.images: dict[Path, list[Path]] = {}
+        self.others: dict[Path, list[Path]] = {}
+        self._hidden = [*disk.hidden]
+        self._reasons = {root / name: reason for name, reason in disk.reasons.items()}
+        self._look(root, [disk.root.resolve()])
 
-    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Return the folders and all else in `folder`, each sorted by name.
+    def below(self, folder: Path) -> Iterator[Path]:
+        """Yield the images of a folder: its own first, then those of each folder in it."""
+        yield from self.images[folder]
+        for inner in self.folders[folder]:
+            yield from self.below(inner)
 
-        Raises:
-            FileNotFoundError: If there is no such folder.
-        """
-        folders, files = list[Path](), list[Path]()
-        for name, is_folder, fault in sorted(self._within(folder)):
-            path = folder / name
-            if is_hidden(name):
-                self.hidden.add(path)
-            elif is_folder:
-                folders.append(path)
-            else:
-                files.append(path)
-                if fault:
-                    self.unread[path] = fault
-        return folders, files
+    def name(self, file: Path) -> str:
+        """Return a path below the root, with slashes."""
+        return file.relative_to(self.root).as_posix()
 
-    @abstractmethod
-    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
-        """Yield names in a folder, whether they are folders, and why other ones are not read."""
-
-    @abstractmethod
-    def real(self, path: Path) -> Path:
-        """Return a path without links; one that leads nowhere stays a path to nothing."""
-
-    def source(self, file: Path) -> Path | BytesIO:
-        """Return the file on disk, or its content.
+    def disk(self, file: Path) -> Path:
+        """Return where a file lies on the disk.
 
         Raises:
-            FileNotFoundError: If an archive has no such file.
-            UsageError: If it has no content, or an archive is damaged there.
+            UnreadableError: It has no content.
         """
-        if file in self.unread:
-            raise UsageError(self.unread[file])
-        return self._source(file)
+        if reason := self._reasons.get(file):
+            raise UnreadableError(reason)
+        return self._place(file)
 
-    @abstractmethod
-    def _source(self, file: Path) -> Path | BytesIO: ...
+    def places(self, files: Iterable[Path]) -> list[Path]:
+        """Return where files would lie on the disk, whether they have content or not."""
+        return list(map(self._place, files))
 
-    def content(self, file: Path) -> bytes:
-        """Return the content of a file; raises as `source` does."""
-        source = self.source(file)
-        return source.read_bytes() if isinstance(source, Path) else source.getvalue()
-
-    def head(self, file: Path, count: int) -> bytes:
-        """Return the first bytes of a file: none where it cannot be read, which is noted."""
-        try:
-            source = self.source(file)
-            if isinstance(source, BytesIO):
-                return source.read(count)
-            with source.open("rb") as opened_file:
-                return opened_file.read(count)
-        except (UsageError, OSError) as error:
-            self.unread.setdefault(file, str(error))
-            return b""
+    def _place(self, path: Path) -> Path:
+        return self._disk.root / path.relative_to(self.root)
 
     def text(self, file: Path) -> str:
         """Return the content of a text file; bytes that are no UTF-8 are replaced."""
-        return self.content(file).decode("utf-8", "replace")
+        return self.disk(file).read_text("utf-8", "replace")
+
+    def no_images(self, but: Collection[Path] = ()) -> list[FileFacts]:
+        """Return what is known of all that is no image, without some files."""
+        others = [file for files in self.others.values() for file in files if file not in but]
+        reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
+        return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]
+
+    @property
+    def hidden(self) -> list[str]:
+        """The names of what is hidden."""
+        return sorted(self._hidden)
+
+    def _look(self, folder: Path, above: list[Path]) -> None:
+        self.folders[folder], self.images[folder], self.others[folder] = [], [], []
+        with os.scandir(self._place(folder)) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            path = folder / entry.name
+            if is_hidden(entry.name):
+                self._hidden.append(self.name(path))
+            elif not _holds(entry.is_dir):
+                kind = self.images if self._is_image(path, entry) else self.others
+                kind[folder].append(path)
+            elif any(each.is_relative_to(Path(entry).resolve()) for each in above):
+                self._reasons[path] = "it is a link to a folder above it"
+                self.others[folder].append(path)
+            else:
+                self.folders[folder].append(path)
+        for inner in self.folders[folder]:
+            self._look(inner, [*above, self._place(inner).resolve()])
+
+    def _is_image(self, path: Path, entry: os.DirEntry[str]) -> bool:
+        """Tell an image from another file, and note why one has no content."""
+        if not _holds(entry.is_file):
+            link = Path(entry).readlink() if entry.is_symlink() else None
+            self._reasons[path] = leads_nowhere(link) if link else NO_FILE
+        if entry.name.lower().endswith((*IMAGE_SUFFIXES, *UNREAD)):
+            return True
+        try:
+            with self.disk(path).open("rb") as file:
+                return looks_like_image(file.read(HEAD))
+        except (UnreadableError, OSError) as error:
+            self._reasons.setdefault(path, str(error))
+            return False
 
 
-class Folder(Tree):
-    """A folder on disk."""
+@contextmanager
+def opened(path: Path) -> Iterator[Tree]:
+    """Open a folder or an archive, which is unpacked.
 
-    def _within(self, folder: Path) -> Iterator[tuple[str, bool, str]]:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                is_folder, fault = _holds(entry.is_dir), ""
-                if not is_folder and not _holds(entry.is_file):
-                    link = Path(entry.path).readlink() if entry.is_symlink() else None
-                    fault = leads_nowhere(link) if link else NO_FILE
-                yield entry.name, is_folder, fault
-
-    def real(self, path: Path) -> Path:
-        """Return a path without links."""
-        return path.resolve()
-
-    def _source(self, file: Path) -> Path:
-        return file
+    Raises:
+        UsageError: If the archive is broken, or larger than may be unpacked.
+    """
+    if path.is_dir():
+        yield Tree(path, Unpacked(path))
+        return
+    with unpacked(path) as disk:
+        yield Tree(path, disk)
 
 
 def _holds(test: Callable[[], bool]) -> bool:
@@ -117,8 +157,3 @@ def _holds(test: Callable[[], bool]) -> bool:
         return test()
     except OSError:  # links in a circle, or into a folder that may not be read
         return False
-
-
-def leads_nowhere(link: str | Path) -> str:
-    """Say why a link is not read."""
-    return f"it is a link to {str(link)!a}, which leads to no file here"

@@ -13,7 +13,6 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import DataKind
-from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
 
@@ -143,9 +142,7 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
             single[key] = [values.pop(key)]
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
     config = resolve(ClusterConfig, "cluster", *given.files, as_tree(values))
-    named = config.dataset in DATASETS and config.data.encoder is None
-    data_kind = "images" if named else config.data_kind or "images"
-    grid["method"] = _that_take(data_kind, [*map(str, grid["method"])], say)
+    grid["method"] = _that_take(config.data_kind or "images", [*map(str, grid["method"])], say)
     if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.runs.environment import choose_device

@@ -14,8 +14,7 @@ from ccfcpp.core.units import counted
 from ccfcpp.runs.given import as_tree
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes, Order, Planned, with_seeds
-from ccfcpp.studies.reproduction.published import published_score
-from ccfcpp.studies.reproduction.scores import in_words, plain
+from ccfcpp.studies.scores import published_score
 from ccfcpp.studies.tables import (
     Row,
     as_latex,
@@ -23,7 +22,9 @@ from ccfcpp.studies.tables import (
     by_cell,
     cell_rows,
     in_latex,
+    in_words,
     over_seeds,
+    plain,
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}

@@ -15,11 +15,11 @@ from ccfcpp.reports.examination import title_of_system
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.runs import slug
 from ccfcpp.studies.comparison import by_presence, with_costs
+from ccfcpp.studies.drawing import draw_scores
 from ccfcpp.studies.grids import Axes
-from ccfcpp.studies.reproduction.drawing import draw_scores
-from ccfcpp.studies.reproduction.results import Result, images
-from ccfcpp.studies.reproduction.scores import ANY, ScoreTable, in_words, mean_scores, plain
-from ccfcpp.studies.tables import by_cell, over_seeds
+from ccfcpp.studies.results import Result, images
+from ccfcpp.studies.scores import ANY, ScoreTable, mean_scores
+from ccfcpp.studies.tables import by_cell, in_words, over_seeds, plain
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""

@@ -18,12 +18,11 @@ from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.studies.classification import scores, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
-from ccfcpp.studies.reproduction.results import Result, images
-from ccfcpp.studies.reproduction.scores import in_words, plain
 from ccfcpp.studies.reproduction.writing import made_by
+from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import Cells
-from ccfcpp.studies.tables import Row
+from ccfcpp.studies.tables import Row, in_words, plain
 from supervised.config import ClassifyConfig
 
 Tables = dict[str, list[dict[str, str]]]

@@ -1,6 +1,7 @@
 """Tables of studies: means over seeds, and rows as Markdown and LaTeX."""
 
 import itertools
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,18 @@ def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
 def over_seeds(runs: int) -> str:
     """Say what stands in a table or a figure of cells of at most so many runs each."""
     return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
+
+
+def plain(value: object) -> str:
+    """Write a number as papers print it."""
+    if isinstance(value, float):
+        return "∞" if value == math.inf else f"{value:g}"
+    return str(value)
+
+
+def in_words(key: str) -> str:
+    """Name an axis."""
+    return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
 # --- files --------------------------------------------------------------------------------------

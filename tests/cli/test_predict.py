@@ -144,7 +144,7 @@ def test_what_is_wrong_takes_one_line(
 
     out = ("--out", tmp_path / "new.csv")
     np.savez(tmp_path / "colour.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
-    assert "are in colour, and the model is for grey ones" in (
+    assert "are in colour, and grey ones are wanted" in (
         complaint(k_fed, tmp_path / "colour.npz", *out)
     )
     assert "there is no model" in complaint(tmp_path / "none", digits, *out)

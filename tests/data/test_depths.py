@@ -1,7 +1,7 @@
 """Values of more than 8 bits: a ramp is a ramp in whatever file it comes."""
 
-import io
 import itertools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ccfcpp.data.decoding import UnreadableError, read_header, read_pixels
+from ccfcpp.data.decoding import UnreadableError, open_image
 from tests.support import traps
 from tests.support.traps import COLOUR, GREY, Pixels, last, scaled
 
@@ -19,12 +19,12 @@ RAMP = scaled(GREY[0], 100, 4000)
 
 
 def pixels_of(content: bytes, name: str = "a", window: tuple[float, float] | None = None) -> Pixels:
-    def source(_: Path) -> io.BytesIO:
-        return io.BytesIO(content)
-
-    header = read_header(Path(name), source)
-    found = read_pixels(Path(name), source, window)
-    assert (header.channels, header.height, header.width) == found.shape
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(content)
+        with open_image(file) as image:
+            found = image.decode(window)
+    assert (image.header.channels, image.header.height, image.header.width) == found.shape
     return found
 
 

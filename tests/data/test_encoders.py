@@ -14,15 +14,18 @@ from PIL import Image
 from torch import nn
 from torchvision import models
 
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import content_hash
-from ccfcpp.data.encoded import embed_images, read_encoded
+from ccfcpp.data.encoded import embed_images
 from ccfcpp.data.encoders import encoder as keeping
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.encoders.loading import load_encoder
 from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import open_dataset
 from ccfcpp.data.texts import read_texts
+from ccfcpp.data.vectors import VectorData
 from tests.support.encoders import (
     NETWORK,
     Small,
@@ -35,6 +38,12 @@ from tests.support.encoders import (
 from tests.support.federation import CPU
 
 Cache = Callable[[], None]
+
+
+def read_encoded(source: Path, encoder: Encoder, **how: Any) -> VectorData:
+    data = open_dataset(str(source), encoder, **how)
+    assert isinstance(data, VectorData)
+    return data
 
 
 @pytest.fixture
@@ -80,7 +89,7 @@ def by_hand(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def test_vectors_are_those_of_a_plain_loop(files: Path, fresh: Cache) -> None:
     encoder = loaded(files)
-    found = read_encoded(str(files / "photos"), encoder, folders_are_clients=True)
+    found = read_encoded(files / "photos", encoder, folders_are_clients=True)
     wanted = by_hand(files / "photos")
     assert list(found.names) == list(wanted)
     torch.testing.assert_close(
@@ -94,11 +103,11 @@ def test_vectors_are_those_of_a_plain_loop(files: Path, fresh: Cache) -> None:
 def test_a_vector_follows_from_its_photo_alone(files: Path, fresh: Cache) -> None:
     """To the last bit: whoever holds the others, and whatever was embedded before."""
     encoder = loaded(files)
-    together = read_encoded(str(files / "photos"), encoder)
+    together = read_encoded(files / "photos", encoder)
     by_name = dict(zip(together.names, together.vectors, strict=True))
     for client in ("west", "east"):
         fresh()
-        own = read_encoded(str(files / "photos" / client), encoder)
+        own = read_encoded(files / "photos" / client, encoder)
         for name, vector in zip(own.names, own.vectors, strict=True):
             assert torch.equal(vector, by_name[f"{client}/{name}"])
 
@@ -106,9 +115,9 @@ def test_a_vector_follows_from_its_photo_alone(files: Path, fresh: Cache) -> Non
 @pytest.mark.parametrize("size", [1, 5, 36])
 def test_batches_of_any_size_give_the_same(files: Path, fresh: Cache, size: int) -> None:
     encoder = loaded(files)
-    wanted = read_encoded(str(files / "photos"), encoder).vectors
+    wanted = read_encoded(files / "photos", encoder).vectors
     fresh()
-    found = read_encoded(str(files / "photos"), replace(encoder, size=size)).vectors
+    found = read_encoded(files / "photos", replace(encoder, size=size)).vectors
     torch.testing.assert_close(found, wanted)
 
 
@@ -121,15 +130,15 @@ def test_what_was_embedded_before_is_not_embedded_again(files: Path, fresh: Cach
         return encoder.batch(pictures)
 
     counted = replace(encoder, batch=counting)
-    first = read_encoded(str(files / "photos" / "east"), counted).vectors
+    first = read_encoded(files / "photos" / "east", counted).vectors
     assert sum(asked) == 12
-    again = read_encoded(str(files / "photos" / "east"), counted).vectors
+    again = read_encoded(files / "photos" / "east", counted).vectors
     assert sum(asked) == 12
     assert torch.equal(first, again)
     # Others are of the same content or new; another encoder has a shelf of its own.
-    read_encoded(str(files / "photos"), counted)
+    read_encoded(files / "photos", counted)
     assert sum(asked) == 36
-    read_encoded(str(files / "photos" / "east"), replace(counted, hash="0" * 64))
+    read_encoded(files / "photos" / "east", replace(counted, hash="0" * 64))
     assert sum(asked) == 48
 
 
@@ -146,14 +155,14 @@ def test_an_interruption_keeps_what_is_done(
 
     monkeypatch.setattr(keeping, "_KEPT_AFTER", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        read_encoded(str(files / "photos"), replace(encoder, batch=stopping))
+        read_encoded(files / "photos", replace(encoder, batch=stopping))
     asked: list[int] = []
 
     def counting(pictures: Any) -> Any:
         asked.append(len(pictures))
         return encoder.batch(pictures)
 
-    read_encoded(str(files / "photos"), replace(encoder, batch=counting))
+    read_encoded(files / "photos", replace(encoder, batch=counting))
     assert sum(asked) == 36 - 8
 
 
@@ -163,7 +172,7 @@ def test_a_damaged_photo_is_left_out_with_its_name(
     write_photos(tmp_path / "photos", each=1)
     whole = (tmp_path / "photos/east/red/0.png").read_bytes()
     (tmp_path / "photos/east/red/cut.png").write_bytes(whole[: len(whole) // 2])
-    found = read_encoded(str(tmp_path / "photos"), loaded(files))
+    found = read_encoded(tmp_path / "photos", loaded(files))
     assert len(found) == 9
     assert found.reading is not None
     assert [file.name for file in found.reading.skipped] == ["east/red/cut.png"]
@@ -189,7 +198,7 @@ def test_images_in_memory(files: Path, fresh: Cache) -> None:
 
 def test_a_torchscript_program(files: Path, fresh: Cache) -> None:
     encoder = load_encoder(str(files / "small.pt"), CPU)
-    found = read_encoded(str(files / "photos"), encoder)
+    found = read_encoded(files / "photos", encoder)
     assert found.vectors.shape == (36, 9)
     # A client's photos are blue, green and red.
     assert [row[:3].argmax().item() for row in found.vectors[:12:4]] == [2, 1, 0]
@@ -205,8 +214,8 @@ def test_an_onnx_file(files: Path, fresh: Cache, tmp_path: Path) -> None:
     opset = [onnx.helper.make_opsetid("", 13)]
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
     onnx.save(model, str(tmp_path / "mean.onnx"))
-    found = read_encoded(str(files / "photos"), load_encoder(str(tmp_path / "mean.onnx"), CPU))
-    program = read_encoded(str(files / "photos"), load_encoder(str(files / "small.pt"), CPU))
+    found = read_encoded(files / "photos", load_encoder(str(tmp_path / "mean.onnx"), CPU))
+    program = read_encoded(files / "photos", load_encoder(str(files / "small.pt"), CPU))
     torch.testing.assert_close(found.vectors, program.vectors[:, :3])
 
 
@@ -241,7 +250,7 @@ def test_a_network_of_timm(files: Path, fresh: Cache, tmp_path: Path) -> None:
         module = timm.create_model("mobilenetv3_small_050", pretrained=False).eval()
     save_file(module.state_dict(), tmp_path / "own.safetensors")
     name = f"timm:mobilenetv3_small_050@{tmp_path / 'own.safetensors'}"
-    found = read_encoded(str(files / "photos" / "east"), load_encoder(name, CPU))
+    found = read_encoded(files / "photos" / "east", load_encoder(name, CPU))
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(module))
     with Image.open(files / "photos" / "east" / found.names[3]) as image, torch.inference_mode():
         pixels = transform(image.convert("RGB"))[None]
@@ -260,7 +269,12 @@ def test_texts(fresh: Cache, tmp_path: Path) -> None:
     """A column of a table, lines of a file, and a file for each client, give the same."""
     table = tmp_path / "texts.csv"
     table.write_text('what,text,who\na,"three, or",x\nb,eleven,y\na,,x\na,three,y\n')
-    found = read_encoded(str(table), TEXTS, label="what", client="who")
+    found = read_encoded(
+        table,
+        TEXTS,
+        folders_are_clients=True,
+        vectors=VectorsConfig(label_column="what", client_column="who"),
+    )
     assert found.vectors.tolist() == [[9, 2], [6, 3], [5, 2]]
     assert found.names == ("three, or", "eleven", "three")
     assert (found.classes, found.owner_names, found.key) == (("a", "b"), ("x", "y"), "text")
@@ -268,7 +282,7 @@ def test_texts(fresh: Cache, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "x.txt").write_text("three, or\n\n")
     (folder / "y.txt").write_text("eleven\nthree\n")
-    by_file = read_encoded(str(folder), TEXTS)
+    by_file = read_encoded(folder, TEXTS)
     assert torch.equal(by_file.vectors, found.vectors)
     assert by_file.owner_names == ("x", "y")
     assert by_file.owners is not None
@@ -291,7 +305,7 @@ def test_a_model_of_sentences_by_its_folder(fresh: Cache, tmp_path: Path) -> Non
     model.save(str(tmp_path / "model"))
     encoder = load_encoder(str(tmp_path / "model"), CPU)
     (tmp_path / "texts.txt").write_text("blue\nblue sea\n")
-    found = read_encoded(str(tmp_path / "texts.txt"), encoder)
+    found = read_encoded(tmp_path / "texts.txt", encoder)
     assert found.vectors.tolist() == [[4, 5, 6, 7], [6, 7, 8, 9]]
 
 
@@ -382,7 +396,7 @@ def test_a_program_that_gives_no_vectors_is_refused(
 ) -> None:
     save_program(nn.Identity(), tmp_path / "same.pt")
     with pytest.raises(UsageError, match="no vector: give one that ends with pooling"):
-        read_encoded(str(files / "photos"), load_encoder(str(tmp_path / "same.pt"), CPU))
+        read_encoded(files / "photos", load_encoder(str(tmp_path / "same.pt"), CPU))
 
 
 def test_data_that_the_encoder_does_not_take_are_refused(
@@ -390,9 +404,9 @@ def test_data_that_the_encoder_does_not_take_are_refused(
 ) -> None:
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     with pytest.raises(UsageError, match="holds vectors, and encoder"):
-        read_encoded(str(tmp_path / "x.npy"), loaded(files))
+        read_encoded(tmp_path / "x.npy", loaded(files))
     with pytest.raises(UsageError, match="holds no texts"):
-        read_encoded(str(files / "photos"), TEXTS)
+        read_encoded(files / "photos", TEXTS)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="has no column 'text': it has 'a', 'b'; name that"):
         read_texts(tmp_path / "x.csv", "text")

@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import load, reading
-from ccfcpp.data.folder import read_images
+from ccfcpp.data import decoding, load, reading
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.reading import in_words
 from tests.support.originals import random_images
@@ -72,7 +71,7 @@ def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
     _save(tmp_path / "train" / "a" / "9.png", 4)
     _save(tmp_path / "train" / "c" / "10.png", 5)
     _save(tmp_path / "train" / "c" / "9.png", 6)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert _values(data) == [4, 5, 6, 1, 2, 3]
     assert _labels(data) == ["a", "c", "c", "a", "b", "c"]
     assert data.classes == ("a", "b", "c")
@@ -82,14 +81,14 @@ def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("split", "test"), [("train", None), ("test", [True])])
 def test_a_split_alone(tmp_path: Path, split: str, test: list[bool] | None) -> None:
     _save(tmp_path / split / "a" / "0.png", 1)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert (None if data.test is None else data.test.tolist()) == test
 
 
 def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
     for name, value in (("b", 2), ("a", 1), ("c", 3)):
         _save(tmp_path / f"{name}.png", value)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert _values(data) == [1, 2, 3]
     assert (data.labels, data.classes) == (None, ())
 
@@ -97,7 +96,7 @@ def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
 def test_flat_train_and_test_are_unlabelled(tmp_path: Path) -> None:
     _save(tmp_path / "test" / "a.png", 1)
     _save(tmp_path / "train" / "b.png", 2)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert _values(data) == [2, 1]
     assert data.labels is None
     assert _test(data) == [False, True]
@@ -119,7 +118,7 @@ def test_folders_as_clients(tmp_path: Path) -> None:
 def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
     _save(tmp_path / "b" / "0.png", 1)
     _save(tmp_path / "a" / "0.png", 2)
-    data = read_images(tmp_path, folders_are_clients=True)
+    data = load(str(tmp_path), folders_are_clients=True)
     assert _values(data) == [2, 1]
     assert data.labels is None
     assert _owners(data) == ["a", "b"]
@@ -128,7 +127,7 @@ def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
 def test_a_client_may_have_train_and_test(tmp_path: Path) -> None:
     _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
     _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
-    data = read_images(tmp_path, folders_are_clients=True)
+    data = load(str(tmp_path), folders_are_clients=True)
     assert _values(data) == [2, 1]
     assert _labels(data) == ["x", "x"]
     assert _test(data) == [False, True]
@@ -139,7 +138,7 @@ def test_a_client_without_a_test_folder_holds_training_images(tmp_path: Path) ->
     _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
     _save(tmp_path / "b" / "x" / "0.png", 3)
     _save(tmp_path / "c" / "train" / "x" / "0.png", 4)
-    data = read_images(tmp_path, folders_are_clients=True)
+    data = load(str(tmp_path), folders_are_clients=True)
     assert _values(data) == [2, 1, 3, 4]
     assert _owners(data) == ["a", "a", "b", "c"]
     assert _test(data) == [False, True, False, False]
@@ -268,7 +267,7 @@ def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     _save(tmp_path / ".thumbnails" / "0.png", 3)
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "a" / "notes.txt").write_text("about")
-    assert _values(read_images(tmp_path)) == [1]
+    assert _values(load(str(tmp_path))) == [1]
 
 
 def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
@@ -276,7 +275,7 @@ def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
         root = tmp_path / str(len(list(tmp_path.iterdir())))
         for number, name in enumerate(names.split()):
             _save(root / name / "0.png", number)
-        data = read_images(root, folders_are_clients=clients)
+        data = load(str(root), folders_are_clients=clients)
         return (*data.owner_names, *data.classes)
 
     two = ("cat", "dog")
@@ -313,7 +312,7 @@ def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
 def test_the_splits_may_be_written_in_capitals(tmp_path: Path) -> None:
     for number, name in enumerate(("TEST/a", "Train/a", "Train/b", "train/b")):
         _save(tmp_path / name / "0.png", number)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert (data.classes, _values(data)) == (("a", "b"), [1, 2, 3, 0])
     assert _test(data) == [False, False, False, True]
 
@@ -332,10 +331,10 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
         shutil.copytree(
             tmp_path / ("bar/low" if name == "bar/low" else f"{nfc}/1"), tmp_path / "lists" / name
         )
-    listed_data = read_images(tmp_path / "lists", folders_are_clients=True, classes=["1.00", "low"])
+    listed_data = load(str(tmp_path / "lists"), folders_are_clients=True, classes=["1.00", "low"])
     assert (_owners(listed_data), _labels(listed_data)) == (["bar", nfc], ["low", "1"])
     shutil.rmtree(tmp_path / "lists")
-    data = read_images(tmp_path, folders_are_clients=True)
+    data = load(str(tmp_path), folders_are_clients=True)
     assert (data.classes, data.owner_names) == (("1.0", "Low", "low"), ("bar", nfc))
     assert dict(
         zip(_values(data), zip(_owners(data), _labels(data), strict=True), strict=True)
@@ -358,7 +357,7 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
 )
 def test_formats(tmp_path: Path, suffix: str) -> None:
     _save(tmp_path / f"a.{suffix}", (10, 120, 240), size=16)
-    images = read_images(tmp_path).images.int()
+    images = load(str(tmp_path)).images.int()
     assert images.shape == (1, 3, 16, 16)
     assert (images - torch.tensor([10, 120, 240])[:, None, None]).abs().max() < 6  # lossy ones
 
@@ -366,7 +365,7 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", ["png", "jpg", "pgm", "bmp", "tif"])
 def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
     _save(tmp_path / f"a.{suffix}", 77)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert data.images.shape == (1, 1, 4, 4)
     assert _values(data) == [77]
 
@@ -374,14 +373,14 @@ def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
 def test_one_colour_image_makes_all_rgb(tmp_path: Path) -> None:
     _save(tmp_path / "a.png", 9)
     _save(tmp_path / "b.png", (1, 2, 3))
-    assert read_images(tmp_path).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
+    assert load(str(tmp_path)).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
 def test_16_bit_grey_is_scaled(tmp_path: Path, suffix: str) -> None:
     values = np.array([[0, 128, 129, 257], [32768, 65406, 65407, 65535]], np.uint16)
     _save(tmp_path / f"a.{suffix}", values)
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert data.images[0, 0].tolist() == [[0, 0, 1, 1], [128, 254, 255, 255]]
 
 
@@ -392,7 +391,7 @@ def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
     Image.new("RGBA", (2, 2), (5, 6, 7, 0)).save(tmp_path / "rgba.png")
     Image.new("LA", (2, 2), (8, 100)).save(tmp_path / "la.png")
     Image.new("1", (2, 2), 1).save(tmp_path / "bits.png")
-    pixels = read_images(tmp_path).images[:, :, 0, 0].tolist()
+    pixels = load(str(tmp_path)).images[:, :, 0, 0].tolist()
     assert pixels == [[255, 255, 255], [8, 8, 8], [200, 100, 50], [5, 6, 7]]
 
 
@@ -400,12 +399,12 @@ def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
 def test_values_of_32_bits_are_mapped_by_their_range(tmp_path: Path, kind: type) -> None:
     values: np.ndarray = np.array([[-70_000, 0], [70_000, 35_000]], kind)
     _save(tmp_path / "a.tif", values)
-    assert read_images(tmp_path).images[0, 0].tolist() == [[0, 128], [255, 191]]
+    assert load(str(tmp_path)).images[0, 0].tolist() == [[0, 128], [255, 191]]
     if kind is np.float32:
         values[0, 0] = np.nan
         _save(tmp_path / "a.tif", values)
         with pytest.raises(UsageError, match=r"a\.tif \(some of its values are NaN or infinite"):
-            read_images(tmp_path)
+            load(str(tmp_path))
 
 
 def test_image_size_resizes_antialiased(tmp_path: Path) -> None:
@@ -424,7 +423,7 @@ def test_image_size_resizes_antialiased(tmp_path: Path) -> None:
 def test_images_of_different_sizes_meet_at_one(tmp_path: Path) -> None:
     _save(tmp_path / "a.png", np.zeros((20, 30), np.uint8))
     _save(tmp_path / "b.png", np.zeros((31, 40), np.uint8))
-    assert read_images(tmp_path).images.shape == (2, 1, 16, 16)
+    assert load(str(tmp_path)).images.shape == (2, 1, 16, 16)
     assert load(str(tmp_path), shape=(3, 5, 7)).images.shape == (2, 3, 5, 7)
     assert load(str(tmp_path), image_size=12).images.shape == (2, 1, 12, 12)
 
@@ -435,7 +434,7 @@ def test_what_is_damaged_inside_has_no_say_in_the_size(tmp_path: Path) -> None:
     _save(tmp_path / "d.png", random_images(0, 33, 40, 3))
     whole = (tmp_path / "d.png").read_bytes()
     (tmp_path / "d.png").write_bytes(whole[: len(whole) // 2])
-    data = read_images(tmp_path)
+    data = load(str(tmp_path))
     assert data.images.shape == (3, 1, 20, 30)
     assert data.names == ("a.png", "b.png", "c.png")
     assert data.reading is not None
@@ -489,7 +488,7 @@ def test_a_broken_image_is_named(tmp_path: Path, broken: str) -> None:
 def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _save(tmp_path / "a.png", 1, size=12)
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "read_pixels", lambda *_: pytest.fail("it is decoded"))
+        patch.setattr(decoding, "_pixels", lambda *_: pytest.fail("it is decoded"))
         with pytest.raises(UsageError, match=r"12x12 pixels, more than data.max_pixels = 143"):
             load(str(tmp_path), max_pixels=143)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # PIL would refuse over 20
@@ -501,15 +500,15 @@ def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     images = tmp_path / "images"
     _save(images / "a" / "0.png", 1)
     _save(images / "b" / "0.png", 2)
-    first = read_images(images)
+    first = load(str(images))
 
     def fail(*_: object) -> None:
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "read_pixels", fail)
-        again = read_images(images)
-        as_clients = read_images(images, folders_are_clients=True)
+        patch.setattr(reading, "open_image", fail)
+        again = load(str(images))
+        as_clients = load(str(images), folders_are_clients=True)
         with pytest.raises(AssertionError, match="decoded again"):
             load(str(images), image_size=2)
     assert torch.equal(again.images, first.images)
@@ -517,6 +516,6 @@ def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     _save(images / "b" / "0.png", 3)
     os.utime(images / "b" / "0.png", ns=(0, 1))
-    assert _values(read_images(images)) == [1, 3]
+    assert _values(load(str(images))) == [1, 3]
     _save(images / "b" / "1.png", 4)
-    assert _values(read_images(images)) == [1, 3, 4]
+    assert _values(load(str(images))) == [1, 3, 4]

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.tables import read_rows, read_vectors
+from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 
 
@@ -79,7 +79,7 @@ def test_numbers_and_missing_values_of_each_type(tmp_path: Path, case: str) -> N
     assert data.vectors[:, 1:].nan_to_num(-1).tolist() == expected
     parts = ("a[0]", "a[1]")[: len(expected[0])] if "lists" in case else ("a",)
     assert data.columns == ("b", *parts)
-    again = read_rows(path, len(data.columns), data.columns[::-1], "mean").vectors
+    again = read_vectors(path, columns=data.columns[::-1], missing="mean").vectors
     assert again.nan_to_num(-1).tolist() == data.vectors.flip(1).nan_to_num(-1).tolist()
 
 

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import ImageData
-from ccfcpp.data.photos import read_photos
-from ccfcpp.data.reading import Options
+from ccfcpp.data.open import open_images
+from ccfcpp.data.sizes import Shape
 
 GREY, COLOUR = (1, 4, 6), (3, 4, 6)
+
+
+def photos(path: Path, shape: Shape) -> ImageData:
+    return open_images(str(path), data=DataConfig(), flat=True, shape=shape)
 
 
 def save(path: Path, value: int, size: tuple[int, int] = (4, 6), colour: bool = False) -> None:
@@ -51,7 +56,7 @@ EXPECTED = {
 
 
 def test_images_at_any_depth(folder: Path) -> None:
-    found = values(read_photos(folder, Options(shape=GREY)))
+    found = values(photos(folder, GREY))
     assert found == EXPECTED
     assert list(found) == list(EXPECTED)
 
@@ -66,22 +71,22 @@ def test_archives_hold_the_same(folder: Path, tmp_path: Path, suffix: str) -> No
     else:
         with tarfile.open(archive, "w:gz" if suffix == ".tar.gz" else "w") as tar:
             tar.add(folder, ".")
-    found = values(read_photos(archive, Options(shape=GREY)))
+    found = values(photos(archive, GREY))
     assert list(found.items()) == list(EXPECTED.items())
 
 
 def test_arrays_are_named_by_their_index(tmp_path: Path) -> None:
     pixels = np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((4, 6), np.uint8)
     np.savez(tmp_path / "a.npz", images=pixels, labels=np.array(["x", "y", "x"]))
-    found = read_photos(tmp_path / "a.npz", Options(shape=GREY))
+    found = photos(tmp_path / "a.npz", GREY)
     assert values(found) == {"0": 0, "1": 1, "2": 2}
-    assert read_photos(tmp_path / "a.npz", Options(shape=COLOUR)).images.shape == (3, 3, 4, 6)
-    assert read_photos(tmp_path / "a.npz", Options(shape=(1, 5, 5))).images.shape == (3, 1, 5, 5)
+    assert photos(tmp_path / "a.npz", COLOUR).images.shape == (3, 3, 4, 6)
+    assert photos(tmp_path / "a.npz", (1, 5, 5)).images.shape == (3, 1, 5, 5)
 
 
 def test_grey_images_fill_three_channels(tmp_path: Path) -> None:
     save(tmp_path / "a.png", 7)
-    images = read_photos(tmp_path, Options(shape=COLOUR)).images
+    images = photos(tmp_path, COLOUR).images
     assert images.shape == (1, 3, 4, 6)
     assert (images == 7).all()
 
@@ -89,30 +94,30 @@ def test_grey_images_fill_three_channels(tmp_path: Path) -> None:
 def test_images_are_resized_to_the_models(tmp_path: Path) -> None:
     save(tmp_path / "a.png", 7, (9, 5))
     save(tmp_path / "b.png", 8, (4, 4))
-    assert read_photos(tmp_path, Options(shape=(1, 4, 4))).images.shape == (2, 1, 4, 4)
+    assert photos(tmp_path, (1, 4, 4)).images.shape == (2, 1, 4, 4)
 
 
 def test_a_link_to_a_folder_is_not_followed(folder: Path) -> None:
     (folder / "2" / "up").symlink_to(folder)
-    assert values(read_photos(folder, Options(shape=GREY))) == EXPECTED
+    assert values(photos(folder, GREY)) == EXPECTED
 
 
 def test_what_does_not_fit_is_said_with_the_mend(tmp_path: Path) -> None:
     def refused(path: Path, shape: tuple[int, int, int] = GREY) -> str:
         with pytest.raises(UsageError) as caught:
-            read_photos(path, Options(shape=shape))
+            photos(path, shape)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     save(tmp_path / "colour/a.png", 1, colour=True)
     assert "a.png (it is in colour, and grey images are wanted" in refused(tmp_path / "colour")
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 8, 8, 3), np.uint8))
-    assert refused(tmp_path / "a.npz").endswith("and the model is for grey ones: make them grey")
+    assert refused(tmp_path / "a.npz").endswith("and grey ones are wanted: make them grey")
     (tmp_path / "empty").mkdir()
     assert "empty holds no image (.png" in refused(tmp_path / "empty")
     assert "there is no " in refused(tmp_path / "none")
     (tmp_path / "a.txt").write_text("")
-    assert "is neither a folder of images, nor an archive" in refused(tmp_path / "a.txt")
+    assert "is neither an .npz file nor an image folder" in refused(tmp_path / "a.txt")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/a.png").write_bytes(b"no image")
     assert "a.png (it is no image of a kind that is read)" in refused(tmp_path / "broken")
@@ -124,5 +129,5 @@ def test_what_does_not_fit_is_said_with_the_mend(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_read(folder: Path) -> None:
     (folder / "2").chmod(0)
     with pytest.raises(UsageError, match="cannot be read"):
-        read_photos(folder, Options(shape=GREY))
+        photos(folder, GREY)
     (folder / "2").chmod(0o700)

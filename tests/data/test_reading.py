@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load
-from ccfcpp.data.photos import read_photos
-from ccfcpp.data.reading import Options
+from ccfcpp.data.open import open_images
 from tests.support import traps
 from tests.support.traps import COLOUR, GREY, Trap
 
@@ -202,7 +202,8 @@ def test_names_and_files_come_from_archives_and_caches_too(tmp_path: Path) -> No
             data = load(path)
             assert data.names == ("good-0.png", "good-1.png", "good-2.png")
             assert data.skipped == 1
-    assert read_photos(Path(place), Options(shape=(1, 24, 32))).names == data.names
+    flat = open_images(place, data=DataConfig(), flat=True, shape=(1, 24, 32))
+    assert flat.names == data.names
 
 
 def test_folders_of_any_depth(tmp_path: Path) -> None:

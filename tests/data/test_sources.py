@@ -8,11 +8,9 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, load
-from ccfcpp.data.cache import cache_folder
+from ccfcpp.data import ImageData, archives, load
 from ccfcpp.data.images import fit
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.data.sets.binary import BinarySet
 from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support import originals
 
@@ -88,22 +86,12 @@ def test_archive_sets(
     else:
         originals.write_files(root / folder, files)
     for attempt in range(2):
-        if packed and attempt == 1:  # an archive is read once, and then cached
-            monkeypatch.delattr(BinarySet, "_contents")
+        if packed and attempt == 1:  # an archive is unpacked once, and then cached
+            monkeypatch.delattr(archives, "_Unpacking")
         data = load(name, data_root=tmp_path)
         _assert_is(data, name, images, labels, {"cifar10": 10, "cifar100": 8, "stl10": 3}[name])
         assert data.classes[0] in {"class 0", "class0"}
         assert len(data.classes) == (100 if name == "cifar100" else 10)
-
-
-def test_a_cache_entry_without_the_test_images_is_replaced(tmp_path: Path) -> None:
-    files, images, labels, folder, archive = _archive_set("cifar10")
-    originals.write_tar_gz(tmp_path / archive, folder, files)
-    load("cifar10", data_root=tmp_path)
-    (entry,) = cache_folder().iterdir()
-    (entry / "test.npy").unlink()
-    for _ in range(2):
-        _assert_is(load("cifar10", data_root=tmp_path), "cifar10", images, labels, 10)
 
 
 def test_an_archive_of_jpeg_files_is_not_taken_for_cifar10(
@@ -247,7 +235,7 @@ def test_wrong_questions(tmp_path: Path) -> None:
     (tmp_path / "data.csv").touch()
     with pytest.raises(UsageError, match=r"neither an \.npz file nor an image folder"):
         load(str(tmp_path / "data.csv"))
-    with pytest.raises(UsageError, match=r"image_size is 0, but must be at least 1"):
+    with pytest.raises(UsageError, match=r"image_size = 0 is refused"):
         load("digits", image_size=0)
     with pytest.raises(UsageError, match=r"only in an image folder, or .* and 'digits' is neither"):
         load("digits", folders_are_clients=True)

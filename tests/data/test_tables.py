@@ -9,8 +9,13 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import kind_of
-from ccfcpp.data.tables import read_rows, read_vectors
-from ccfcpp.data.vectors import VectorData, vectors_from
+from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.vectors import Missing, VectorData, vectors_from
+
+
+def read_rows(path: Path, columns: tuple[str, ...], missing: Missing) -> VectorData:
+    return read_vectors(path, columns=columns, missing=missing)
+
 
 ROWS = np.arange(12.0).reshape(4, 3)
 TABLE = 'height,"width, m",kind,site\n1,2.5,10,north\n3,-4e1,2,south\n5,6,10,north\n'
@@ -377,25 +382,25 @@ def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> 
     south = written(folder / "south.csv", "a\n3\n")
     columns = ("b", "a")
     for place, rows in ((folder, [[2, 1], [-1, 3]]), (south, [[-1, 3]])):
-        found = read_rows(place, 2, columns, "mean")
+        found = read_rows(place, columns, "mean")
         assert found.columns == columns
         assert found.vectors.nan_to_num(-1).tolist() == rows
     with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
-        read_rows(south, 2, columns, "refuse")
+        read_rows(south, columns, "refuse")
     with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
-        read_rows(south, 1, ("b",), "mean")
-    few = read_rows(south, 4, (*columns, "c", "d"), "mean")
+        read_rows(south, ("b",), "mean")
+    few = read_rows(south, (*columns, "c", "d"), "mean")
     assert few.vectors.nan_to_num(-1).tolist() == [[-1, 3, -1, -1]]
     with_label = written(tmp_path / "label.csv", "a,kind\n3,7\n")
-    assert read_rows(with_label, 2, columns, "mean").vectors.nan_to_num(-1).tolist() == [[-1, 3]]
+    assert read_rows(with_label, columns, "mean").vectors.nan_to_num(-1).tolist() == [[-1, 3]]
     spaced = written(tmp_path / "x.csv", "a, b\n1,2\n")
-    assert read_rows(spaced, 2, columns, "mean").vectors.tolist() == [[2, 1]]
+    assert read_rows(spaced, columns, "mean").vectors.tolist() == [[2, 1]]
     for names in ("a,B", "alpha,beta"):
         renamed = written(tmp_path / "x.csv", f"{names}\n1,2\n")
         with pytest.raises(UsageError, match=r"x\.csv has no column 'b'"):
-            read_rows(renamed, 2, columns, "mean")
+            read_rows(renamed, columns, "mean")
     index = written(tmp_path / "index.csv", ",a,b\n0,1,2\n")
-    assert read_rows(index, 2, columns, "refuse").vectors.tolist() == [[2, 1]]
+    assert read_rows(index, columns, "refuse").vectors.tolist() == [[2, 1]]
 
 
 def other_lengths(folder: Path) -> None:
@@ -486,13 +491,10 @@ def test_a_file_with_objects_runs_nothing(tmp_path: Path) -> None:
 
 def test_columns_of_a_model_are_taken_by_name(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", TABLE)
-    found = read_rows(path, 2, ("width, m", "height"), "refuse").vectors
+    found = read_rows(path, ("width, m", "height"), "refuse").vectors
     assert found[0].tolist() == [2.5, 1]
     with pytest.raises(UsageError, match="has no column 'depth'"):
-        read_rows(path, 2, ("depth", "height"), "refuse")
-    np.save(tmp_path / "x.npy", ROWS)
-    with pytest.raises(UsageError, match="have 3 columns, and the model is for 2"):
-        read_rows(tmp_path / "x.npy", 2, ("a", "b"), "refuse")
+        read_rows(path, ("depth", "height"), "refuse")
 
 
 def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, archives, load, reading
+from ccfcpp.data import ImageData, archives, decoding, load
 from ccfcpp.data.registry import describe
 from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
@@ -202,17 +203,19 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plac
     _write(tmp_path, place, _files() | {"train/n01/images/n01_0.JPEG": flat(1, 3000, "PNG")})
     decoded = []
 
-    def decode(file: Path, *_: object) -> int:
-        decoded.append(file.name)
+    def decode(image: Image.Image, *_: object) -> int:
+        decoded.append(image.size)
         return 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "read_pixels", decode)
+        patch.setattr(decoding, "_pixels", decode)
         with pytest.raises(UsageError, match="it has 3000x3000 pixels, not 64x64"):
             load("tiny-imagenet", data_root=tmp_path)
-    assert "n01_0.JPEG" not in decoded
-    monkeypatch.setattr(archives, "_LARGEST_FILE", 100)
-    with pytest.raises(UsageError, match="bytes, but at most 100"):
+    assert (3000, 3000) not in decoded
+    monkeypatch.setattr(archives, "_FEW_BYTES", 100)
+    monkeypatch.setattr(archives, "_MOST_INFLATED", 0)
+    monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(UsageError, match="holds more than the 100 bytes"):
         load("tiny-imagenet", data_root=tmp_path)
 
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.cache import cache_folder, cached
+from ccfcpp.data.open import AnyData
 from ccfcpp.deployment.client.audit import AuditLog
 from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response

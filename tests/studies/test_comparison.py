@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
@@ -20,7 +19,6 @@ from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.studies.comparing import compare
 from ccfcpp.studies.comparison import Comparison, Entry
 from ccfcpp.studies.grids import Axes, Planned
-from ccfcpp.studies.reproduction.published import SYSTEMS, published_score
 from ccfcpp.studies.tables import Row
 from tests.support.command import ccfcpp, succeeded
 from tests.support.comparisons import planned_comparison
@@ -258,21 +256,6 @@ def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, 
     assert ("nmi_geometric" in titles) == fits
     assert row["nmi_geometric"] == 0.25
     assert ("(0.5081)" in comparison.as_markdown()) == fits
-
-
-def test_the_papers_tables_are_whole() -> None:
-    for measure in ("nmi", "kappa"):
-        for dataset in ("mnist", "fashion-mnist", "cifar10", "stl10"):
-            for name in SYSTEMS:
-                centralised = METHODS[name].centralised
-                for p in [None] if centralised else [0.0, 0.25, 0.5, 0.75, 1.0]:
-                    value = published_score(measure, dataset, p, name)
-                    assert value is not None, (measure, dataset, p, name)
-                    assert 0 < value < 1
-    assert published_score("nmi", "mnist", 0.75, "ccfc++") == 0.6987
-    assert published_score("kappa", "stl10", 1.0, "ppfc-gan") == 0.1868
-    assert published_score("nmi", "digits", 0.0, "ccfc++") is None
-    assert published_score("nmi", "mnist", 0.0, "a package's") is None
 
 
 def test_methods_are_compared_over_seeds_with_the_best_or_a_baseline() -> None:

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from ccfcpp.core.config_layers import preset
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction import drawing
+from ccfcpp.studies import drawing
 from ccfcpp.studies.reproduction.claims import CHECKS, Count, Values, count
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import Stored, plan_item
-from ccfcpp.studies.reproduction.results import Result
+from ccfcpp.studies.results import Result
 
 Plan = Sequence[Stored[Any]]
 Domains = Mapping[str, Sequence[str]]

@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ccfcpp.studies.reproduction.results import Result
-from ccfcpp.studies.reproduction.scores import ANY, Place
+from ccfcpp.studies.results import Result
+from ccfcpp.studies.scores import ANY, Place
 from tests.support.reproduction import Measure, score, spectrum
 
 Settings = Mapping[str, Any]

@@ -16,7 +16,6 @@ from ccfcpp.clustering.holding import holder
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.setup import AnyData
 from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.core.metrics import (
     calibration,
@@ -28,6 +27,7 @@ from ccfcpp.core.metrics import (
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import Columns
 from ccfcpp.data.images import ImageData, random_part, to_float
+from ccfcpp.data.open import AnyData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import archives
-from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, from_torchvision
+from ccfcpp.data.archives import unpacked
+from ccfcpp.data.cache import Arrays
+from ccfcpp.data.sets.published import Published, find_packed, from_torchvision
 
 Contents = dict[str, bytes]
 """The contents of the members by their names."""
@@ -17,8 +17,7 @@ Contents = dict[str, bytes]
 class BinarySet(Published, ABC):
     """A data set in a `.tar.gz`, read as it is or unpacked by someone else.
 
-    The archive is never unpacked on disk: it is read from front to back, which is slow enough to
-    cache the result. The unpacked files are about as quick to read as a cache would be.
+    The archive is unpacked into the cache; its files are about as quick to read as arrays are.
 
     Attributes:
         original: The name of torchvision's class.
@@ -56,10 +55,9 @@ class BinarySet(Published, ABC):
         """Read the data set from an unpacked folder or an archive."""
         if place.is_dir():
             return self.decode(self._contents(place, place), place)
-        folder = place / self.folder
-        return cached(
-            [place], self.name, ARRAYS, lambda: self.decode(self._contents(place, folder), place)
-        )
+        with unpacked(place, self.members) as found:
+            contents = self._contents(found.root / self.folder, place / self.folder)
+        return self.decode(contents, place)
 
     def fetch(self, folder: Path) -> None:
         """Download the archive."""
@@ -68,10 +66,10 @@ class BinarySet(Published, ABC):
         original = from_torchvision(self.original)
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
-    def _contents(self, place: Path, folder: Path) -> Contents:
-        """Return the contents of the members, which lie in a folder of a place."""
-        with archives.opened(place, tuple(name.lower() for name in self.members)) as tree:
-            try:
-                return {name: tree.content(folder / name) for name in self.members}
-            except FileNotFoundError as error:
-                raise UsageError(f"{error}: get it again") from error
+    def _contents(self, folder: Path, place: Path) -> Contents:
+        """Return the contents of the members in a folder, which the user knows as a place."""
+        try:
+            return {name: (folder / name).read_bytes() for name in self.members}
+        except FileNotFoundError as error:
+            missing = place / Path(error.filename).name
+            raise UsageError(f"{missing} is not there: get it again") from error

@@ -10,7 +10,7 @@ The published test images have no labels; those for validation stand in for them
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -18,14 +18,12 @@ import numpy as np
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
-from ccfcpp.data import archives
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.reading import read_whole
 from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
-from ccfcpp.data.tree import Tree
+from ccfcpp.data.tree import Tree, opened
 
 _BASE = "tiny-imagenet-200"
-_READ = (*IMAGE_SUFFIXES, ".txt")
 _ORDER = "wnids.txt"
 _ANNOTATIONS = "val_annotations.txt"
 _WORDS = "words.txt"
@@ -35,8 +33,8 @@ _SHAPE = (3, 64, 64)
 class TinyImageNet(Published):
     """JPEG files in folders, in an archive or unpacked by someone else.
 
-    Either is slow enough to cache the result, and no archive is unpacked on disk. A gzipped tar
-    whose name begins as the original's may hold a part of the data set.
+    Either is slow enough to cache the result. A gzipped tar whose name begins as the original's may
+    hold a part of the data set.
     """
 
     filename: ClassVar = f"{_BASE}.zip"
@@ -55,18 +53,12 @@ class TinyImageNet(Published):
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""
-        if place.is_dir():
-            with archives.opened(place, _READ) as tree:
-                files = _find_files(tree)
-                # The text files are read anyway; what they say of the images belongs to the key.
-                said = json.dumps([self.name, files.labels, files.classes, files.train])
-                return cached(files.images, said, ARRAYS, lambda: _decode(tree, files))
-
-        def decode() -> Arrays:
-            with archives.opened(place, _READ) as tree:
-                return _decode(tree, _find_files(tree))
-
-        return cached([place], self.name, ARRAYS, decode)
+        with opened(place) as tree:
+            files = _find_files(tree)
+            # The text files are read anyway; what they say of the images belongs to the key.
+            said = json.dumps([self.name, files.labels, files.classes, files.train])
+            places = tree.places(files.images)
+            return cached(places, said, ARRAYS, lambda: _decode(tree, files))
 
     def fetch(self, folder: Path) -> None:
         """Download the archive, which torchvision does not know."""
@@ -99,9 +91,9 @@ def _find_files(tree: Tree) -> _Files:
     its identifier where another class has the same, and by its identifier where it has no name.
     """
     base = tree.root / _BASE
-    if base not in tree.entries(tree.root)[0]:
+    if base not in tree.folders:
         base = tree.root
-    folders = {folder.name: folder for folder in _entries(tree, base / "train")[0]}
+    folders = {folder.name: folder for folder in _in(tree.folders, base / "train")}
     listed = [wnid for wnid in _lines(tree, base / _ORDER) if wnid in folders]
     wnids = [*dict.fromkeys(listed), *sorted(set(folders) - set(listed))]
     index = {wnid: label for label, wnid in enumerate(wnids)}
@@ -121,7 +113,7 @@ def _find_files(tree: Tree) -> _Files:
 
 def _decode(tree: Tree, files: _Files) -> Arrays:
     """Decode the images to the arrays of `Published.read`; grey ones fill all channels."""
-    images = read_whole(files.images, tree.source, _SHAPE)
+    images = read_whole(files.images, tree, _SHAPE)
     return {
         "images": images,
         "labels": np.array(files.labels, np.int64),
@@ -150,7 +142,7 @@ def _validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[P
 
 def _names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
     words = {}
-    if base / _WORDS in tree.entries(base)[1]:
+    if base / _WORDS in tree.others[base]:
         for line in _lines(tree, base / _WORDS):
             wnid, _, names = line.partition("\t")
             words[wnid] = names.partition(",")[0].strip()
@@ -163,22 +155,19 @@ def _names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
 
 
 def _lines(tree: Tree, file: Path) -> list[str]:
-    if file not in _entries(tree, file.parent)[1]:
+    if file not in _in(tree.others, file.parent):
         raise UsageError(f"{file} is missing: get it again")
     return [line.strip() for line in tree.text(file).splitlines() if line.strip()]
 
 
 def _images(tree: Tree, folder: Path) -> list[Path]:
-    return [
-        file for file in _entries(tree, folder)[1] if file.name.lower().endswith(IMAGE_SUFFIXES)
-    ]
+    return [file for file in _in(tree.images, folder) if file.suffix.lower() in IMAGE_SUFFIXES]
 
 
-def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
-    try:
-        return tree.entries(folder)
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder} is missing: get it again") from error
+def _in(of: Mapping[Path, list[Path]], folder: Path) -> list[Path]:
+    if folder not in of:
+        raise UsageError(f"{folder} is missing: get it again")
+    return of[folder]
 
 
 TINY_IMAGENET = TinyImageNet("tiny-imagenet", 110_000, 200, _SHAPE)

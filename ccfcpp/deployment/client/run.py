@@ -15,7 +15,7 @@ from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.messages import NAMES, delivery_of
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
+from ccfcpp.clustering.setup import check_encoder, encoder_of
 from ccfcpp.clustering.typical import FinalModel, saved
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
@@ -27,8 +27,8 @@ from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
-from ccfcpp.data import ImageData, load
-from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.open import AnyData, open_dataset, open_images
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.deployment.link.algorithms import (
@@ -319,7 +319,8 @@ def load_for(
     if spec.command == "cluster" and kind_of(place) == "vectors":
         vectors = validate(ClusterConfig, spec.config).vectors
         _own_columns(vectors, own)
-        return read_vectors(Path(place), label_column=own.label_column, missing=vectors.missing)
+        columns = VectorsConfig(label_column=own.label_column, missing=vectors.missing)
+        return open_dataset(place, vectors=columns)
     section = spec.config.get("data")
     known = section.items() if isinstance(section, dict) else ()
     if wanted := dict(known).get("encoder"):
@@ -331,11 +332,12 @@ def load_for(
     }
     if skip is not None:
         settings["skip"] = skip
-    reading = validated(DataConfig, settings).reading
+    reading = validated(DataConfig, settings)
     shape = spec.image_shape
     if len(shape) == 1:
         raise UsageError(f"the run is on vectors, and {place} holds images: give another --data")
-    return load(place, **reading, shape=(shape[0], shape[1], shape[2]) if shape else None)
+    wanted_shape = (shape[0], shape[1], shape[2]) if shape else None
+    return open_images(place, data=reading, shape=wanted_shape)
 
 
 def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
@@ -371,4 +373,9 @@ def _encoded_for(
     if skip is not None:
         changes["data"]["skip"] = skip
     config = validate(ClusterConfig, merge(spec.config, changes))
-    return encoded(config, encoder, choose_device("auto"))
+    return open_dataset(
+        place,
+        encoder_of(config, choose_device("auto")),
+        data=config.data,
+        vectors=config.vectors,
+    )

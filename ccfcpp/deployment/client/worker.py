@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
+from ccfcpp.data.open import AnyData
 from ccfcpp.data.reading import in_words
 from ccfcpp.deployment.client.account import Tally
 from ccfcpp.deployment.client.answered import Answered

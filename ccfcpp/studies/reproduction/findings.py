@@ -11,13 +11,12 @@ from ccfcpp.reports.drawing import Drawn
 from ccfcpp.reports.examination import Run
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.runs import slug
+from ccfcpp.studies.drawing import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim, beside
-from ccfcpp.studies.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
 from ccfcpp.studies.reproduction.measures import read, spectra
-from ccfcpp.studies.reproduction.published import published_scores
-from ccfcpp.studies.reproduction.results import Result, by_label, first_seeds, label
-from ccfcpp.studies.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores
+from ccfcpp.studies.results import Result, by_label, first_seeds, label
+from ccfcpp.studies.scores import ANY, Place, ScoreTable, mean_scores, over_system, published_scores
 
 _PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
     "holdings": classes.holdings,
@@ -64,10 +63,7 @@ def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable
     readings = read(results, spec.measured)
     scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
     if spec.over:
-        bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == spec.over}
-        scores = {
-            at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases
-        }
+        scores = over_system(scores, spec.over)
     table = ScoreTable(spec.title, spec.axis, scores)
     if spec.last:
         last = table.places(table.panels[0])[-1]
@@ -78,7 +74,10 @@ def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable
 def _published(spec: TableSpec) -> ScoreTable | None:
     if not spec.published:
         return None
-    return ScoreTable(spec.title, spec.axis, published_scores(spec.published))
+    scores = published_scores(spec.published)
+    if spec.over:
+        scores = over_system(scores, spec.over)
+    return ScoreTable(spec.title, spec.axis, scores)
 
 
 def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:

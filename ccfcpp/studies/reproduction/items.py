@@ -20,7 +20,7 @@ from ccfcpp.studies.reproduction.claims import (
     count,
 )
 from ccfcpp.studies.reproduction.measures import MEASURES, OF_SPECTRA, Measure, Whose, of_spectra
-from ccfcpp.studies.reproduction.scores import plain
+from ccfcpp.studies.tables import plain
 
 PAPERS = ("ccfcpp", "feddecorr")
 """Names of the files."""

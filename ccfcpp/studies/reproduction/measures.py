@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
 from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
-from ccfcpp.studies.reproduction.results import DOMAINS, Facts, Result, dataset_name
+from ccfcpp.studies.results import DOMAINS, Facts, Result, dataset_name
 from supervised.algorithm import TERM
 
 T = TypeVar("T")

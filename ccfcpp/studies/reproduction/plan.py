@@ -23,7 +23,7 @@ from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.run import AnyRun
 from ccfcpp.studies.grids import Planned, ordered, plan_grid
 from ccfcpp.studies.reproduction.items import Item
-from ccfcpp.studies.reproduction.results import dataset_name
+from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
 from supervised.run import classification_run
 

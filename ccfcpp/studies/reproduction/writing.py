@@ -8,8 +8,8 @@ from ccfcpp.core.tables import as_csv
 from ccfcpp.reports.writing import as_svg, write_figure
 from ccfcpp.studies.reproduction.claims import verdict
 from ccfcpp.studies.reproduction.findings import Findings
-from ccfcpp.studies.reproduction.results import Result, images
-from ccfcpp.studies.reproduction.scores import ScoreTable
+from ccfcpp.studies.results import Result, images
+from ccfcpp.studies.scores import ScoreTable
 from ccfcpp.studies.tables import Row, as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")

@@ -19,8 +19,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.studies.reproduction.items import ITEMS, Block, load_items, read_paper
 from ccfcpp.studies.reproduction.plan import Stored, images_folder, plan_item
-from ccfcpp.studies.reproduction.published import SYSTEMS
 from supervised.config import ClassifyConfig
+from tests.studies.reproduction.test_published import TABLES_I_AND_II
 from tests.support.reproduction import Plan, Plans
 
 BOTH = pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
@@ -211,7 +211,7 @@ def test_clustering_has_the_published_preset(plans: Plans, name: str, quick: boo
     for run in plans.of(name, quick):
         if isinstance(run.config, ClusterConfig):
             assert run.config.preset == "published"
-            assert run.config.method in SYSTEMS
+            assert run.config.method in TABLES_I_AND_II
 
 
 def test_the_phases_of_the_paper(plans: Plans) -> None:

@@ -17,7 +17,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import KINDS
-from ccfcpp.studies.reproduction.results import Result
+from ccfcpp.studies.results import Result
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 
 Grid = dict[str, list[object]]
@@ -191,7 +191,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
         return replace(opened, snapshot=lost)
 
-    monkeypatch.setattr("ccfcpp.studies.reproduction.results.examine", examined)
+    monkeypatch.setattr("ccfcpp.studies.results.examine", examined)
 
 
 @pytest.mark.usefixtures("diverged")
@@ -291,7 +291,7 @@ def test_runs_are_opened_where_the_data_is_now(
         asked.append(data_root)
         return examine(path)
 
-    monkeypatch.setattr("ccfcpp.studies.reproduction.results.examine", examined)
+    monkeypatch.setattr("ccfcpp.studies.results.examine", examined)
     elsewhere = ClusterDataConfig(images=160, root=str(tmp_path))
     moved = [
         replace(each, config=each.config.model_copy(update={"data": elsewhere}))

@@ -12,8 +12,9 @@ from ccfcpp.clustering.config import ClusterConfig, PartitionConfig
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses
 from ccfcpp.studies.reproduction.measures import MEASURES, Measure, read, summarised
-from ccfcpp.studies.reproduction.results import Result, label
-from ccfcpp.studies.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores, plain
+from ccfcpp.studies.results import Result, label
+from ccfcpp.studies.scores import ANY, Place, Score, ScoreTable, mean_scores
+from ccfcpp.studies.tables import plain
 
 PLACES, SYSTEMS = ("0", "0.5", "1"), ("a", "b")
 

@@ -12,13 +12,13 @@ from PIL import Image
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.studies.drawing import draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim
-from ccfcpp.studies.reproduction.drawing import draw_spectra
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS
-from ccfcpp.studies.reproduction.results import Result
-from ccfcpp.studies.reproduction.scores import ANY, Score, ScoreTable
 from ccfcpp.studies.reproduction.writing import as_text, numbers, scale, shown_tables, write
+from ccfcpp.studies.results import Result
+from ccfcpp.studies.scores import ANY, Score, ScoreTable
 from tests.support.reproduction import Fakes, undrawn
 from tests.support.shapes import SHAPES
 

@@ -1,48 +1,22 @@
-"""Lists of a client's training and test images, as DomainNet has them beside its folders."""
+"""Lists of a client's training and test images, as DomainNet has them beside its folders.
+
+DomainNet is fetched by its user, and read as a folder.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
-from ccfcpp.data.tree import Tree
-from ccfcpp.data.walk import Walk
+from ccfcpp.data.tree import ImageFile, Tree
 
 SPLITS = ("train", "test")
 LIST_SUFFIX = ".txt"
 
 
-class File(NamedTuple):
-    """An image.
-
-    Attributes:
-        path: Its file.
-        folder: That of its class; None where it is in none.
-        owner: The name of its client.
-        test: Whether it is a test image; None where nothing says so.
-    """
-
-    path: Path
-    folder: Path | None
-    owner: str | None = None
-    test: bool | None = None
-
-    @property
-    def class_name(self) -> str | None:
-        """The name of its class, as it is written."""
-        return self.folder.name if self.folder else None
-
-    @property
-    def deeper(self) -> "File":
-        """The same with the folder in that of the class as its class."""
-        assert self.folder is not None
-        return self._replace(folder=self.folder / self.path.relative_to(self.folder).parts[0])
-
-
-def lists_of(found: Walk, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
+def lists_of(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
     """Return the lists of each client's training and test images; empty where there are none."""
-    there = {canonical(path.name): path for path in found.others[folder]}
+    there = {canonical(path.name): path for path in tree.others[folder]}
     names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
     lists = {
         owner: [there.get(canonical(name), folder / name) for name in own]
@@ -63,10 +37,10 @@ def lists_of(found: Walk, folder: Path, owners: Sequence[Path]) -> dict[Path, li
 def listed(
     tree: Tree,
     folder: Path,
-    files: Sequence[File],
+    files: Sequence[ImageFile],
     lists: Sequence[Path],
     classes: Sequence[str] | None,
-) -> list[File]:
+) -> list[ImageFile]:
     """Keep a client's files that are listed, those for training first.
 
     Paths in the lists start from `folder`. Only images of the `classes` need to be there.

@@ -7,7 +7,7 @@ from matplotlib.ticker import NullFormatter
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.runs import slug
-from ccfcpp.studies.reproduction.scores import ScoreTable
+from ccfcpp.studies.scores import ScoreTable
 from ccfcpp.studies.tables import over_seeds
 
 _MOST_MARKED = 30

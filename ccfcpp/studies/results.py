@@ -11,8 +11,8 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.reports.examination import Run, examine
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction.published import DATASETS, with_term
-from ccfcpp.studies.reproduction.scores import plain
+from ccfcpp.studies.scores import DATASETS
+from ccfcpp.studies.tables import plain
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
@@ -102,6 +102,10 @@ def _method(result: Result) -> str:
     return METHODS[name].title if name in METHODS else CLASSIFIERS[name].title
 
 
+def _system(result: Result) -> str:
+    return _method(result) + " + FedDecorr" * (_term(result) == "feddecorr")
+
+
 def _partition(result: Result) -> str:
     """Say how images are divided among clients for classification."""
     if result.settings["partition.kind"] == "classes":
@@ -121,7 +125,7 @@ def _network(result: Result) -> str:
 NAMED: Mapping[str, Callable[[Result], str]] = {
     "images": images,
     "method": _method,
-    "system": lambda result: with_term(_method(result), _term(result) == "feddecorr"),
+    "system": _system,
     "term or method": lambda result: TERMS.get(_term(result)) or _method(result),
     "network": _network,
     "partition": _partition,

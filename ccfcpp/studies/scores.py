@@ -1,16 +1,26 @@
-"""Tables of scores: means over seeds by panel, place on the axis and system."""
+"""Tables of scores by panel, place on the axis and system: ours over seeds, and the papers'."""
 
-import math
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from ccfcpp.studies.tables import mean_and_deviation
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.studies.tables import mean_and_deviation, plain
 
 Place = tuple[str, str, str]
 """Panel (the images), place on the axis, system."""
 ANY = "any"
 """The place of a system to which the axis means nothing."""
+DATASETS = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "stl10": "STL-10",
+}
+"""The data sets of Tables I and II of the CCFC++ paper."""
 
 
 class Score(NamedTuple):
@@ -25,6 +35,9 @@ class Score(NamedTuple):
         return text if self.deviation is None else f"{text} ± {self.deviation:.3f}"
 
 
+Scores = Mapping[Place, Score]
+
+
 @dataclass(frozen=True)
 class ScoreTable:
     """A measure of several systems under several conditions.
@@ -37,7 +50,7 @@ class ScoreTable:
 
     measure: str
     axis: str
-    scores: Mapping[Place, Score]
+    scores: Scores
     first: Sequence[str] = ()
 
     @property
@@ -75,9 +88,9 @@ class ScoreTable:
 
 
 def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Score]:
-    """Return means and deviations of what was measured at each place.
+    """Return means and deviations of what was measured at each place, in the order of the table.
 
-    The value of each run and its place are in the order of the table. None is left out.
+    Runs without a value are left out.
     """
     found: dict[Place, list[float]] = {}
     for place, value in values:
@@ -86,13 +99,40 @@ def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Sco
     return {place: Score(*mean_and_deviation(own), len(own)) for place, own in found.items()}
 
 
-def plain(value: object) -> str:
-    """Write a number as papers print it."""
-    if isinstance(value, float):
-        return "∞" if value == math.inf else f"{value:g}"
-    return str(value)
+def over_system(scores: Scores, system: str) -> dict[Place, Score]:
+    """Divide means by those of one system in the same place; places without it are left out."""
+    bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == system}
+    return {
+        at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases
+    }
 
 
-def in_words(key: str) -> str:
-    """Name an axis."""
-    return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
+@cache
+def published_scores(table: str) -> dict[Place, Score]:
+    """Return a table of results as its authors printed it, in the shape of ours.
+
+    ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper, which does not say which of
+    FFCM's variants its column has: both have its values. ``tpami 4`` is that table of accuracies of
+    the FedDecorr paper, ``iclr 3`` of the ICLR version; ``minutes`` is Table 6 of the former.
+    """
+    with (Path(__file__).parent / "published.csv").open(newline="") as lines:
+        return {
+            (row["panel"], row["place"], row["system"]): Score(
+                float(row["mean"]), float(row["deviation"]) if row["deviation"] else None
+            )
+            for row in csv.DictReader(lines)
+            if row["table"] == table
+        }
+
+
+def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
+    """Return a value of Table I or II of the CCFC++ paper; None where the tables have none.
+
+    The measure is ``nmi`` or ``kappa``, the method's name as ``--method`` takes it, and p None for
+    a centralised method.
+    """
+    if dataset not in DATASETS or method not in METHODS:
+        return None
+    place = DATASETS[dataset], ANY if p is None else plain(p), METHODS[method].title
+    score = published_scores(measure).get(place)
+    return None if score is None else score.mean

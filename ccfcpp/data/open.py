@@ -1,0 +1,217 @@
+"""The one door for data: images or vectors, by a name or a path, and perhaps an encoder."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ccfcpp.core.config import DataConfig, VectorsConfig
+from ccfcpp.core.config_layers import validated
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
+from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
+from ccfcpp.data.choosing import keep_classes
+from ccfcpp.data.encoded import embed_images, read_encoded_texts
+from ccfcpp.data.encoders.encoder import Encoder
+from ccfcpp.data.folder import read_folder
+from ccfcpp.data.images import ImageData, fit
+from ccfcpp.data.npz import read_npz
+from ccfcpp.data.registry import DATASETS, root_folder
+from ccfcpp.data.sizes import Shape, settled
+from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.vectors import VectorData
+
+AnyData = ImageData | VectorData
+
+
+def open_dataset(
+    source: str,
+    encoder: Encoder | None = None,
+    *,
+    data: DataConfig = DataConfig(),  # noqa: B008 - it cannot change
+    vectors: VectorsConfig = VectorsConfig(),  # noqa: B008 - it cannot change
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
+    flat: bool = False,
+    shape: Shape | None = None,
+    columns: Sequence[str] = (),
+) -> AnyData:
+    """Read images or vectors, or make vectors of images or texts by an encoder.
+
+    Args:
+        source: A name in `DATASETS`, or a path. A name wins over a file of the same name.
+        encoder: Makes vectors of images of any size, or of texts.
+        data: How images are read, and where named data sets lie.
+        vectors: Which columns of a table of vectors, or of texts, hold what.
+        folders_are_clients: Whether each top-level folder of images is a client, or each name in
+            the array `clients` of an `.npz`, or in the client column of a table.
+        classes: The names of the only classes of images to read; None reads all.
+        flat: Whether folders of images tell nothing, and files lie at any depth.
+        shape: Channels, height and width of all images of a user, over `data.image_size`.
+        columns: Of tables that name their columns, those to take, in this order; all without any.
+
+    Raises:
+        UsageError: If the source is unknown, missing or broken, or holds what the encoder does not
+            take; the message is one line.
+    """
+    path = Path(source).expanduser()
+    client_column = vectors.client_column if folders_are_clients else None
+    if encoder is not None and encoder.name.takes == "texts":
+        return read_encoded_texts(
+            path, encoder, vectors.text_column, vectors.label_column, client_column
+        )
+    is_named = source in DATASETS
+    if not is_named and kind_of(source) == "vectors":
+        if encoder is not None:
+            raise UsageError(
+                f"{source} holds vectors, and encoder {encoder.name.called} takes images: leave "
+                "the encoder out, or give images"
+            )
+        return read_vectors(
+            path,
+            label_column=vectors.label_column,
+            client_column=client_column,
+            missing=vectors.missing,
+            columns=columns,
+        )
+    return _open_images(source, encoder, data, folders_are_clients, classes, flat, shape)
+
+
+def open_images(
+    source: str,
+    *,
+    data: DataConfig,
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
+    flat: bool = False,
+    shape: Shape | None = None,
+) -> ImageData:
+    """Read images alone; arguments and errors are as for ``open_dataset``."""
+    images = _open_images(source, None, data, folders_are_clients, classes, flat, shape)
+    assert isinstance(images, ImageData)
+    return images
+
+
+def load(
+    source: str,
+    *,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
+    window: tuple[float, float] | None = None,
+    skip: float = DataConfig().skip,
+    max_pixels: int = DataConfig().max_pixels,
+    shape: Shape | None = None,
+) -> ImageData:
+    """Load images by the name of a data set, or from a folder, an archive of one, or an `.npz`.
+
+    A name wins over a file of the same name; write `./mnist` for the file. An archive (`.zip`,
+    `.tar`, `.tar.gz`) is never taken for a named data set.
+
+    Args:
+        source: A name in `DATASETS`, or a path.
+        data_root: Where named data sets lie or are downloaded to. Default: `$CCFCPP_DATA`, else
+            `data` in the user's cache folder.
+        image_size: Resize to this height and width. None keeps the size of a named data set, and
+            lets that of other images follow from them, as `ccfcpp.data.sizes.settled` says.
+        folders_are_clients: Whether each top-level folder of an image folder is a client, or each
+            name in the array `clients` of an `.npz`.
+        classes: The names of the only classes to load; None loads all.
+        window: In files of more than 8 bits, the values that become 0 and 255; None takes the
+            window of a DICOM file, or else the smallest and the largest value of the image.
+        skip: Share of the files that may be unreadable and are left out; above 0 at least one may.
+        max_pixels: The most pixels of a file's image.
+        shape: Channels, height and width of all images of a user, over `image_size`.
+
+    Returns:
+        uint8 images `(samples, channels, height, width)` with int64 labels if there are any. A
+        named data set has its training images first and the test images after them, in the
+        original order. `test` tells them apart where the publisher did. Files have their `names`,
+        and `reading` has those that were left out.
+
+    Raises:
+        UsageError: If the source is unknown, missing or broken; the message is one line.
+    """
+    settings = {"image_size": image_size, "window": window, "skip": skip, "max_pixels": max_pixels}
+    root = None if data_root is None else str(data_root)
+    return open_images(
+        source,
+        data=validated(DataConfig, settings | {"root": root}),
+        folders_are_clients=folders_are_clients,
+        classes=classes,
+        shape=shape,
+    )
+
+
+def _open_images(
+    source: str,
+    encoder: Encoder | None,
+    how: DataConfig,
+    folders_are_clients: bool,
+    classes: Sequence[str] | None,
+    flat: bool,
+    shape: Shape | None,
+) -> AnyData:
+    path, is_named = Path(source).expanduser(), source in DATASETS
+    try:
+        if not is_named and (path.is_dir() or (path.is_file() and is_archive(path))):
+            return read_folder(
+                path,
+                how=how,
+                shape=shape,
+                encoder=encoder,
+                folders_are_clients=folders_are_clients,
+                classes=classes,
+                flat=flat,
+            )
+        if is_named:
+            images = DATASETS[source].load(root_folder(Path(how.root) if how.root else None))
+        else:
+            images = _read_npz(source, path)
+    except OSError as error:
+        raise UsageError(f"{source!r} cannot be read: {error}") from error
+    if folders_are_clients and images.owners is None:
+        raise UsageError(
+            "folders can be clients only in an image folder, or an .npz file with an array "
+            f"'clients', and {source!r} is neither: give one, or take another --partition"
+        )
+    if encoder is not None:
+        return embed_images(images, encoder)
+    if not is_named:
+        shape = shape or settled([images.sizes], how.image_size)
+    elif how.image_size is not None:
+        shape = images.images.shape[1], how.image_size, how.image_size
+    else:
+        shape = None
+    images = images if classes is None else keep_classes(images, classes)
+    if shape is None:
+        return images
+    if images.images.shape[1] > shape[0]:
+        raise UsageError(
+            f"the images of {source} are in colour, and grey ones are wanted: make them grey"
+        )
+    return replace(images, images=fit(images.images, shape))
+
+
+def _read_npz(source: str, path: Path) -> ImageData:
+    if not path.is_file():
+        if "/" in source or "\\" in source or is_archive(path) or path.suffix == ".npz":
+            raise UsageError(
+                f"there is no {'folder' if source.endswith('/') else 'file or folder'} {source}: "
+                "give a folder of images, an archive of one, or an .npz file that is there"
+            )
+        close = difflib.get_close_matches(source.lower(), DATASETS, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise UsageError(
+            f"unknown data set {source!r}: {hint}Known: {', '.join(DATASETS)}, or a path: to an "
+            ".npz file, or to an image folder or its archive, laid out as FOLDER/IMAGE, "
+            "FOLDER/CLASS/IMAGE, or where folders are clients FOLDER/CLIENT/IMAGE or "
+            "FOLDER/CLIENT/CLASS/IMAGE"
+        )
+    if path.suffix.lower() != ".npz":
+        raise UsageError(
+            f"{source!r} is neither an .npz file nor an image folder, nor an archive of one "
+            f"({' '.join(ARCHIVE_SUFFIXES)})"
+        )
+    return read_npz(path)
