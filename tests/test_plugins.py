@@ -42,7 +42,7 @@ def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
 STOPPED = (
     "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
     "from ccfcpp.clustering.config import ClusterConfig\n"
-    "from ccfcpp.clustering.experiment import ClusteringRun\n"
+    "from ccfcpp.clustering.run import clustering_run\n"
     "from ccfcpp.runs.folder import RunFolder\n"
     "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
     "stops = iter([False, True])\n"

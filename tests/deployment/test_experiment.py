@@ -192,7 +192,7 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
         if comes and next(waits) == 3:
             del grid.tampering[late]
 
-    monkeypatch.setattr("ccfcpp.deployment.server.experiment.time.sleep", wait)
+    monkeypatch.setattr("ccfcpp.deployment.server.evaluator.time.sleep", wait)
     summary = run(experiment, tmp_path / "run")
     found = grid.workers[late].folder / "found.npz"
     assert summary["without_model"] == ({} if comes else {late: "its node is gone"})

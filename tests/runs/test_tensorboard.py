@@ -209,7 +209,7 @@ def test_without_the_package_a_run_says_so_before_it_begins(
 
 def test_nothing_of_it_is_imported_unless_wanted() -> None:
     program = (
-        "import sys, ccfcpp.cli.app, supervised.experiment\n"
+        "import sys, ccfcpp.cli.app, supervised.run\n"
         "print([n for n in sys.modules if 'tensorboard' in n and not n.startswith('ccfcpp.')])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

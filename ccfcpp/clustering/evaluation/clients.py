@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.certainty import placed
 from ccfcpp.clustering.evaluation.messages import (
     CELLS,
     HALVES,
@@ -33,11 +34,6 @@ from ccfcpp.engine.payload import added_up
 _POINTS_AT_A_TIME = 4096
 S = TypeVar("S", bound=ClusterSums)
 T = TypeVar("T")
-
-
-def placed(points: Tensor, by_angle: bool) -> Tensor:
-    """Return points (samples, d) where a system judges them: of unit length if by angle."""
-    return F.normalize(points.double(), dim=1) if by_angle else points
 
 
 @dataclass(frozen=True)
