@@ -27,10 +27,10 @@ from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.network import model_maker
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
@@ -104,14 +104,14 @@ class Setting:
 def rounds(setting: Setting, repeats: int) -> Seconds:
     """Measure a pre-training round, and a cluster-contrastive round with its clustering."""
     federation, plain = setting.experiment.federation(), setting.plain()
-    state: CCFCState = setting.algorithm.initial_state(setting.experiment.randomness)
+    state: EncoderState = setting.algorithm.initial_state(setting.experiment.randomness)
     first_contrast = setting.training.pretrain_rounds
 
-    def ours(number: int, from_state: CCFCState) -> CCFCState:
+    def ours(number: int, from_state: EncoderState) -> EncoderState:
         # A run shares this pass of the global model with its scores; here the round includes it.
         for client in setting.experiment.clients:
             client.scratch.clear()
-        after: CCFCState = federation.run_round(from_state, number)[0]
+        after: EncoderState = federation.run_round(from_state, number)[0]
         return after
 
     # This round is not measured: it fills caches and gives the first centroids.

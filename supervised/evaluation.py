@@ -17,10 +17,11 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.evaluator import LocalEvaluator, Results, Scores, Snapshot
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.runs.paths import Json
 from ccfcpp.runs.run import Holdings
+from ccfcpp.runs.shown import shown_points
 from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
 from supervised.classifiers import CLASSIFIERS
@@ -78,7 +79,7 @@ class Predictor:
         return representations, logits.argmax(dim=1)
 
 
-class ClassificationEvaluator(LocalEvaluator[ServerState]):
+class ClassificationEvaluator(Evaluator[ServerState]):
     """Judges classifiers on test images.
 
     Args:
@@ -199,12 +200,12 @@ class ClassificationEvaluator(LocalEvaluator[ServerState]):
         The global model's effective rank and tail are means over the test sets. Local models are
         compared with it on all test images together.
         """
-        correct, predictions, spectra = {}, [], []
-        for tested in self.test_sets:
-            representations, predicted = self._tested(tested, state, memories)
-            correct[tested.name] = _accuracy(tested, predicted)
-            predictions.append(predicted.cpu())
-            spectra.append(spectrum(representations))
+        seen = [self._tested(tested, state, memories) for tested in self.test_sets]
+        spectra = [spectrum(representations) for representations, _ in seen]
+        correct = {
+            tested.name: _accuracy(tested, predicted)
+            for tested, (_, predicted) in zip(self.test_sets, seen, strict=True)
+        }
         compared: dict[str, Tensor] = {}
         if not self.is_personal:
             compared = local.arrays(spectrum(self.predict(state.model, self._compared)[0]))
@@ -214,21 +215,26 @@ class ClassificationEvaluator(LocalEvaluator[ServerState]):
             "effective_rank": mean([effective_rank(values) for values in spectra]),
             "tail_share": mean([tail_share(values) for values in spectra]),
         }
+        found = {"singular_values": torch.stack(spectra), **compared}
+        return Results(summary, pack(state), arrays={**self._arrays(seen), "spectra": found})
+
+    def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
+        """Return predictions, and what figures show of test images."""
+        return self._arrays([self._tested(tested, state, memories) for tested in self.test_sets])
+
+    def _arrays(self, seen: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
         sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
-        arrays = {
+        predictions = {
             "index": torch.cat([tested.index for tested in self.test_sets]),
             "class": torch.cat([tested.labels for tested in self.test_sets]),
-            "predicted": torch.cat(predictions),
+            "predicted": torch.cat([predicted.cpu() for _, predicted in seen]),
             "test_set": torch.repeat_interleave(sizes),
         }
-        return Results(
-            summary,
-            pack(state),
-            arrays={
-                "predictions": arrays,
-                "spectra": {"singular_values": torch.stack(spectra), **compared},
-            },
-        )
+        if self.is_personal:  # Where clients have models of their own there is no common space.
+            return {"predictions": predictions}
+        points = torch.cat([representations for representations, _ in seen])
+        shown = shown_points(points, torch.arange(len(points)), by_angle=False)
+        return {"predictions": predictions, "shown": shown}
 
     @cached_property
     def _compared(self) -> Tensor:
@@ -238,23 +244,6 @@ class ClassificationEvaluator(LocalEvaluator[ServerState]):
     def represent(self, client: int, model: ModelState) -> Tensor | None:
         """Return (test images, features); None where normalisations stay with the clients."""
         return None if self.is_personal else self.predict(model, self._compared)[0]
-
-    def snapshot(self, state: ServerState, memories: ClientMemories) -> Snapshot:
-        """Return the results of a state on the test images.
-
-        Where clients have models of their own there is no one space in which all images lie.
-        """
-        # One set of test images for all clients' own models is shown once, by the first of them.
-        sets = self.test_sets if self.by_domain else self.test_sets[:1]
-        seen = [self._tested(tested, state, memories) for tested in sets]
-        representations = torch.cat([own for own, _ in seen]).cpu()
-        return Snapshot(
-            torch.cat([tested.images for tested in sets]).cpu(),
-            None if self.is_personal else representations,
-            torch.cat([predicted for _, predicted in seen]).cpu(),
-            torch.cat([tested.labels for tested in sets]).cpu(),
-            self.data.classes,
-        )
 
 
 def _accuracy(tested: TestSet, predicted: Tensor) -> float:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ccfcpp.core.units import named
-from ccfcpp.deployment.link.news import LEFT_OUT, News
+from ccfcpp.deployment.link.server_status import LEFT_OUT, ServerStatus
 from ccfcpp.deployment.server.channel import Observer, Standing
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Attendance(Observer):
         """Show what a client holds, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
-            waits = self.progress is None and self.news.there < self.wanted
+            waits = self.progress is None and self.server_status.there < self.wanted
             missing = self._missing if waits else []
             still = f"; still missing: {named(missing)}" if missing else ""
             self.console.print(f"{name}: {line}{still}")
@@ -84,20 +84,20 @@ class Attendance(Observer):
             self.console.print(f"{member.name} is {_WORDS[now]}")
 
     @property
-    def news(self) -> News:
+    def server_status(self) -> ServerStatus:
         """How far the server is, for its clients and its operator."""
         if self.progress is not None:
-            return self.progress.news
+            return self.progress.server_status
         out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())
         there = len(self.standings) - len(self._missing) - out
-        return News(there=there, wanted=self.wanted)
+        return ServerStatus(there=there, wanted=self.wanted)
 
     def status(self) -> dict[str, Any]:
         """How far the server is and how each client fares, for its operator."""
         silent = self.silent()
         return {
-            "state": str(self.news),
-            **self.news.model_dump(),
+            "state": str(self.server_status),
+            **self.server_status.model_dump(),
             "clients": [
                 {
                     "name": name,
@@ -117,7 +117,7 @@ class Attendance(Observer):
         stop.ask(now=asked == "stop now")
         if self.progress is None or asked == "stop now":
             return {"state": "it stops at once"}
-        return {"state": f"it stops after this round ({self.news})"}
+        return {"state": f"it stops after this round ({self.server_status})"}
 
     def lingers(self, names: Sequence[str], seconds: float) -> None:
         """The run is over, and some clients have not got the model."""

@@ -45,7 +45,7 @@ def _line(entry: "Entry") -> str:
 
 def _runs(entries: list["Entry"], spending: "Spending") -> list[str]:
     """Return some lines for each run, and what all of them have cost."""
-    from ccfcpp.deployment.client.account import DELTA, by_run, reasons, run_facts
+    from ccfcpp.deployment.client.audit import DELTA, by_run, reasons, run_facts
 
     lines = []
     for found in by_run(entries):

@@ -1,14 +1,18 @@
 """The command ``ccfcpp join``."""
 
+import functools
+import inspect
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from pydantic.fields import FieldInfo
 
+from ccfcpp.cli.flags import Command, give_parameters
 from ccfcpp.cli.options import grouped
 from ccfcpp.cli.place import address, require_flower
 from ccfcpp.cli.telling import Telling
@@ -17,13 +21,16 @@ from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import locked
 from ccfcpp.core.pace import watch_embedding
-from ccfcpp.core.sending import ALWAYS, KINDS
+from ccfcpp.core.permissions import ALWAYS, KINDS
+from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
-if TYPE_CHECKING:
-    from ccfcpp.deployment.client.rules import Rules
-
-_OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
+_METAVARS = {
+    "allow": "|".join(kind for kind in KINDS if kind not in ALWAYS),
+    "accept": "KEY=VALUE",
+    **dict.fromkeys(("only_private", "budget", "delta"), "NUMBER"),
+}
+"""What stands for the value of a rule in the help; ``N`` for those of the others."""
 
 
 @dataclass(frozen=True)
@@ -52,89 +59,6 @@ class Terms:
             "--insecure",
             help="Try it out on this machine alone, with a key of keys/trial (ccfcpp serve "
             "--insecure); --key gives another folder.",
-        ),
-    ] = False
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND",
-            help=f"Also send: {', '.join(_OPTIONAL)}. Models, centroids of latents and sums are "
-            "allowed.",
-        ),
-    ] = None
-    smallest_count: Annotated[
-        int | None,
-        typer.Option(min=0, help="Send no centroid, mean or sum over fewer images; 5 otherwise."),
-    ] = None
-    only_secure_sums: Annotated[
-        bool,
-        typer.Option(
-            "--only-secure-sums",
-            help="Refuse a run in which the server sees what this client sends.",
-        ),
-    ] = False
-    honest: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            metavar="N",
-            help="Refuse a secure sum in which the server could learn the sum of fewer honest "
-            "clients, this one among them; 2 otherwise.",
-        ),
-    ] = None
-    colluders: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="For --honest: so many other clients help the server; 0 otherwise.",
-        ),
-    ] = None
-    only_private: Annotated[
-        float | None,
-        typer.Option(
-            "--only-private",
-            metavar="EPSILON",
-            help="Refuse a run without differential privacy, or with a larger ε; with "
-            "--only-secure-sums also one in which the server adds the noise.",
-        ),
-    ] = None
-    budget: Annotated[
-        float | None,
-        typer.Option(metavar="EPSILON", help="Refuse what would cost more in all runs together."),
-    ] = None
-    delta: Annotated[
-        float | None,
-        typer.Option(help="Largest δ accepted with --only-private or --budget; 1e-5 otherwise."),
-    ] = None
-    most_exchanges: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Refuse further exchanges of a run; 5,000 otherwise."
-        ),
-    ] = None
-    restarts: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Let a server that was started again repeat what was lost so many times in a run; "
-            "10 otherwise.",
-        ),
-    ] = None
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Also accept this setting of a run, which no installed preset has; all: any.",
-        ),
-    ] = None
-    reproducible: Annotated[
-        bool,
-        typer.Option(
-            "--reproducible",
-            help="For tests: draw from the run's seed. The server then knows which images are in "
-            "a sum.",
         ),
     ] = False
     skip: Annotated[
@@ -180,21 +104,43 @@ class Terms:
             )
         return server
 
-    def rules(self, key: Path) -> "Rules":
-        """Return the owner's rules: of the file beside the key, and above them those given here.
 
-        Raises:
-            UsageError: One of them is refused.
-        """
-        from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
+def _option(name: str, rule: FieldInfo) -> inspect.Parameter:
+    """Return the option of a rule. Its text is read as a file's is."""
+    default = rule.default
+    kind: type = {bool: bool, tuple: list[str]}.get(type(default), str)
+    text = " ".join((rule.description or "").split())
+    if kind is str and default is not None:
+        text = f"{text.rstrip('.')}; {default} otherwise."
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        metavar=None if kind is bool else _METAVARS.get(name, "N"),
+        help=text,
+    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
 
-        given = {name: getattr(self, name) for name in Rules.model_fields}
-        known = {name: x for name, x in given.items() if x is not None and x is not False}
-        return read_rules(key.with_suffix(SUFFIX), known)
+
+def _ruled(command: Command) -> Command:
+    """Give a command an option for each of the owner's rules; those given are its ``rules``."""
+
+    @functools.wraps(command)
+    def wrapper(**given: object) -> None:
+        values = {name: given.pop(name) for name in Rules.model_fields}
+        rules = {name: value for name, value in values.items() if value not in (None, False)}
+        command(rules=rules, **given)
+
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["rules"]
+    options = [_option(name, rule) for name, rule in Rules.model_fields.items()]
+    give_parameters(wrapper, [*own.values(), *options])
+    return wrapper
 
 
+@_ruled
 @grouped
-def join(terms: Terms) -> None:
+def join(terms: Terms, rules: dict[str, object]) -> None:
     """Take part in a federation with the images of this machine, which stay here.
 
     The owner's rules are options here, or lines of the file KEY.rules beside the
@@ -209,15 +155,19 @@ def join(terms: Terms) -> None:
     require_flower()
     if terms.encoder is not None:
         EncoderName.parse(terms.encoder)
-    terms.rules(terms.key or FOLDER)  # they are refused before a key is looked for
+    _rules_of(terms.key or FOLDER, rules)  # they are refused before a key is looked for
     with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as own:
         assert own is not None  # checked above
         certificate = own.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
-        _take_part(terms, server, own, certificate)
+        _take_part(terms, _rules_of(own, rules), server, own, certificate)
 
 
-def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
-    rules = terms.rules(key)
+def _rules_of(key: Path, given: dict[str, object]) -> Rules:
+    """Return the owner's rules: of the file beside the key, and above them those given here."""
+    return read_rules(key.with_suffix(SUFFIX), dict(given))
+
+
+def _take_part(terms: Terms, rules: Rules, server: str, key: Path, authority: Path) -> None:
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")

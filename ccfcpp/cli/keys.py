@@ -47,10 +47,12 @@ def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR, seal: Seal = False) 
     """
     from ccfcpp.deployment.keys.making import make_authority
 
-    files = make_authority(out, days, _passphrase("the authority's key", seal))
-    typer.echo(f"{files.key}: private, stays here; whoever has it can pretend to be the server")
-    typer.echo(f"{files.certificate}: give it to the server and to every client")
-    typer.echo(f"valid until {files.ends:%Y-%m-%d}; next: ccfcpp keys server HOST")
+    end = make_authority(out, days, _passphrase("the authority's key", seal))
+    typer.echo(
+        f"{out / 'ca.key'}: private, stays here; whoever has it can pretend to be the server"
+    )
+    typer.echo(f"{out / 'ca.crt'}: give it to the server and to every client")
+    typer.echo(f"valid until {end:%Y-%m-%d}; next: ccfcpp keys server HOST")
 
 
 @keys.command()
@@ -69,10 +71,10 @@ def server(
     """
     from ccfcpp.deployment.keys.making import make_server
 
-    files = make_server(out, host, days, _passphrase("the server's key", seal))
-    typer.echo(f"{files.key}: private, for the server alone")
-    typer.echo(f"{files.certificate}: for the server, which shows it to every client")
-    typer.echo(f"for {host} and this machine itself, valid until {files.ends:%Y-%m-%d}")
+    end = make_server(out, host, days, _passphrase("the server's key", seal))
+    typer.echo(f"{out / 'server.key'}: private, for the server alone")
+    typer.echo(f"{out / 'server.crt'}: for the server, which shows it to every client")
+    typer.echo(f"for {host} and this machine itself, valid until {end:%Y-%m-%d}")
 
 
 @keys.command()
@@ -94,9 +96,9 @@ def client(
     """
     from ccfcpp.deployment.keys.making import make_client
 
-    files = make_client(out, name, _passphrase(f"the key of {name}", seal))
-    typer.echo(f"{files.key}: private, stays at the client; whoever has it can pretend to be it")
-    typer.echo(f"{files.public}: give it to the server, for its folder {files.public.parent.name}/")
+    private, public = make_client(out, name, _passphrase(f"the key of {name}", seal))
+    typer.echo(f"{private}: private, stays at the client; whoever has it can pretend to be it")
+    typer.echo(f"{public}: give it to the server, for its folder {public.parent.name}/")
     typer.echo("the client needs the authority's certificate, ca.crt, too")
 
 
@@ -224,8 +226,8 @@ def renew(
 
         if seal:
             raise UsageError("the server keeps its key: leave --seal out")
-        files = renew_server(out, days)
-        typer.echo(f"{files.certificate}: for the server, valid until {files.ends:%Y-%m-%d}")
+        end = renew_server(out, days)
+        typer.echo(f"{out / 'server.crt'}: for the server, valid until {end:%Y-%m-%d}")
         return
     from ccfcpp.deployment.keys.requests import renew_client
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ccfcpp.core.pace import Pace
 from ccfcpp.core.units import counted, named
-from ccfcpp.deployment.link.news import News
+from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.runs.paths import C
 from ccfcpp.studies.study import Study
@@ -123,15 +123,15 @@ class RunProgress:
             self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
 
     @property
-    def news(self) -> News:
+    def server_status(self) -> ServerStatus:
         """How far the run is."""
         number, share = self.pace.round, self.pace.share
         if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
-            return News(phase="ending", rounds=self.rounds)
+            return ServerStatus(phase="ending", rounds=self.rounds)
         there = self._work(number, self.rounds) - share * self._work(number, number + 1)
         known = self._by_images == self.pace.counts_images
         left = self._one * there if known and self._one is not None else None
-        return News(phase="training", round=number, rounds=self.rounds, left=left)
+        return ServerStatus(phase="training", round=number, rounds=self.rounds, left=left)
 
     def _remark(self, line: str) -> None:
         self.remarks.append(line)
@@ -159,7 +159,7 @@ class RunProgress:
             self.console.print(self.hint)
 
     def _paced(self, seconds: float, first: int, end: int) -> float:
-        """Seconds for one piece of work, where these rounds took so long; kept for the news."""
+        """Seconds for one piece of work, where these rounds took so long; kept for the status."""
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
         return self._one

@@ -88,7 +88,7 @@ def serve(
 def _going_on(run: Path, asked: Asked, given: Given, task: str, place: Place) -> Asked:
     """Make the folder of a run that goes on from a finished one; it is then resumed."""
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.going_on import run_with_clients
+    from ccfcpp.deployment.server.warm_start import run_with_clients
 
     if task != "cluster":
         raise UsageError("--from goes on with clustering alone: leave --task out")
@@ -127,7 +127,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
             )
             if ends_soon:
                 console.print(ends_soon)
-            link.news, attendance.silent = lambda: attendance.news.written(), link.silent
+            link.status, attendance.silent = lambda: attendance.server_status.written(), link.silent
             experiment, folder = _gathered(opening, task, place, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.link.news import News
+    from ccfcpp.deployment.link.server_status import ServerStatus
 
 
 class Telling:
@@ -38,9 +38,9 @@ class Telling:
         """Tell the state of the client."""
         self._tell(text, text)
 
-    def heard(self, news: News) -> None:
+    def heard(self, status: ServerStatus) -> None:
         """Tell how far the server is."""
-        self._tell(str(news), news.step)
+        self._tell(str(status), status.step)
 
     def _tell(self, text: str, state: object) -> None:
         if self._status is not None:

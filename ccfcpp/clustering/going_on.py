@@ -16,8 +16,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from ccfcpp.clustering.kmeans.lloyd import EncoderState
     from ccfcpp.clustering.scan.algorithm import FedScan
-    from ccfcpp.clustering.scan.messages import ScanState
     from ccfcpp.clustering.scan.newcomers import GrowingState
     from ccfcpp.core.config import Tree
     from ccfcpp.core.randomness import Randomness
@@ -146,7 +146,7 @@ def first_state(
 def create(
     new: RunFolder,
     config: ClusterConfig,
-    state: ScanState,
+    state: EncoderState,
     add: Callable[[RunFolder], None] = lambda folder: None,
 ) -> None:
     """Make the folder of a run that goes on in a state; ``add`` writes more files into it."""
@@ -161,11 +161,12 @@ def create(
         whole.path.rename(new.path)
 
 
-def _check_more(algorithm: FedScan, finished: ScanState) -> None:
+def _check_more(algorithm: FedScan, finished: EncoderState) -> None:
     """Refuse a run that would have no new clusters."""
     from ccfcpp.clustering.scan.server import snapshot
 
     groups = snapshot(finished).groups
+    assert groups is not None
     known, wanted = int(groups.max()) + 1, algorithm.problem.clusters
     if wanted <= known or algorithm.overclusters <= len(groups):
         raise UsageError(

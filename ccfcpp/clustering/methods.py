@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ccfcpp.core.conditions import Condition
 from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.permissions import Kind
 from ccfcpp.core.registry import Registry
-from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem

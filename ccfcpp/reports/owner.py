@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ccfcpp.core.units import bytes_in_words, counted
 from ccfcpp.core.units import shown as as_line
-from ccfcpp.deployment.client.account import DELTA, Facts, by_run, reasons, run_facts
-from ccfcpp.deployment.client.audit import AuditLog, Entry
-from ccfcpp.deployment.client.found import Found, Row, typical, unsure
+from ccfcpp.deployment.client.audit import DELTA, AuditLog, Entry, Facts, by_run, reasons, run_facts
+from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.reports.page import TEMPLATES
 from ccfcpp.runs.sheets import as_png, sheet
@@ -27,7 +26,7 @@ def owner_page(state: Path) -> str:
     Raises:
         UsageError: The folder is no client's state, or a file of it is damaged.
     """
-    found, log, spending = Found.read(state), AuditLog(state), Spending(state)
+    found, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
     entries = list(log.read())
     runs = by_run(entries)
     cost = spending.epsilon(DELTA)
@@ -52,7 +51,7 @@ def owner_page(state: Path) -> str:
     )
 
 
-def _clusters(found: Found) -> list[dict[str, object]]:
+def _clusters(found: ClientResults) -> list[dict[str, object]]:
     sizes = Counter(int(str(row["cluster"])) for row in found.rows)
     names: dict[int, list[str]] = {cluster: [] for cluster in sizes}
     for row in found.rows:
@@ -74,7 +73,7 @@ def _clusters(found: Found) -> list[dict[str, object]]:
     ]
 
 
-def _tile(found: Found, number: int) -> dict[str, str]:
+def _tile(found: ClientResults, number: int) -> dict[str, str]:
     row = found.rows[number]
     picture = found.pictures.get(number)
     facts = [

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.tables import Rows
-from ccfcpp.data.vectors import Pictures
 from ccfcpp.engine.exchange import State
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
@@ -43,37 +42,14 @@ class Results:
     pictures: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Results of a state on images: all of them, or those for testing.
+class Evaluator(ABC, Generic[State]):
+    """Judges the states of a run, by samples in this process or by what clients tell of theirs.
 
     Attributes:
-        images: uint8 of shape (images, channels, height, width), or vectors (vectors, d).
-        representations: Floats of shape (images, dimensions); None where images have no common
-            space.
-        found: The cluster, or the predicted class, of each image; None where it is not known yet.
-        classes: The true class of each image; None where it is not known.
-        class_names: Their names, in order.
-        centroids: Of shape (clusters, dimensions), where the images are clustered.
-        by_angle: Whether images belong to the centroid of the nearest direction, whatever its
-            length; else to the nearest one.
-        names: Name of each image's file; empty where images have none.
-        pictures: Of vectors of photos, what shows some of these by their names; None of others.
+        images_key: Key of the number of images that are used for training.
     """
 
-    images: Tensor
-    representations: Tensor | None
-    found: Tensor | None
-    classes: Tensor | None
-    class_names: tuple[str, ...]
-    centroids: Tensor | None = None
-    by_angle: bool = False
-    names: tuple[str, ...] = ()
-    pictures: Pictures | None = None
-
-
-class Evaluator(ABC, Generic[State]):
-    """Judges the states of a run, by samples in this process or by what clients tell of theirs."""
+    images_key: ClassVar[str] = "data.images"
 
     @abstractmethod
     def describe(self) -> Json:
@@ -96,6 +72,10 @@ class Evaluator(ABC, Generic[State]):
             told: What the epilogue has told; None where there is none.
         """
 
+    def image_results(self, state: State, memories: ClientMemories) -> Arrays:
+        """Return what a state makes of the images, for the report of a run that was stopped."""
+        return {}
+
     def represent(self, client: int, model: ModelState) -> Tensor | None:
         """Represent the images on which models are compared, by the model that a client sent.
 
@@ -103,17 +83,3 @@ class Evaluator(ABC, Generic[State]):
             Floats of shape (images, dimensions); None where the model cannot be compared.
         """
         return None
-
-
-class LocalEvaluator(Evaluator[State]):
-    """Judges by samples that are in this process.
-
-    Attributes:
-        images_key: Key of the number of images that are used for training.
-    """
-
-    images_key: ClassVar[str] = "data.images"
-
-    @abstractmethod
-    def snapshot(self, state: State, memories: ClientMemories) -> Snapshot:
-        """Return the results of a state on the samples."""

@@ -8,13 +8,14 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
-from ccfcpp.runs.evaluator import Results
+from ccfcpp.runs.evaluator import Arrays, Results
 from ccfcpp.runs.paths import RunPaths, Summary, damaged, row_of
 from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tracking import NONE, Line, tracker
@@ -73,31 +74,38 @@ class RunFolder(RunPaths):
             write_whole(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
-        """Return the arrays of a file that ``write_results`` wrote; empty where there is none.
+        """Return the arrays of numbers of a file that ``write_arrays`` wrote.
 
         Args:
             file: The file's name without its suffix.
 
+        Returns:
+            Nothing where there is no such file.
+
         Raises:
             UsageError: The file is damaged.
         """
+        arrays = self._read(file)
+        return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
+
+    def read_texts(self, file: str, name: str) -> tuple[str, ...]:
+        """Return an array of texts as ``read_arrays`` does those of numbers."""
+        found = self._read(file).get(name)
+        return () if found is None or found.dtype.kind != "U" else tuple(found.tolist())
+
+    def _read(self, file: str) -> dict[str, NDArray[np.generic]]:
         path = self.path / f"{file}.npz"
         if not path.is_file():
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                # Names, such as those of files, are no tensors.
-                held = {name: arrays[name] for name in arrays.files}
-                return {n: torch.from_numpy(a) for n, a in held.items() if a.dtype.kind != "U"}
+                return {name: arrays[name] for name in arrays.files}
         except _DAMAGED_ARRAYS as error:
             raise damaged(path, error) from error
 
-    def write_results(self, summary: Summary, results: Results) -> None:
-        """Write the tables, the model, arrays and pictures of a run, and last its summary."""
-        for name, rows in results.tables.items():
-            self.write_table(name, rows)
-        save_tensors(self.model, results.model, dict(results.header))
-        for file, named in results.arrays.items():
+    def write_arrays(self, arrays: Arrays) -> None:
+        """Write arrays by file and name."""
+        for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
                 for name, each in named.items()
@@ -105,6 +113,13 @@ class RunFolder(RunPaths):
             # Into the file itself: that of millions of images fills the memory.
             with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
+
+    def write_results(self, summary: Summary, results: Results) -> None:
+        """Write the tables, the model, arrays and pictures of a run, and last its summary."""
+        for name, rows in results.tables.items():
+            self.write_table(name, rows)
+        save_tensors(self.model, results.model, dict(results.header))
+        self.write_arrays(results.arrays)
         for name, picture in results.pictures.items():
             self.figures.mkdir(exist_ok=True)
             write_whole(self.figures / f"{name}.png", as_png(picture))

@@ -13,7 +13,6 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.tables import Rows
 from ccfcpp.data.images import Samples
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
-from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import ClientSide
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
@@ -22,17 +21,16 @@ from ccfcpp.engine.stages import Stage
 from ccfcpp.engine.transport import InProcess, Transport
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.runs.environment import describe_environment
-from ccfcpp.runs.evaluator import Evaluator, LocalEvaluator, Scores, Snapshot
+from ccfcpp.runs.evaluator import Evaluator, Scores
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
-from ccfcpp.runs.paths import Summary
+from ccfcpp.runs.paths import RunSetting, Summary
 from ccfcpp.runs.setting import Safeguards, Setting
 from ccfcpp.runs.store import History, RunStore
 
 Observer = Callable[[RoundReport, Scores], None]
 A = TypeVar("A", bound=Algorithm[Any])
 E = TypeVar("E", bound=Evaluator[Any])
-L = TypeVar("L", bound=LocalEvaluator[Any])
 D = TypeVar("D", bound=Samples)
 
 
@@ -83,6 +81,10 @@ class Run(ABC, Generic[A, E]):
     def skipped(self) -> Rows:
         """The files that were left out, and why."""
         return []
+
+    @abstractmethod
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results."""
 
     @abstractmethod
     def as_of(self, number: int) -> "Run[A, E] | None":
@@ -143,6 +145,7 @@ class Run(ABC, Generic[A, E]):
         history.hold(self.clients)
         if other := self.as_of(first_round):
             return other
+        folder.write_setting(self.recorded())
         if self.protection is not None:
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
@@ -165,6 +168,7 @@ class Run(ABC, Generic[A, E]):
                 if stopping or over or other or store.is_due():
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
+                    folder.write_arrays(self.evaluator.image_results(state, memories))
                     raise StoppedError
                 if other:
                     return other
@@ -270,7 +274,7 @@ class Holdings(Generic[D]):
     names: list[str]
 
 
-class LocalRun(Run[A, L]):
+class LocalRun(Run[A, E]):
     """A run whose clients are in this process.
 
     Args:
@@ -293,10 +297,10 @@ class LocalRun(Run[A, L]):
         algorithm: A,
         held: Holdings[Any],
         clients: Sequence[Client],
-        evaluator: L,
+        evaluator: E,
         epilogue: Epilogue | None,
         connected: Sequence[int],
-        remade: Callable[[int], "LocalRun[A, L]"],
+        remade: Callable[[int], "LocalRun[A, E]"],
     ) -> None:
         self.data: Samples = held.data
         self.parts, self.names, self.clients = held.parts, held.names, clients
@@ -327,7 +331,20 @@ class LocalRun(Run[A, L]):
         """The files that were left out, and why."""
         return self.data.reading.rows if self.data.reading else []
 
-    def as_of(self, number: int) -> "LocalRun[A, L] | None":
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results."""
+        labels, classes = self.data.labels, self.data.classes
+        held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
+        return RunSetting(
+            self.algorithm.rounds,
+            self.evaluator.describe(),
+            {str(number): name for number, name in enumerate(self.names)},
+            [client.id for client in self.clients],
+            list(classes),
+            [own.bincount(minlength=len(classes)).tolist() for own in held] or None,
+        )
+
+    def as_of(self, number: int) -> "LocalRun[A, E] | None":
         """Return the run with the clients that are there from a round on, if these are others."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remade(number)
@@ -366,15 +383,6 @@ class LocalRun(Run[A, L]):
                 loss = "" if own is None else f"loss {own:+.4f}, "
                 print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
-
-    def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
-        """Return the results of the last checkpoint's state, if any; the folder stays the same."""
-        if not folder.checkpoint.exists():
-            return None
-        checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
-        memories = self._memories(folder.checkpoint.parent)
-        memories.look_at(checkpoint.memories)
-        return self.evaluator.snapshot(checkpoint.state, memories)
 
 
 AnyRun = Run[Any, Any]

@@ -16,8 +16,8 @@ import ccfcpp as package
 from ccfcpp.cli.app import app
 from ccfcpp.clustering.ccfc import representations
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.representations import represent
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
@@ -323,7 +323,11 @@ def test_a_run_in_which_a_client_diverges_goes_on_without_it(
     real = ContrastiveTrainer.pretrain
 
     def explode(
-        trainer: ContrastiveTrainer, message: CCFCState, client: Client, now: Randomness, see: bool
+        trainer: ContrastiveTrainer,
+        message: EncoderState,
+        client: Client,
+        now: Randomness,
+        see: bool,
     ) -> Training[Trained]:
         trained = yield from real(trainer, message, client, now, see)
         if (now.round, client.id) != (1, 2):

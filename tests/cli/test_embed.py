@@ -42,13 +42,12 @@ def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     # A program runs only where its user names it.
     for command in (
         ("predict", "run", "photos", "--out", "new.csv"),
-        ("report", "run"),
         ("cluster", "--out", "run", "--resume"),
     ):
         unnamed = ccfcpp(*command)
         assert unnamed.code == 2
         assert "is the program small.pt: give it by --encoder" in " ".join(unnamed.stderr.split())
-    succeeded("report", "run", "--encoder", "small.pt")
+    assert succeeded("report", "run").stdout.split() == ["run/report.html"]
     succeeded("cluster", "--out", "run", "--resume", "--encoder", "small.pt")
     succeeded("predict", "run", "photos", "--out", "new.csv", "--encoder", "small.pt")
     with (here / "new.csv").open() as file, (here / "run" / "clusters.csv").open() as known:

@@ -7,17 +7,17 @@ import pytest
 from rich.console import Console
 
 from ccfcpp.cli.telling import Telling
-from ccfcpp.deployment.link.news import News
+from ccfcpp.deployment.link.server_status import ServerStatus
 from tests.support.command import ccfcpp
 
 DAY = [
-    News(there=1, wanted=3),
-    News(there=2, wanted=3),
-    News(there=2, wanted=3),
-    News(phase="training", round=0, rounds=9),
-    News(phase="training", round=3, rounds=9, left=190.0),
-    News(phase="training", round=3, rounds=9, left=170.0),
-    News(phase="ending", rounds=9),
+    ServerStatus(there=1, wanted=3),
+    ServerStatus(there=2, wanted=3),
+    ServerStatus(there=2, wanted=3),
+    ServerStatus(phase="training", round=0, rounds=9),
+    ServerStatus(phase="training", round=3, rounds=9, left=190.0),
+    ServerStatus(phase="training", round=3, rounds=9, left=170.0),
+    ServerStatus(phase="ending", rounds=9),
 ]
 
 

@@ -42,7 +42,7 @@ from ccfcpp.deployment.link.messages import (
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.admission import Admission
-from ccfcpp.deployment.server.doorway import Limits
+from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.gate_server import GateSetting
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -193,7 +193,7 @@ def gate(keys: Path) -> Iterator[tuple[int, FakeFleet]]:
     """The port of a gate, and what is behind it."""
     fleet = FakeFleet()
     with tempfile.TemporaryDirectory() as folder, served(fleet, Path(folder) / "f") as path:
-        limits = Limits(patience=0.3)
+        limits = ConnectionLimits(patience=0.3)
         setting = GateSetting("127.0.0.1", 0, ServerKeys.of(keys), path, limits=limits)
         with open_gate(setting) as port:
             yield port, fleet

@@ -22,9 +22,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.client.connection import OTHER, Connection
+from ccfcpp.deployment.client.connection import OTHER, Connection, Signing
 from ccfcpp.deployment.client.fleet import FleetClient
-from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.client.way import Proxy, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.files import ServerKeys

@@ -73,8 +73,8 @@ def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
         found = json.loads(ccfcpp("status", tmp_path, "--json").stdout)
     assert (found["round"], found["rounds"]) == (1, 4)
     assert shown.progress is not None
-    assert shown.progress.news.left is not None
-    assert found["left"] == pytest.approx(shown.progress.news.left)
+    assert shown.progress.server_status.left is not None
+    assert found["left"] == pytest.approx(shown.progress.server_status.left)
     said = " ".join(result.stdout.split())
     assert "training round 2 of 4" in said
     assert "ward-a │ 1,200 │ there │ now" in said
@@ -89,9 +89,9 @@ def test_after_the_last_round_results_are_collected() -> None:
     with followed(progress.pace):
         tell_round(3)
         tell_exchanges(2, 2)
-        assert str(progress.news) == "the rounds are over; the results are collected"
+        assert str(progress.server_status) == "the rounds are over; the results are collected"
         tell_round(4)  # an epilogue's
-        assert progress.news.phase == "ending"
+        assert progress.server_status.phase == "ending"
 
 
 # --- how it stops ---------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.sending import KINDS
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
-from ccfcpp.deployment.link.news import LEFT_OUT
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.link.server_status import LEFT_OUT
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import enrol, first_spec
 from ccfcpp.runs.folder import RunFolder

@@ -40,9 +40,9 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.client import connection
 from ccfcpp.deployment.client import fleet as fleet_client
-from ccfcpp.deployment.client import signing
-from ccfcpp.deployment.client.connection import Connection
+from ccfcpp.deployment.client.connection import Connection, Signing
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.client.way import reason
 from ccfcpp.deployment.keys.certificates import read_key
@@ -51,8 +51,8 @@ from ccfcpp.deployment.keys.requests import revoke
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.fleet_calls import LARGE, SIGNATURE
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
-from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.link.server_status import HEADER, ServerStatus
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
 from ccfcpp.deployment.server.channel import Channel, Timeouts
@@ -77,7 +77,7 @@ class Owner:
 
     lines: Queue[str] = field(default_factory=Queue)
     states: list[str] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
+    heard_of: list[ServerStatus] = field(default_factory=list)
 
     def line(self, text: str) -> None:
         self.lines.put(text)
@@ -85,8 +85,8 @@ class Owner:
     def stands(self, text: str) -> None:
         self.states.append(text)
 
-    def heard(self, news: News) -> None:
-        self.news.append(news)
+    def heard(self, status: ServerStatus) -> None:
+        self.heard_of.append(status)
 
     def next(self) -> str:
         return self.lines.get(timeout=SECONDS)
@@ -289,7 +289,7 @@ def test_objects_that_a_client_names_take_no_time_and_little_memory(
 @contextmanager
 def calling(place: Place, name: str = "clinic-1") -> Iterator[tuple[Connection, int]]:
     """A client's own calls, in whatever order, and its node."""
-    own = signing.Signing(read_key(place.folder / "clients" / f"{name}.key"))
+    own = Signing(read_key(place.folder / "clients" / f"{name}.key"))
     with Connection(f"127.0.0.1:{place.port}", place.folder / "ca.crt", own) as client:
         node = client.ActivateNode(
             ActivateNodeRequest(public_key=own.public_key, heartbeat_interval=10)
@@ -411,7 +411,7 @@ def test_nothing_is_left_of_what_nobody_asks_for_any_more(
 @pytest.mark.parametrize("path", sorted(OPEN.values()))
 def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
     """Not of its time alone, by which anything could be sent."""
-    own = signing.Signing(read_key(folder / "clients" / "clinic-1.key"))
+    own = Signing(read_key(folder / "clients" / "clinic-1.key"))
     app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
 
     def answered(more: dict[str, str], body: bytes = b"whole") -> int:
@@ -420,7 +420,9 @@ def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
         coming = iter([{"type": "http.request", "body": body}])
 
         async def receive() -> Any:
-            return next(coming, {"type": "http.disconnect"})
+            message = next(coming, None)
+            await asyncio.sleep(0 if message else SECONDS)
+            return message
 
         async def send(message: Any) -> None:
             statuses.append(message.get("status"))
@@ -449,7 +451,7 @@ def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
 
 
 def test_large_bodies_of_a_client_are_read_one_at_a_time(folder: Path) -> None:
-    own, path = signing.Signing(read_key(folder / "clients" / "clinic-1.key")), sorted(LARGE)[0]
+    own, path = Signing(read_key(folder / "clients" / "clinic-1.key")), sorted(LARGE)[0]
     app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
     raw = [(k.lower().encode(), v.encode()) for k, v in own.headers(path, b"whole").items()]
     reading = most = 0
@@ -551,7 +553,9 @@ def test_a_clock_that_is_wrong_does_not_keep_a_client_out(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for hours in (-3, 3):
-        monkeypatch.setattr(signing, "now", lambda hours=hours: date.now() + timedelta(hours=hours))
+        monkeypatch.setattr(
+            connection, "now", lambda hours=hours: date.now() + timedelta(hours=hours)
+        )
         with here.client("clinic-1", echo):
             assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
@@ -603,7 +607,7 @@ def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
 def signed(folder: Path, name: str) -> dict[bytes, bytes]:
     """Headers of a call that a client signs."""
     own = read_key(folder / "clients" / f"{name}.key")
-    found = signing.Signing(own).headers("/", b"")
+    found = Signing(own).headers("/", b"")
     return {key.lower().encode(): value.encode() for key, value in found.items()}
 
 
@@ -752,8 +756,8 @@ def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
         place.fleet.beat()
         for name in NAMES:
             own = read_key(folder / "clients" / f"{name}.key")
-            known = place.fleet.knows(b64encode(signing.Signing(own).public_key))
-            assert known == (name != "clinic-1")
+            known = place.fleet.name_of(b64encode(Signing(own).public_key))
+            assert known == (None if name == "clinic-1" else name)
 
 
 def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:
@@ -808,15 +812,16 @@ def test_a_name_that_nobody_has_ends_the_client(
 def test_clients_alone_hear_how_far_the_server_is(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = [News(there=1, wanted=3), News(phase="training", round=3, rounds=9, left=170.0)]
-    monkeypatch.setattr(here.fleet, "news", lambda: told[0].written())
+    training = ServerStatus(phase="training", round=3, rounds=9, left=170.0)
+    told = [ServerStatus(there=1, wanted=3), training]
+    monkeypatch.setattr(here.fleet, "status", lambda: told[0].written())
     owner = here.owners["clinic-2"]
     with here.client("clinic-2", echo):
-        until(lambda: owner.news[-1:] == [told[0]] or None)
+        until(lambda: owner.heard_of[-1:] == [told[0]] or None)
         told.pop(0)
-        until(lambda: owner.news[-1:] == [told[0]] or None)
+        until(lambda: owner.heard_of[-1:] == [told[0]] or None)
         assert 0 <= here.fleet.silent()["clinic-2"] < SECONDS
-    assert str(owner.news[-1]) == "training round 4 of 9, about 3 minutes left"
+    assert str(owner.heard_of[-1]) == "training round 4 of 9, about 3 minutes left"
     with httpx.Client(base_url=f"https://127.0.0.1:{here.port}", verify=trusting(here.folder)) as c:
         for path in OPEN.values():
             assert not c.post(path, headers={"content-type": "application/protobuf"}).headers.get(
@@ -826,7 +831,7 @@ def test_clients_alone_hear_how_far_the_server_is(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "x"}', '{"left": -1}', "1" * 10**6])
 def test_news_of_another_form_are_none(text: str) -> None:
-    assert News.read(text) is None
+    assert ServerStatus.read(text) is None
 
 
 def test_what_a_client_calls_has_no_code(
@@ -848,7 +853,7 @@ def test_what_a_client_calls_has_no_code(
 
 
 def test_who_has_a_key_gets_no_code_either(here: Place) -> None:
-    own = signing.Signing(read_key(here.folder / "clients" / "clinic-1.key"))
+    own = Signing(read_key(here.folder / "clients" / "clinic-1.key"))
     with (
         Connection(f"127.0.0.1:{here.port}", here.folder / "ca.crt", own) as client,
         pytest.raises(httpx.HTTPStatusError, match="404"),

@@ -28,7 +28,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
-from ccfcpp.deployment.server.doorway import Limits
+from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.server.gate_server import GateSetting, listening_at
 from tests.support.gates import open_gate
@@ -435,7 +435,7 @@ def test_a_body_that_never_comes_is_not_waited_for(
 
 @pytest.fixture
 def narrow(setting: GateSetting) -> Iterator[int]:
-    limits = Limits(connections=12, from_one=8, patience=0.5)
+    limits = ConnectionLimits(connections=12, from_one=8, patience=0.5)
     with open_gate(replace(setting, limits=limits)) as port:
         yield port
 

@@ -13,8 +13,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.run import DeployedRun
@@ -448,9 +448,9 @@ def test_what_was_spent_must_be_known(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--only-private", 0), "only_private = 0.0 is refused"),
-        (("--only-private", "nan"), "only_private = nan is refused"),
-        (("--only-private", 8, "--delta", 1), "delta = 1.0 is refused"),
+        (("--only-private", 0), "only_private = '0' is refused"),
+        (("--only-private", "nan"), "only_private = 'nan' is refused"),
+        (("--only-private", 8, "--delta", 1), "delta = '1' is refused"),
         (("--delta", 1e-6), "delta does nothing without only_private"),
     ],
 )

@@ -12,9 +12,9 @@ from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import load
 from ccfcpp.deployment.client.bounds import out_of_bounds
 from ccfcpp.deployment.client.own_draws import OwnDraws
@@ -51,6 +51,8 @@ def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None
 
 
 def test_what_a_client_draws_is_its_own(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
     one, other = OwnDraws(tmp_path / "one"), OwnDraws(tmp_path / "other")
     again = OwnDraws(tmp_path / "one")
     assert one.of_run(RUN) == again.of_run(RUN)

@@ -19,8 +19,8 @@ from ccfcpp.clustering.shallow.ffcm import LocalFuzzyCMeans
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.deployment.client.audit import FILE, AuditLog

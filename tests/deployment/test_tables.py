@@ -15,7 +15,7 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, validate
-from ccfcpp.core.sending import KINDS
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker

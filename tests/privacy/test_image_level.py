@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, refinement_exchange
+from ccfcpp.clustering.ccfc.messages import LABELS, refinement_exchange
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.kmeans.centroids import cluster_sums
-from ccfcpp.clustering.kmeans.lloyd import MoveCentroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
@@ -113,9 +113,9 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
     run = experiment(reproducible_noise=True)
     initial = run.algorithm.initial_state(run.randomness)
     states = [initial, *(state for state, _ in run.federation().run(initial))]
-    last: CCFCState = states[-1]
+    last: EncoderState = states[-1]
     steps = [w for w in run.algorithm.exchanges(2, last) if w.exchange.name.startswith("contrast")]
-    works: list[tuple[CCFCState, ServerWork[Any, Any, Any]]] = [
+    works: list[tuple[EncoderState, ServerWork[Any, Any, Any]]] = [
         (last, CollectSizes(10)),
         (last, steps[0]),
         (last, MoveCentroids(REFINEMENT)),

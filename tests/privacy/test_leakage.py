@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange
+from ccfcpp.clustering.ccfc.messages import refinement_exchange
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.leakage import leakage
-from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -25,9 +26,9 @@ from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.privacy.leakage.inversion import SIZES, inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.examination import examine
 from ccfcpp.reports.facts import leakage_tables
 from ccfcpp.reports.page import page
+from ccfcpp.reports.recorded import read_run
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, succeeded
 
@@ -133,7 +134,7 @@ def test_an_average_of_one_image_is_that_image(pixel_run: Path) -> None:
     shown = succeeded("leakage", pixel_run).stdout
     assert "advantage" in shown
     assert "that are an image" in shown
-    html = page([examine(pixel_run)], Contents(), {})
+    html = page([read_run(pixel_run)], Contents(), {})
     assert "120 training images distinguished from 1,677 others" in html
     assert "averages of pixels that clients sent" in html
 
@@ -225,11 +226,13 @@ def test_sums_over_few_images_are_zeros(method: str, least: int) -> None:
     algorithm = made(tiny(method, kept_back(least)))
     model = algorithm.initial_state(Randomness(0)).model
     if method == "fed-scan":
-        updates = received(algorithm, CENTRES, Snapshot(model, 1, torch.arange(3)), least)
+        updates = received(
+            algorithm, CENTRES, EncoderState(model, 1, groups=torch.arange(3)), least
+        )
     else:
-        seen = algorithm.represent(CCFCState(model, 1), clients_of_sizes(9)[0])
+        seen = algorithm.represent(EncoderState(model, 1), clients_of_sizes(9)[0])
         assert seen is not None
-        message = CCFCState(model, 1, seen[:3])
+        message = EncoderState(model, 1, seen[:3])
         updates = received(algorithm, refinement_exchange(True), message, least)
     counts = torch.stack([update.counts for update in updates])
     assert bool((counts[counts < least] == 0).all())

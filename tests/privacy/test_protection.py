@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
@@ -350,11 +351,11 @@ def test_a_run_says_where_noise_drowns_all_clients(
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
-    from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, training_exchange
+    from ccfcpp.clustering.ccfc.messages import TrainingUpdate, training_exchange
 
     exchange = training_exchange("training", with_centroids=False)
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
-    addition = Addition(exchange, CCFCState(model), weight=1.0)
+    addition = Addition(exchange, EncoderState(model), weight=1.0)
     changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}
     parts = addition.parts(TrainingUpdate(changed, 17, loss=5.0))
     assert parts.keys() == {"model/w"}

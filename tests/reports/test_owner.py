@@ -17,7 +17,7 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.reading import FileFacts, Reading
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.audit import AuditLog
-from ccfcpp.deployment.client.found import EACH, Found, save_found, typical, unsure
+from ccfcpp.deployment.client.results import EACH, ClientResults, save_results, typical, unsure
 from ccfcpp.studies.reporting import report
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.browser import BROWSER, laid_out
@@ -138,20 +138,20 @@ def test_only_what_is_shown_is_kept_and_small(tmp_path: Path) -> None:
     images = torch.randint(0, 255, (50, 3, 200, 100), dtype=torch.uint8)
     found = torch.zeros(50, dtype=torch.int64)
     rows = [{"file": str(n), "cluster": 0, "distance": float(n)} for n in range(50)]
-    save_found(tmp_path, found, rows, images)
-    kept = Found.read(tmp_path).pictures
+    save_results(tmp_path, found, rows, images)
+    kept = ClientResults.read(tmp_path).pictures
     assert set(kept) == {*range(8), *range(42, 50)}
     assert {tuple(image.shape) for image in kept.values()} == {(3, 96, 48)}
     # What an earlier run has left goes.
-    save_found(tmp_path, found, [], images)
-    assert Found.read(tmp_path) == Found([], {}, [])
+    save_results(tmp_path, found, [], images)
+    assert ClientResults.read(tmp_path) == ClientResults([], {}, [])
 
 
 def test_vectors_have_no_pictures(tmp_path: Path) -> None:
     rows = [{"row": n, "cluster": 0} for n in range(20)]
-    save_found(tmp_path, torch.zeros(20, dtype=torch.int64), rows, torch.zeros(20, 4))
-    assert Found.read(tmp_path).pictures == {}
-    assert len(Found.read(tmp_path).rows) == 20
+    save_results(tmp_path, torch.zeros(20, dtype=torch.int64), rows, torch.zeros(20, 4))
+    assert ClientResults.read(tmp_path).pictures == {}
+    assert len(ClientResults.read(tmp_path).rows) == 20
 
 
 @pytest.mark.parametrize(
@@ -165,4 +165,4 @@ def test_vectors_have_no_pictures(tmp_path: Path) -> None:
 def test_damaged_files_are_refused(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match="damaged"):
-        Found.read(tmp_path)
+        ClientResults.read(tmp_path)

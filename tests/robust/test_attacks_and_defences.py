@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.ccfc.messages import (
-    CCFCState,
     ClusterSizes,
     TrainingUpdate,
     refinement_exchange,
     training_exchange,
 )
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import Tree
@@ -35,8 +35,8 @@ from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.reports.examination import examine
 from ccfcpp.reports.facts import setting
+from ccfcpp.reports.recorded import read_run
 from ccfcpp.robust.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
 from ccfcpp.robust.defence import Defence
@@ -108,7 +108,7 @@ def model(generator: torch.Generator, size: float = 1.0) -> dict[str, Tensor]:
     }
 
 
-def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUpdate]]:
+def trained(clients: int = 9, seed: int = 0) -> tuple[EncoderState, list[TrainingUpdate]]:
     generator = torch.Generator().manual_seed(seed)
     updates = [
         TrainingUpdate(
@@ -117,7 +117,7 @@ def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUp
         )
         for n in range(clients)
     ]  # fmt: skip
-    return CCFCState(model(generator)), updates
+    return EncoderState(model(generator)), updates
 
 
 # --- who is hostile -----------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError, match="for which it needs 5"):
         Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
     for parts in ({}, {"counts": Opaque()}):
-        opaque = Exchange("images", CCFCState, ClusterSizes, parts)
+        opaque = Exchange("images", EncoderState, ClusterSizes, parts)
         with pytest.raises(UsageError, match=r"each client's part '(update|counts)' as it is"):
             defence("bound", opaque)
 
@@ -492,7 +492,7 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert "defence: median" in result.stderr
     assert '"share": 0.3333333333333333' in (out / "summary.json").read_text()
     assert "sign-flip by 33% of the clients" in result.stdout
-    told = setting(examine(out))
+    told = setting(read_run(out))
     assert re.fullmatch(r"sign-flip by 33% of the clients \(\d, \d, \d\)", told["attack"])
     assert told["defence"] == "median"
     for flags, said in (

@@ -19,7 +19,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
-from ccfcpp.runs.evaluator import LocalEvaluator, Results, Scores, Snapshot
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.run import Holdings, LocalRun
@@ -28,7 +28,7 @@ from ccfcpp.runs.store import History
 from tests.support.election import HOPELESS, Election, Mean, Voting, voters
 
 
-class Count(LocalEvaluator[Mean]):
+class Count(Evaluator[Mean]):
     """Every third round is scored."""
 
     def __init__(self, clients: list[Client]) -> None:
@@ -44,9 +44,8 @@ class Count(LocalEvaluator[Mean]):
         known = {str(n): int(v) for n, v in votes.items() if v is not None}
         return Results({"votes": known}, pack(state), arrays={"values": {"value": state.value}})
 
-    def snapshot(self, state: Mean, memories: ClientMemories) -> Snapshot:
-        images = torch.cat([client.images for client in self.clients])
-        return Snapshot(images, state.value, None, None, ())
+    def image_results(self, state: Mean, memories: ClientMemories) -> Arrays:
+        return {"values": {"value": state.value}}
 
     def describe(self) -> dict[str, Any]:
         return {"method": "election"}
@@ -156,18 +155,17 @@ def test_a_finished_run_that_goes_on_runs_no_round(tmp_path: Path) -> None:
     assert again == first
 
 
-def test_what_was_committed_last_is_looked_at(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_writes_what_a_report_shows(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
-    assert poll(CONFIG).last_snapshot(folder) is None
     with pytest.raises(StoppedError):
         poll(CONFIG).run(folder, should_stop=lambda: True)
     one_round = poll(CONFIG, rounds=1).run(new_folder(tmp_path / "other"))
     value = load_file(tmp_path / "other" / "model.safetensors")["value"]
-    snapshot = poll(CONFIG).last_snapshot(folder)
-    assert snapshot is not None
-    assert snapshot.representations is not None
-    assert torch.equal(snapshot.representations, value)
+    assert torch.equal(folder.read_arrays("values")["value"], value)
     assert one_round["rounds"] == 1
+    setting = folder.read_setting()
+    assert setting is not None
+    assert (setting.planned, setting.described) == (6, {"method": "election"})
 
 
 def test_a_history_survives_json_and_counts_rounds_in_which_something_travelled() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.checkpoint import Checkpoint
 from ccfcpp.runs.folder import RunFolder
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def end_round(folder: RunFolder, number: int) -> None:
-    state = CCFCState({"w": torch.full((2,), float(number))})
+    state = EncoderState({"w": torch.full((2,), float(number))})
     folder.log_round({"round": number})
     folder.save_checkpoint(Checkpoint(number + 1, state, {}, {}))
 
@@ -37,7 +37,7 @@ def test_rounds_logged_after_the_checkpoint_are_forgotten(tmp_path: Path, rest: 
     end_round(folder, 1)
     with folder.metrics.open("a", errors="surrogateescape") as file:
         file.write(rest)
-    checkpoint = folder.load_checkpoint(CCFCState, CPU)
+    checkpoint = folder.load_checkpoint(EncoderState, CPU)
     assert checkpoint is not None
     assert checkpoint.next_round == 2
     assert checkpoint.state.model["w"].tolist() == [1, 1]
@@ -60,7 +60,7 @@ def test_who_did_not_answer_in_the_last_round(tmp_path: Path) -> None:
 def test_lines_logged_before_the_first_checkpoint_are_forgotten(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", ClusterConfig())
     folder.metrics.write_text('{"round": 0}\n')
-    assert folder.load_checkpoint(CCFCState, CPU) is None
+    assert folder.load_checkpoint(EncoderState, CPU) is None
     assert logged(folder) == []
 
 

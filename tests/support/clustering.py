@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.ccfc.algorithm import CCFC
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
@@ -84,13 +84,13 @@ def clients_of_sizes(*sizes: int) -> list[Client]:
 
 def small_federation(
     config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
-) -> Federation[CCFCState, InProcess]:
+) -> Federation[EncoderState, InProcess]:
     algorithm = small_algorithm(config, device=device)
     there = [Client(client.id, client.name, client.images.to(device)) for client in clients]
     return federated(config.method, algorithm, there, config.seed)
 
 
-Result = tuple[CCFCState, list[RoundReport]]
+Result = tuple[EncoderState, list[RoundReport]]
 
 
 def run_small(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
@@ -145,7 +145,7 @@ class PlainLoop:
         rest = [p for p in self.network.parameters() if id(p) not in of_muon]
         self.adam = torch.optim.Adam(rest, self.config.learning_rate)
 
-    def run(self, start: ScanState) -> dict[str, Tensor]:
+    def run(self, start: EncoderState) -> dict[str, Tensor]:
         self.network.load_state_dict(start.model)
         features = FEATURES[self.config.first_neighbours]
         neighbours = [self.nearest(features(c.images)) for c in self.clients]
@@ -290,7 +290,7 @@ class RememberingLoop(PlainLoop):
 
     availability = Availability()
 
-    def run(self, start: ScanState) -> dict[str, Tensor]:
+    def run(self, start: EncoderState) -> dict[str, Tensor]:
         self.last: dict[int, tuple[Tensor, ...]] = {}
         return super().run(start)
 

@@ -29,7 +29,7 @@ from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
-from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange, training_exchange
+from ccfcpp.clustering.ccfc.messages import refinement_exchange, training_exchange
 from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
@@ -41,9 +41,9 @@ from ccfcpp.clustering.ccfc.server import (
 from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
-from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -55,10 +55,10 @@ from ccfcpp.models.pooled import rounding
 from ccfcpp.models.state import random_state
 
 
-class CCFC(ClusteringAlgorithm[CCFCState]):
+class CCFC(ClusteringAlgorithm[EncoderState]):
     """CCFC and CCFC++, of which the weight of the decorrelation term decides."""
 
-    state_type = CCFCState
+    state_type = EncoderState
 
     def __init__(self, problem: Problem) -> None:
         config = problem.config
@@ -112,7 +112,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
 
-    def delivery(self, state: CCFCState) -> CCFCState:
+    def delivery(self, state: EncoderState) -> EncoderState:
         """The global model and the global centroids."""
         return state.public
 
@@ -123,24 +123,24 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             found["sends"] = "sums of statistics and gradients"
         return found
 
-    def found(self, state: CCFCState) -> dict[str, object]:
+    def found(self, state: EncoderState) -> dict[str, object]:
         """The number of clusters, as pre-training has found it."""
         return self.start.found(state) if self.start else {}
 
-    def initial_state(self, randomness: Randomness) -> CCFCState:
+    def initial_state(self, randomness: Randomness) -> EncoderState:
         """A model with random weights, without centroids."""
         generator = randomness.generator("model")
         make = self.start.make_network if self.start else self.make_model
         groups = self.start.single_groups() if self.start else None
-        return CCFCState(random_state(make, generator, self.problem.device), groups=groups)
+        return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
-    def knows_clusters(self, state: CCFCState) -> bool:
+    def knows_clusters(self, state: EncoderState) -> bool:
         """From the first centroids on; in pre-training by neighbours the head assigns."""
         if self.start and _has_head(state):
             return self.start.knows_clusters(state)
         return state.centroids is not None
 
-    def exchanges(self, number: int, state: CCFCState) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Training, then (as the configuration has it) centroids and their refinement."""
         pretrains = self.schedule.pretrains(number)
         works: list[AnyServerWork] = []
@@ -155,7 +155,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
 
-    def plan(self, state: CCFCState) -> list[Sequence[AnyServerWork]]:
+    def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
         """As ``exchanges`` has it; the first centroids are looked for in one round alone."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
@@ -211,12 +211,12 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             *works, in_lanes(pretraining), in_lanes(contrast), cohort=cohort.clients
         )
 
-    def _members(self, message: CCFCState, client: Client) -> tuple[Tensor, Tensor, int]:
+    def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         latents = self.represent(message, client)
         centroids = required_centroids(message.centroids)
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
-    def _of_head(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
+    def _of_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the over-clusters of the head lie."""
         assert self.start
         latents = self.start.space.latents(message, client)
@@ -231,7 +231,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         wanted = problem.config.compute.cohort
         return cohort_of(wanted, crew.together, bytes_of_one, problem.device)
 
-    def centres(self, state: CCFCState) -> Tensor | None:
+    def centres(self, state: EncoderState) -> Tensor | None:
         """The mean of each cluster's centroids."""
         if state.centroids is None or state.groups is None:
             return state.centroids
@@ -241,13 +241,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         sums.index_add_(0, groups, state.centroids)
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
-    def probabilities(self, known: CCFCState, holder: Client) -> Tensor | None:
+    def probabilities(self, known: EncoderState, holder: Client) -> Tensor | None:
         """The head's probabilities in pre-training by neighbours; None later."""
         if self.start and _has_head(known):
             return self.start.probabilities(known, holder)
         return None
 
-    def assign(self, state: CCFCState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
 
         Returns:
@@ -259,13 +259,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         found = self.rule.assign(seen.latents, required_centroids(state.centroids))
         return found if state.groups is None else state.groups.to(found.device)[found]
 
-    def represent(self, state: CCFCState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, holder: Client) -> Tensor:
         """The global model's latents z, of shape (samples, latent)."""
         if self.start and _has_head(state):
             return self.start.represent(state, holder)
         return self.global_model.representations(state.model, state.version, holder).latents
 
 
-def _has_head(state: CCFCState) -> bool:
+def _has_head(state: EncoderState) -> bool:
     """Whether the model is still in pre-training by neighbours."""
     return "head.weight" in state.model

@@ -7,9 +7,10 @@ import torch
 
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.ccfc.local_training import Trained
-from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
+from ccfcpp.clustering.ccfc.messages import CENTROIDS, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
@@ -17,7 +18,7 @@ from ccfcpp.models.steps import Training, side_by_side
 
 
 @dataclass(frozen=True)
-class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
+class LocalTraining(ClientWork[EncoderState, TrainingUpdate]):
     """Local training, and the centroids of what the trained models make of the images.
 
     Attributes:
@@ -30,8 +31,8 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
         device: Where they are trained.
     """
 
-    exchange: Exchange[CCFCState, TrainingUpdate]
-    beginnings: Sequence[Callable[[CCFCState, Client, Randomness, bool], Training[Trained]]]
+    exchange: Exchange[EncoderState, TrainingUpdate]
+    beginnings: Sequence[Callable[[EncoderState, Client, Randomness, bool], Training[Trained]]]
     rule: CentroidRule
     schedule: Schedule
     least: int
@@ -43,7 +44,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
         return len(self.beginnings)
 
     def local_updates(
-        self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[TrainingUpdate | RefusedUpdateError]:
         """Train, and cluster the trained models' representations where that is asked for."""
         with_centroids = self.schedule.trained_give_centroids(task.round)
@@ -66,7 +67,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
 
 
 @dataclass(frozen=True)
-class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
+class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
     """Clients cluster the *global* model's representations."""
 
     model: GlobalModel
@@ -75,7 +76,7 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
     exchange = CENTROIDS
 
     def local_updates(
-        self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[CentroidUpdate | RefusedUpdateError]:
         """k-means on what the global model makes of each client's images."""
         latents = [

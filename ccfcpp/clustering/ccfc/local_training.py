@@ -10,11 +10,11 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
 from ccfcpp.clustering.ccfc.losses import cluster_contrast, decorrelation, negative_cosine, siamese
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.representations import GlobalModel, represent
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
@@ -102,7 +102,7 @@ class ContrastiveTrainer:
         self.contrasting = Step(self._contrast_step, whole, self.inputs)
 
     def pretrain(
-        self, message: CCFCState, client: Client, randomness: Randomness, see: bool
+        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
     ) -> Training[Trained]:
         """Contrastive pre-training on two random views of each image.
 
@@ -124,7 +124,7 @@ class ContrastiveTrainer:
         return self._train(client, own, "pretraining", start, rate, see, self.pretraining, begin)
 
     def contrast(
-        self, message: CCFCState, client: Client, randomness: Randomness, see: bool
+        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
     ) -> Training[Trained]:
         """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
         centroids = required_centroids(message.centroids)

@@ -1,7 +1,6 @@
 """What travels between the server and the clients of CCFC and CCFC++."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,28 +11,6 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Mean, Part
 from ccfcpp.models.state import ModelState
-
-
-@dataclass(frozen=True)
-class CCFCState(EncoderState):
-    """What the server of CCFC and CCFC++ knows.
-
-    Attributes:
-        centroids: Global centroids of shape (at most m, latent), m ≥ k; None before the first ones.
-        groups: After pre-training by neighbours: the cluster of each of the head's over-clusters
-            and of the centroids that come from them, int64 of shape (m,); None before the first
-            merge, and where each centroid is a cluster.
-        evidence: Where k is to be found: how much speaks for each number, as in ``ScanState``. It
-            stays at the server.
-    """
-
-    groups: Tensor | None = None
-    evidence: Tensor | None = None
-
-    @property
-    def public(self) -> Self:
-        """What goes down."""
-        return replace(super().public, evidence=None)
 
 
 @dataclass(frozen=True)
@@ -69,16 +46,16 @@ _MODEL: dict[str, Part] = {
 _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PARTS.items()}
 
 
-def training_exchange(name: str, with_centroids: bool) -> Exchange[CCFCState, TrainingUpdate]:
+def training_exchange(name: str, with_centroids: bool) -> Exchange[EncoderState, TrainingUpdate]:
     """The exchange of local training."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
-    return Exchange(name, CCFCState, TrainingUpdate, parts, uses_memory=True)
+    return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
 
 
-CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate, CENTROID_PARTS)
+CENTROIDS = Exchange("centroids", EncoderState, CentroidUpdate, CENTROID_PARTS)
 LABELS = Exchange(
     "pseudo-labels",
-    CCFCState,
+    EncoderState,
     ClusterSizes,
     {"counts": Count()},
     uses_memory=True,
@@ -86,7 +63,7 @@ LABELS = Exchange(
 )
 
 
-def refinement_exchange(unit_length: bool) -> Exchange[CCFCState, ClusterSums]:
+def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
     """The exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
-    return Exchange("refinement", CCFCState, ClusterSums, PARTS, images=Images(largest=largest))
+    return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

@@ -11,9 +11,10 @@ from ccfcpp.clustering.ccfc.centroids import (
     centroid_form,
     check_update,
 )
-from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
+from ccfcpp.clustering.ccfc.messages import CENTROIDS, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -26,19 +27,19 @@ from ccfcpp.models.state import ModelState, random_state
 
 
 @dataclass(frozen=True)
-class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
+class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
     """Local models become the global one, and local centroids global ones."""
 
-    exchange: Exchange[CCFCState, TrainingUpdate]
+    exchange: Exchange[EncoderState, TrainingUpdate]
     rule: CentroidRule
     latent: int
     with_centroids: bool
 
-    def broadcast(self, state: CCFCState) -> CCFCState:
+    def broadcast(self, state: EncoderState) -> EncoderState:
         """The global model and the global centroids."""
         return state.public
 
-    def form(self, message: CCFCState) -> Form:
+    def form(self, message: EncoderState) -> Form:
         """A model like the global one, and centroids where they are asked for."""
         form = form_of(message.model, "model/")
         form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
@@ -47,15 +48,17 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
             form |= {f"local/{name}": spec for name, spec in local.items()}
         return form
 
-    def check(self, message: CCFCState, update: TrainingUpdate, senders: Sequence[Member]) -> None:
+    def check(
+        self, message: EncoderState, update: TrainingUpdate, senders: Sequence[Member]
+    ) -> None:
         """Refuse numbers of samples that are not the senders'."""
         check_samples(update.samples, senders)
         if update.local is not None:
             check_update(update.local, senders)
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
+        self, state: EncoderState, updates: Iterable[TrainingUpdate], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
         """Average the models by size, cluster the centroids, and report the mean loss."""
         average = ModelAverage()
         local: list[CentroidUpdate] = []
@@ -82,28 +85,30 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
 
 
 @dataclass(frozen=True)
-class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
+class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]):
     """Local centroids of the *global* model's representations become global centroids."""
 
     rule: CentroidRule
     latent: int
     exchange = CENTROIDS
 
-    def broadcast(self, state: CCFCState) -> CCFCState:
+    def broadcast(self, state: EncoderState) -> EncoderState:
         """The global model; the old centroids are of no use."""
         return replace(state.public, centroids=None)
 
-    def form(self, message: CCFCState) -> Form:
+    def form(self, message: EncoderState) -> Form:
         """At most k centroids, and their sizes."""
         return centroid_form(self.rule.clusters, self.latent)
 
-    def check(self, message: CCFCState, update: CentroidUpdate, senders: Sequence[Member]) -> None:
+    def check(
+        self, message: EncoderState, update: CentroidUpdate, senders: Sequence[Member]
+    ) -> None:
         """Refuse centroids that cannot be those of the senders' images."""
         check_update(update, senders)
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
+        self, state: EncoderState, updates: Iterable[CentroidUpdate], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
         """k-means over all local centroids; the first ones end pre-training and its descent."""
         centroids = self.rule.global_centroids(list(updates), randomness)
         descent = None if state.centroids is None else state.descent
@@ -111,7 +116,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
 
 @dataclass(frozen=True)
-class HeadCentroids(FindCentres[CCFCState]):
+class HeadCentroids(FindCentres[EncoderState]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
@@ -120,8 +125,8 @@ class HeadCentroids(FindCentres[CCFCState]):
     make_model: Callable[[], ContrastiveModel] = field(kw_only=True)
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
+        self, state: EncoderState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
         """The first centroids, and the model without the head: the descent ends."""
         found, figures = super().aggregate(state, updates, randomness)
         device = state.model["head.weight"].device

@@ -16,7 +16,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import LossConfig
-from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, ClusterSizes
+from ccfcpp.clustering.ccfc.messages import LABELS, ClusterSizes
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.pooled_losses import (
     LARGEST_OF_CONTRAST,
@@ -28,6 +28,7 @@ from ccfcpp.clustering.ccfc.pooled_losses import (
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.kmeans.centroids import cluster_counts, required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.objective import entropy
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import ViewsConfig
@@ -230,7 +231,7 @@ class LabelledBatches:
 
 
 @dataclass(frozen=True)
-class Labelling(SummedWork[CCFCState, ClusterSizes]):
+class Labelling(SummedWork[EncoderState, ClusterSizes]):
     """Pseudo-labels for a round, Eq. (1) of the paper: clients keep them and send counts."""
 
     model: GlobalModel
@@ -239,7 +240,7 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
     exchange = LABELS
 
     def local_sum(
-        self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSizes:
         """Label each client's images by the global centroids."""
         centroids = required_centroids(message.centroids)
@@ -254,31 +255,31 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
 
 
 @dataclass(frozen=True)
-class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
+class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
     """The server hears how many images have which pseudo-label."""
 
     clusters: int
     exchange = LABELS
 
-    def broadcast(self, state: CCFCState) -> CCFCState:
+    def broadcast(self, state: EncoderState) -> EncoderState:
         """The global model and the global centroids."""
         return state.public
 
-    def form(self, message: CCFCState) -> Form:
+    def form(self, message: EncoderState) -> Form:
         """A number for each cluster."""
         return {"counts": Spec(torch.float64, (self.clusters,))}
 
-    def check(self, message: CCFCState, update: ClusterSizes, senders: Sequence[Member]) -> None:
+    def check(self, message: EncoderState, update: ClusterSizes, senders: Sequence[Member]) -> None:
         """Refuse sizes that the senders' images cannot have."""
         check_counts(update.counts, senders)
 
-    def project_noisy(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:
+    def project_noisy(self, message: EncoderState, update: ClusterSizes) -> ClusterSizes:
         """With noise there may be negative ones: they become almost 0."""
         return ClusterSizes(update.counts.clamp(min=1e-9))
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[ClusterSizes], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
+        self, state: EncoderState, updates: Iterable[ClusterSizes], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
         """The state stays as it is; the figure is the entropy of the clusters' shares."""
         counts = added_up(updates).counts
         return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

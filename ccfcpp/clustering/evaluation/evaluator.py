@@ -32,12 +32,13 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.evaluator import LocalEvaluator, Results, Scores, Snapshot
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.paths import Json
 from ccfcpp.runs.run import Holdings
+from ccfcpp.runs.shown import shown_pictures, shown_points
 
-_MOST_COMPARED = 10_000
+_COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
 """Images on which local models are compared with the global one."""
 
 _MOST_PIXELS = 1_000_000
@@ -47,7 +48,7 @@ NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 """The scores of a summary, where there are no labels."""
 
 
-class ClusteringEvaluator(LocalEvaluator[Any]):
+class ClusteringEvaluator(Evaluator[Any]):
     """Judges a clustering on all samples, also on those that nobody holds.
 
     Args:
@@ -115,8 +116,10 @@ class ClusteringEvaluator(LocalEvaluator[Any]):
         if self.data.labels is not None and self.algorithm.knows_clusters(state):
             clusters = self.assignments(state)
             scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        if (values := self._spectrum(state)) is not None and bool(values.isfinite().all()):
-            scores["effective_rank"] = effective_rank(values)
+        if self.algorithm.by_model is not None:
+            values = self._spectrum(self.algorithm.represent(state, self._compared))
+            if values is not None and bool(values.isfinite().all()):
+                scores["effective_rank"] = effective_rank(values)
         return scores
 
     def assignments(self, state: Any) -> Tensor:
@@ -135,80 +138,90 @@ class ClusteringEvaluator(LocalEvaluator[Any]):
     ) -> Results:
         """Return the cluster of every image, scores by labels, and spectra of models."""
         clusters, typical = self.assignments(state), told.typical if told else None
-        owners = torch.full((len(self.data),), -1)
-        for number, part in enumerate(self.parts):
-            owners[part] = number
-        sure = self._certainty(state, clusters, typical)
-        columns = {"client": owners, "cluster": clusters, **sure}
-        if self.data.labels is not None:
-            columns["class"] = self.data.labels
-        # Names of millions as strings would take a gigabyte: a table reads them as they are.
-        named = self.data.names or range(len(self.data))
-        arrays: dict[str, Any] = {"assignments": {"name": np.array(named), **columns}}
+        points = self.algorithm.represent(state, self._compared)
         found: dict[str, Any] = self.algorithm.found(state)
-        k = found.get("clusters", self.clusters)
+        k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)
         connected = [client.id for client in self.clients]
         model = saved(pack(state), typical)
         summary: dict[str, Any] = {
             **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
-            **sizes(owners, clusters, len(self.parts), k),
+            **sizes(images["client"], clusters, len(self.parts), k),
             "nmi_of_pixels": self._by_pixels(k),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
-        if self.data.labels is not None and "probability" in sure:
+        arrays = self._arrays(points, images)
+        if self.data.labels is not None and "probability" in images:
             classes = self.data.labels.cpu().numpy()
             right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
-            summary["calibration_error"] = calibration(sure["probability"], right)[1]
-        if (values := self._spectrum(state)) is not None:
-            arrays["spectra"] = local.arrays(values)
-            summary |= describe_spectra(arrays["spectra"])
+            summary["calibration_error"] = calibration(images["probability"], right)[1]
+        if (values := self._spectrum(points)) is not None:
+            arrays["spectra"] = spectra = local.arrays(values)
+            summary |= describe_spectra(spectra)
         return Results(
             summary,
             model,
             ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header,
             arrays,
-            {"clusters": self._table(named, columns)},
+            {"clusters": self._table(images)},
             self.algorithm.pictures(state),
         )
+
+    def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
+        """Return the cluster of every image, if there are any yet, and what figures show."""
+        centres = self.algorithm.centres(state)
+        # A run that was stopped may have a head that assigns, and no centres yet.
+        known = centres is not None and self.algorithm.knows_clusters(state)
+        clusters = self.assignments(state) if known else None
+        points = self.algorithm.represent(state, self._compared)
+        return self._arrays(points, self._images(state, clusters, None))
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
         """Return what a local model makes of the images on which models are compared."""
         by_model = self.algorithm.by_model
         return None if by_model is None else by_model(model, self._compared.images)
 
-    def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
-        """Return all images, as points in the centroids' space."""
-        everything = holder(self.data, SERVER, "all", torch.arange(len(self.data)))
-        points = self.algorithm.represent(state, everything)
-        centres = self.algorithm.centres(state)
-        # A run that was stopped may have a head that assigns, and no centres yet.
-        known = centres is not None and self.algorithm.knows_clusters(state)
-        return Snapshot(
-            self.data.values.cpu(),
-            None if points is None else points.cpu(),
-            self.assignments(state) if known else None,
-            None if self.data.labels is None else self.data.labels.cpu(),
-            self.data.classes,
-            None if centres is None else centres.cpu(),
-            self.algorithm.by_angle,
-            self.data.names,
-            None if isinstance(self.data, ImageData) else self.data.pictures,
-        )
-
     def _holders(self) -> list[tuple[Tensor, Client]]:
         """Return all samples by who holds them: their indices, and the holder."""
         held = [(self.parts[client.id], client) for client in self.clients]
         return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
-    def _spectrum(self, state: Any) -> Tensor | None:
+    def _images(
+        self, state: Any, clusters: Tensor | None, typical: Typical | None
+    ) -> dict[str, Tensor]:
+        """Return client, cluster and class of every image, and how sure the cluster is."""
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        found = {"client": owners}
+        if clusters is not None:
+            found |= {"cluster": clusters} | self._certainty(state, clusters, typical)
+        return found if self.data.labels is None else found | {"class": self.data.labels.cpu()}
+
+    def _arrays(
+        self, points: Tensor | None, images: dict[str, Tensor]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the arrays of a run's folder: of images, and what figures show of some."""
+        shown: dict[str, Tensor] = {}
+        if points is not None:
+            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+        if "distance" in images:
+            data = self.data
+            pictures = None if isinstance(data, ImageData) else data.pictures
+            found = images["cluster"], images["distance"]
+            shown |= shown_pictures(*found, data.values, data.names, pictures)
+        return {"assignments": {"name": np.array(self._named), **images}, "shown": shown}
+
+    @property
+    def _named(self) -> Sequence[str] | range:
+        """What each sample is called, or is numbered: strings of millions would take a gigabyte."""
+        return self.data.names or range(len(self.data))
+
+    def _spectrum(self, points: Tensor | None) -> Tensor | None:
         """Return singular values of the global model's representations; None without a model."""
-        if self.algorithm.by_model is None:
-            return None
-        representations = self.algorithm.represent(state, self._compared)
-        return None if representations is None else spectrum(representations)
+        return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
     def _by_pixels(self, clusters: int) -> float | None:
         """Return the NMI of k-means on the pixels of all images in one place, if these are few."""
@@ -230,14 +243,14 @@ class ClusteringEvaluator(LocalEvaluator[Any]):
                 found.setdefault(name, own.new_empty(len(self.data)))[part] = own
         return found
 
-    def _table(self, named: Sequence[str] | range, found: dict[str, Tensor]) -> Columns:
+    def _table(self, found: dict[str, Tensor]) -> Columns:
         """Return the cluster of each image, by the names of files, clients and classes."""
         columns = columns_of(found)
         clients = [*self.names, ""]  # -1 is the last of these.
         columns["client"] = [clients[number] for number in found["client"].tolist()]
         if "class" in found:
             columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
-        return Columns({self.data.key: named, **columns})
+        return Columns({self.data.key: self._named, **columns})
 
     def _held_by(self, clients: Sequence[int]) -> Tensor:
         """Return the indices of the images of some clients."""
@@ -252,10 +265,12 @@ class ClusteringEvaluator(LocalEvaluator[Any]):
     @cached_property
     def _compared(self) -> Client:
         """Holds the images on which models are compared: a part where there are many."""
-        index = torch.arange(len(self.data))
-        name = "images on which models are compared"
-        chosen = random_part(index, _MOST_COMPARED, Randomness(0).generator(name))
-        return holder(self.data, SERVER, name, chosen)
+        return holder(self.data, SERVER, _COMPARED, self._compared_index)
+
+    @cached_property
+    def _compared_index(self) -> Tensor:
+        generator = Randomness(0).generator(_COMPARED)
+        return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
 
 
 def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:

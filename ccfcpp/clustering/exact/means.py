@@ -111,10 +111,6 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
-    def project_noisy(self, message: CentroidState, update: ClusterSums) -> ClusterSums:
-        """With noise there may be negative counts: they become 0."""
-        return replace(update, counts=update.counts.clamp(min=0))
-
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:

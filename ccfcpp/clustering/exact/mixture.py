@@ -20,6 +20,7 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
+    Started,
     SumsWork,
     large_enough,
     required_centroids,
@@ -45,32 +46,27 @@ _EMPTY = 10 * torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """A mixture of k distributions in d dimensions, float64.
+class Mixture(Started):
+    """A mixture of k distributions in d dimensions, float64; centroids are their means.
 
     Attributes:
-        centroids: Means, of shape (at most k, d); None before the first ones.
         weights: Shares of the components, (k,); None before the first step, which takes each point
             to the nearest mean.
         covariances: Of shape (k, d, d), or variances (k, d).
-        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
-        evidence: Where k is to be found: how much speaks for each number that it may be.
         bound: Mean log-likelihood in the last step; None before the second one.
         grown: By how much it grew.
     """
 
-    centroids: Tensor | None = None
     weights: Tensor | None = None
     covariances: Tensor | None = None
-    cells: Tensor | None = None
-    evidence: Tensor | None = None
     bound: float | None = None
     grown: float | None = None
 
     @property
     def public(self) -> "Mixture":
         """What goes down."""
-        return Mixture(self.centroids, self.weights, self.covariances)
+        known = self.centroids
+        return Mixture(known, weights=self.weights, covariances=self.covariances)
 
 
 @dataclass(frozen=True)
@@ -223,10 +219,6 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         """Sums for each component."""
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
-
-    def project_noisy(self, message: Mixture, update: MixtureSums) -> MixtureSums:
-        """With noise there may be negative counts: they become 0."""
-        return replace(update, counts=update.counts.clamp(min=0))
 
     def aggregate(
         self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness

@@ -1,7 +1,7 @@
 """Centroids that arrive or must be there, and the sums of which a server makes centroids."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -40,6 +40,23 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
             "no client has delivered centroids that can be used: see the refused updates above"
         )
     return centroids
+
+
+@dataclass(frozen=True)
+class Started:
+    """A state of a server that looks for its first centroids by sums.
+
+    Attributes:
+        centroids: Global centroids of shape (at most k, d); None before the first ones.
+        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
+        trials: While starts are tried: the centroids of each (``kmeans.trials``).
+        evidence: Where k is to be found: how much speaks for each number that it may be.
+    """
+
+    centroids: Tensor | None = None
+    cells: Tensor | None = None
+    trials: Tensor | None = None
+    evidence: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +161,10 @@ class SumsWork(ServerWork[State, Message, S]):
         check_counts(update.counts, senders)
         if bool((update.sums.abs() > FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
             raise RefusedUpdateError(f"means lie beyond {FARTHEST:g}")
+
+    def project_noisy(self, message: Message, update: S) -> S:
+        """With noise there may be negative counts: they become 0."""
+        return replace(update, counts=update.counts.clamp(min=0))
 
 
 def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 1) -> Tensor:

@@ -53,24 +53,37 @@ class SumMembers(SummedWork[Message, ClusterSums]):
 
 @dataclass(frozen=True)
 class EncoderState:
-    """What the server knows of an encoder and centroids; but for the descent it goes down.
+    """What the server knows of an encoder and its clusters, and what it sends of that.
 
     Attributes:
-        model: The global model.
+        model: The global model: parameters and running statistics.
         version: How often it has changed.
-        centroids: Global centroids of shape (at most k, latent); None before the first ones.
+        centroids: Global centroids of shape (at most m, latent); None before the first ones.
         descent: In synchronised steps: the optimizer's state, which stays at the server.
+        groups: Where a head has m ≥ k over-clusters: the cluster of each of them, and of the
+            centroids that come from them, int64 of shape (m,); None before the first merge, and
+            where each centroid is a cluster.
+        evidence: Where k is to be found: how much speaks for each number that it may be, float64 of
+            shape (numbers,), at the last merge. It stays at the server.
     """
 
     model: ModelState
     version: int = 0
     centroids: Tensor | None = None
     descent: DescentState | None = None
+    groups: Tensor | None = None
+    evidence: Tensor | None = None
 
     @property
     def public(self) -> Self:
         """What goes down."""
-        return replace(self, descent=None)
+        return replace(self, descent=None, evidence=None)
+
+    @property
+    def clusters(self) -> int:
+        """Number k of clusters of a head."""
+        assert self.groups is not None
+        return int(self.groups.max()) + 1
 
 
 Known = TypeVar("Known", bound=EncoderState)

@@ -14,7 +14,7 @@ are tried (``trials``).
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
+    Started,
     SumsWork,
     cluster_sums,
     large_enough,
@@ -35,24 +36,13 @@ from ccfcpp.clustering.kmeans.trials import trial_works
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.parts import Form, Sum, form_of
-from ccfcpp.engine.payload import added_up, changed, pack
+from ccfcpp.engine.payload import added_up, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
 
 
-class Starting(Protocol):
-    """A state that looks for its first centroids: a dataclass with these fields."""
-
-    @property
-    def centroids(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def cells(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def evidence(self) -> Tensor | None: ...  # noqa: D102
-
-
-S = TypeVar("S", bound=Starting)
+S = TypeVar("S", bound=Started)
 
 
 @dataclass(frozen=True)
@@ -191,7 +181,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
             lacks = lacks and len(means) > len(book.cells)
         if self.ends and not lacks:
             return self._ended(state, book, randomness.integer("start")), {}
-        return changed(state, cells=means), {}
+        return replace(state, cells=means), {}
 
     def _ended(self, state: S, book: Codebook, seed: int) -> S:
         """The centroids, or the starts; and what speaks for each k, where it is to be found."""
@@ -199,10 +189,10 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
             clusters = most_to_least(evidence, self.fewest)[0]
-        known = changed(state, cells=None, evidence=evidence)
+        known = replace(state, cells=None, evidence=evidence)
         if self.starts == 1:
-            return changed(known, centroids=book.kmeans(clusters, seed))
-        return changed(known, trials=book.starts(clusters, seed, self.starts))
+            return replace(known, centroids=book.kmeans(clusters, seed))
+        return replace(known, trials=book.starts(clusters, seed, self.starts))
 
 
 def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:

@@ -6,8 +6,8 @@ step of k-means, once for each start: the error needs nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
+    Started,
     SumsWork,
     cluster_means,
     cluster_sums,
@@ -26,7 +27,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, changed, pack
+from ccfcpp.engine.payload import added_up, pack
 
 STEPS = 15
 """In which starts are tried."""
@@ -34,16 +35,7 @@ _ALIKE = 1e-9
 """By which share starts differ at most that came to the same clusters."""
 
 
-class Trying(Protocol):
-    """A state that tries starts: a dataclass with these fields."""
-
-    @property
-    def centroids(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def trials(self) -> Tensor | None: ...  # noqa: D102
-
-
-S = TypeVar("S", bound=Trying)
+S = TypeVar("S", bound=Started)
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
         # The first of those that came to the same clusters, which differ by rounding.
         best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
         kept = None if self.ends else moved
-        return changed(state, centroids=moved[int(best)], trials=kept), {}
+        return replace(state, centroids=moved[int(best)], trials=kept), {}
 
 
 def between(total: ClusterSums, starts: int) -> Tensor:

@@ -16,18 +16,11 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, found_number
-from ccfcpp.clustering.kmeans.lloyd import SumMembers
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS
-from ccfcpp.clustering.scan.messages import (
-    CENTRES,
-    OF_NEIGHBOURS,
-    Grouped,
-    Merging,
-    ScanState,
-    Snapshot,
-)
+from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS
 from ccfcpp.clustering.scan.neighbours import OF_IMAGES
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
@@ -62,7 +55,7 @@ def config_of(problem: Problem) -> ScanConfig:
     return config.model_copy(update={"overclustering": OVERCLUSTERS}) if problem.fewest else config
 
 
-class FedScan(ClusteringAlgorithm[ScanState]):
+class FedScan(ClusteringAlgorithm[EncoderState]):
     """The algorithm of Fed-SCAN.
 
     Args:
@@ -73,7 +66,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         UsageError: The first neighbours are by what vectors do not have.
     """
 
-    state_type = ScanState
+    state_type = EncoderState
 
     def __init__(
         self, problem: Problem, make_network: Callable[[], ClusterNetwork] | None = None
@@ -148,17 +141,18 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             return adam
         return Muon(self.config.matrix_rate, adam, _HEAD)
 
-    def initial_state(self, randomness: Randomness) -> ScanState:
+    def initial_state(self, randomness: Randomness) -> EncoderState:
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        return ScanState(model, 0, self.descent.begin(model), self.single_groups())
+        descent, groups = self.descent.begin(model), self.single_groups()
+        return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
         """Each over-cluster as a cluster of its own, where there are no more than clusters."""
         return None if self.merges else torch.arange(self.overclusters)
 
-    def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """The steps of a round, a few trips each; in the last round the centres, too.
 
         Where nobody may come to the last round, the centres are found in those before it, too.
@@ -169,7 +163,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             works.append(FindCentres(self.config.latent, early=number + 1 < self.rounds))
         return works
 
-    def going_on(self, number: int, state: ScanState) -> list[AnyServerWork]:
+    def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
         """A merge where a run begins that goes on from a finished one, with other clients."""
         begins = self.merges and number == 0 and state.version > 0
         return [self._merge(self._trains_merged())] if begins else []
@@ -212,7 +206,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         merging = [SumTransitions(self._pairs(), crew.least)] if self.merges else []
         return [*merging, *self.descent.works(self._pairs(), crew.bounding, crew.least)]
 
-    def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
+    def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the clusters lie in the latent space at the end."""
         latents = self.space.latents(message, client)
         return latents, self.assign_delivered(message, client), message.clusters
@@ -220,11 +214,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def _pairs(self) -> Pairs:
         return Pairs(self.config, self.views, self.space, self.folds)
 
-    def knows_clusters(self, state: Merging) -> bool:
+    def knows_clusters(self, state: EncoderState) -> bool:
         """From the first step or merge on: the head assigns."""
         return state.version > 0 and state.groups is not None
 
-    def probabilities(self, known: Grouped, holder: Client) -> Tensor:
+    def probabilities(self, known: EncoderState, holder: Client) -> Tensor:
         """The head's probabilities, of shape (samples, k).
 
         Raises:
@@ -232,7 +226,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """
         return self.space.probabilities(snapshot(known), holder)
 
-    def assign(self, state: Merging, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,).
 
         Raises:
@@ -240,28 +234,23 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """
         return self.assign_delivered(snapshot(state), holder)
 
-    def represent(self, state: Merging, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
-    def delivery(self, state: ScanState) -> Snapshot:
+    def delivery(self, state: EncoderState) -> EncoderState:
         """The model with its statistics, and the centre of each cluster."""
         return replace(snapshot(state), centroids=state.centroids)
 
-    @property
-    def delivery_type(self) -> type[Snapshot]:
-        """Without the optimizer's state."""
-        return Snapshot
-
-    def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
+    def assign_delivered(self, delivery: EncoderState, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
         return self.probabilities(delivery, holder).argmax(dim=1)
 
-    def found(self, state: Merging) -> dict[str, object]:
+    def found(self, state: EncoderState) -> dict[str, object]:
         """The number of clusters, and what speaks for each, where it was to be found."""
         if state.groups is None or state.evidence is None:
             return {}
-        return found_number(state.evidence, self.problem.fewest, int(state.groups.max()) + 1)
+        return found_number(state.evidence, self.problem.fewest, state.clusters)
 
 
 def _views(problem: Problem) -> AnyViews:

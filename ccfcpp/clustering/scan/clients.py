@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transitions
+from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Transitions
 from ccfcpp.clustering.scan.neighbours import (
     FEATURES,
     drawn_neighbours,
@@ -155,7 +156,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class SumTransitions(SummedWork[Trained, Transitions]):
+class SumTransitions(SummedWork[EncoderState, Transitions]):
     """How over-clusters go with those of an image's neighbours, and of its client's other images.
 
     Neighbours are found anew for that. Fewer images than ``least``, in a fold too, add nothing.
@@ -166,7 +167,7 @@ class SumTransitions(SummedWork[Trained, Transitions]):
     exchange = TRANSITIONS
 
     def local_sum(
-        self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> Transitions:
         """Sums over images x of p(x) qᵀ.
 
@@ -174,7 +175,7 @@ class SumTransitions(SummedWork[Trained, Transitions]):
         """
         return added_up(self._of(message, each, randomness.of_client(each.id)) for each in clients)
 
-    def _of(self, message: Trained, client: Client, randomness: Randomness) -> Transitions:
+    def _of(self, message: EncoderState, client: Client, randomness: Randomness) -> Transitions:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).double()
         near = self.pairs.near(p, client)

@@ -1,4 +1,4 @@
-"""What the server of Fed-SCAN knows, and what clients need of it outside of steps."""
+"""What travels in Fed-SCAN outside of steps."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,14 +6,14 @@ from typing import Protocol
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Sum
-from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 
 class Model(Protocol):
-    """A model and its version; see ``Snapshot``."""
+    """A model and its version; see ``EncoderState``."""
 
     @property
     def model(self) -> ModelState: ...  # noqa: D102
@@ -21,78 +21,9 @@ class Model(Protocol):
     def version(self) -> int: ...  # noqa: D102
 
 
-class Grouped(Model, Protocol):
-    """A model that assigns images to clusters; see ``Snapshot``."""
-
-    @property
-    def groups(self) -> Tensor | None: ...  # noqa: D102
-
-
-class Merging(Grouped, Protocol):
-    """A state with a network whose over-clusters are merged; see ``ScanState``."""
-
-    @property
-    def evidence(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def descent(self) -> DescentState | None: ...  # noqa: D102
-
-
 OF_NEIGHBOURS = (
     "an image would tell of its neighbours; set scan.pairs=views and scan.overclustering=1"
 )
-
-
-@dataclass(frozen=True)
-class ScanState:
-    """What the server knows.
-
-    Attributes:
-        model: The network's parameters and the running statistics of its latents.
-        version: How many steps it has come through.
-        descent: The optimizer's state, and sums of the step that is under way.
-        groups: The cluster of each over-cluster, int64 of shape (m,); None before the first merge,
-            where there is something to merge.
-        centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
-        evidence: Where k is to be found: how much speaks for each number that it may be, float64 of
-            shape (numbers,), at the last merge.
-    """
-
-    model: ModelState
-    version: int
-    descent: DescentState
-    groups: Tensor | None
-    centroids: Tensor | None = None
-    evidence: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A model that clients can use.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-        groups: The cluster of each over-cluster, int64 of shape (m,).
-        centroids: The mean latent of each cluster, of shape (k, d), in the end.
-    """
-
-    model: ModelState
-    version: int
-    groups: Tensor
-    centroids: Tensor | None = None
-
-    @property
-    def clusters(self) -> int:
-        """Their number k."""
-        return int(self.groups.max()) + 1
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A model whose over-clusters may not be merged yet."""
-
-    model: ModelState
-    version: int
 
 
 @dataclass(frozen=True)
@@ -123,11 +54,13 @@ class OwnTransitions(Transitions):
 
 TRANSITIONS = Exchange(
     "transitions",
-    Trained,
+    EncoderState,
     Transitions,
     {"neighbours": Sum(), "holders": Sum()},
     uses_memory=True,
     images=OF_NEIGHBOURS,
     remembers_parts=True,
 )
-CENTRES = Exchange("centres", Snapshot, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))
+CENTRES = Exchange(
+    "centres", EncoderState, ClusterSums, PARTS, images=Images(largest={"counts": 1.0})
+)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import merge_as, trains_merged
@@ -65,7 +65,7 @@ class Grown:
 
 
 @dataclass(frozen=True)
-class GrowingState(ScanState):
+class GrowingState(EncoderState):
     """The state of a run that goes on.
 
     Attributes:
@@ -120,7 +120,7 @@ class GrowingScan(FedScan):
         """That of a run that begins from nothing."""
         return GrowingState(**vars(super().initial_state(randomness)))
 
-    def going_on(self, number: int, state: ScanState) -> list[AnyServerWork]:
+    def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
         """Until there are new clusters these, which are merged as they begin."""
         if isinstance(state, GrowingState) and state.grown is not None:
             return [FindNewClusters(self.problem.clusters, self.problem.samples)]
@@ -137,7 +137,7 @@ class GrowingScan(FedScan):
         return {**super().describe(), "sends": sends}
 
 
-def to_grow(fresh: ScanState, finished: ScanState, known: Iterable[int]) -> GrowingState:
+def to_grow(fresh: EncoderState, finished: EncoderState, known: Iterable[int]) -> GrowingState:
     """The state in which a run with more clusters begins, before it knows where they lie.
 
     Args:
@@ -238,7 +238,7 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
             model |= merge_as(groups, torch.cat([of_known, of_each]), model)
         # Clients load a model whose version they do not have.
         version = state.version + 1
-        return GrowingState(model, version, state.descent, groups), {}
+        return GrowingState(model, version, descent=state.descent, groups=groups), {}
 
 
 def _new_heads(state: GrowingState) -> int:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.scan.messages import Model, Snapshot
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.scan.messages import Model
 from ccfcpp.clustering.scan.network import MERGE, ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.images import forward_batch, to_float
@@ -75,10 +76,11 @@ class LatentSpace(Latents[ClusterNetwork]):
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
-    def probabilities(self, snapshot: Snapshot, holder: Client) -> Tensor:
+    def probabilities(self, state: EncoderState, holder: Client) -> Tensor:
         """The probability of each cluster, of shape (samples, k).
 
         A cluster is as likely as its over-clusters together.
         """
-        p = self.predictions(snapshot, holder)
-        return p @ F.one_hot(snapshot.groups.to(p.device)).to(p)
+        assert state.groups is not None
+        p = self.predictions(state, holder)
+        return p @ F.one_hot(state.groups.to(p.device)).to(p)

@@ -9,29 +9,21 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import most_to_least
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.merging import Rule, evidence, merged, numbered_like
-from ccfcpp.clustering.scan.messages import (
-    CENTRES,
-    TRANSITIONS,
-    Grouped,
-    Merging,
-    OwnTransitions,
-    Snapshot,
-    Trained,
-    Transitions,
-)
+from ccfcpp.clustering.scan.messages import CENTRES, TRANSITIONS, OwnTransitions, Transitions
 from ccfcpp.clustering.scan.network import MERGE
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import added_up, changed, check_counts, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 from ccfcpp.engine.synchronised.server import part_of, with_absent
 from ccfcpp.models.state import ModelState
 
 
-def snapshot(state: Grouped) -> Snapshot:
+def snapshot(state: EncoderState) -> EncoderState:
     """What clients need of a state to use the model.
 
     Raises:
@@ -42,7 +34,7 @@ def snapshot(state: Grouped) -> Snapshot:
             "no client has contributed to a step: see the refused updates above, or lower "
             "availability.dropout_rate"
         )
-    return Snapshot(state.model, state.version, state.groups)
+    return EncoderState(state.model, state.version, groups=state.groups)
 
 
 _LEAST_SHARE = 1e-4
@@ -51,11 +43,11 @@ _LEAST_SHARE = 1e-4
 _PART = "transitions/"
 """What the names of parts in transitions begin with."""
 
-M = TypeVar("M", bound=Merging)
+M = TypeVar("M", bound=EncoderState)
 
 
 @dataclass(frozen=True)
-class MergeOverclusters(ServerWork[M, Trained, Transitions]):
+class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     """Over-clusters become the clusters that are asked for.
 
     Attributes:
@@ -81,11 +73,11 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         """Whether it was not done yet, where it is tried again."""
         return not (self.again and trains_merged(state.model))
 
-    def broadcast(self, state: M) -> Trained:
+    def broadcast(self, state: M) -> EncoderState:
         """The model."""
-        return Trained(state.model, state.version)
+        return EncoderState(state.model, state.version)
 
-    def form(self, message: Trained) -> Form:
+    def form(self, message: EncoderState) -> Form:
         """From each over-cluster to each."""
         square = self.overclusters, self.overclusters
         return {
@@ -93,12 +85,12 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             "holders": Spec(torch.float64, square),
         }
 
-    def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
+    def check(self, message: EncoderState, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse sums that cannot be those of the senders' images, each of which adds 1."""
         for part in (update.neighbours, update.holders):
             check_counts(part, senders)
 
-    def project_noisy(self, message: Trained, update: Transitions) -> Transitions:
+    def project_noisy(self, message: EncoderState, update: Transitions) -> Transitions:
         """With noise there may be negative ones: they become 0."""
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
@@ -132,7 +124,7 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             groups = numbered_like(groups, state.groups.cpu(), of_each)
         if complete and (self.trained or trains_merged(state.model)):
             changes["model"] = state.model | merge_as(groups, of_each, state.model)
-        return changed(state, groups=groups.to(sums.device), **changes), {}
+        return replace(state, groups=groups.to(sums.device), **changes), {}
 
 
 def trains_merged(model: ModelState) -> bool:
@@ -189,7 +181,7 @@ def transitions_of_all(
 
 
 @dataclass(frozen=True)
-class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
+class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     """After the last step: the mean latent of each cluster, or of each over-cluster.
 
     Attributes:
@@ -207,11 +199,11 @@ class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
         """Whether there are clusters, where it may be too early."""
         return not self.early or (state.version > 0 and state.groups is not None)
 
-    def broadcast(self, state: M) -> Snapshot:
+    def broadcast(self, state: M) -> EncoderState:
         """The model."""
         return snapshot(state)
 
-    def form(self, message: Snapshot) -> Form:
+    def form(self, message: EncoderState) -> Form:
         """A sum and a number for each cluster."""
         return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
 
@@ -220,4 +212,4 @@ class FindCentres(SumsWork[M, Snapshot, ClusterSums]):
     ) -> tuple[M, Figures]:
         """Where a cluster is empty, its centre is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
-        return changed(state, centroids=cluster_means(updates, origin)), {}
+        return replace(state, centroids=cluster_means(updates, origin)), {}

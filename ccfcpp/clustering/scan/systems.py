@@ -9,7 +9,7 @@ from ccfcpp.clustering.methods import System, late, without_tf32
 from ccfcpp.clustering.scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.core.conditions import On
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Section, Tree
-from ccfcpp.core.sending import Kind
+from ccfcpp.core.permissions import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem

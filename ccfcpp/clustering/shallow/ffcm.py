@@ -185,4 +185,4 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         seed = randomness.integer("k-means")
         centroids = self.combine(local, supports, before, seed)
         moved = float((centroids - before).abs().max())
-        return CentroidState(centroids, moved), {"moved": moved}
+        return CentroidState(centroids, moved=moved), {"moved": moved}

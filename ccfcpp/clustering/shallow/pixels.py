@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem
 from ccfcpp.clustering.kmeans.blocks import blocks
-from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.centroids import Started, required_centroids
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
@@ -22,22 +22,14 @@ IMAGES_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
-class CentroidState:
+class CentroidState(Started):
     """State of the server of a system without a network.
 
     Attributes:
-        centroids: Global centroids of shape (at most k, pixels); None before the first ones.
-        moved: Distance that they moved in the last round; None before the second round.
-        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
-        trials: While starts are tried: the centroids of each (``kmeans.trials``).
-        evidence: Where k is to be found: how much speaks for each number that it may be.
+        moved: Distance that the centroids moved in the last round; None before the second round.
     """
 
-    centroids: Tensor | None = None
     moved: float | None = None
-    cells: Tensor | None = None
-    trials: Tensor | None = None
-    evidence: Tensor | None = None
 
 
 @dataclass(frozen=True)

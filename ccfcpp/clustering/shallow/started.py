@@ -4,12 +4,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from ccfcpp.clustering.algorithm import found_number
-from ccfcpp.clustering.kmeans.start import start_works
-from ccfcpp.clustering.shallow.pixels import Known, PixelClustering
+from ccfcpp.clustering.kmeans.start import S, start_works
+from ccfcpp.clustering.shallow.pixels import PixelClustering
 from ccfcpp.engine.exchange import AnyServerWork
 
 
-class StartedBySums(PixelClustering[Known]):
+class StartedBySums(PixelClustering[S]):
     """Base class of systems whose first round finds centroids; the steps come in later rounds.
 
     A round without centroids begins the start again: in the one before, too few clients answered.
@@ -22,11 +22,11 @@ class StartedBySums(PixelClustering[Known]):
     def steps(self, number: int) -> Sequence[AnyServerWork]:
         """The server's work in a round, once there are centroids."""
 
-    def exchanges(self, number: int, state: Known) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: S) -> Sequence[AnyServerWork]:
         """Steps, or what finds the first centroids."""
         return self.start() if state.centroids is None else self.steps(number)
 
-    def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
+    def plan(self, state: S) -> list[Sequence[AnyServerWork]]:
         """Steps in each round; before them the start, if need be, of points that are not few."""
         start = [self.usual_start()] if state.centroids is None else []
         return [*start, *map(self.steps, range(len(start), self.rounds))]
@@ -39,9 +39,9 @@ class StartedBySums(PixelClustering[Known]):
         """Return the start without what only few points need."""
         return [work for work in self.start() if not getattr(work, "again", False)]
 
-    def found(self, state: Known) -> dict[str, object]:
+    def found(self, state: S) -> dict[str, object]:
         """The number of clusters, and what speaks for each, where it was to be found."""
-        evidence, centroids = getattr(state, "evidence", None), state.centroids
+        evidence, centroids = state.evidence, state.centroids
         if evidence is None or centroids is None:
             return {}
         if not bool(evidence.any()):  # All samples are alike.

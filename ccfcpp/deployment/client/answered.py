@@ -70,7 +70,7 @@ class Answered:
         """Write down that a request is answered, before the answer is sent."""
         after = _with(self._read(request.run), request, message)
         assert after is not None  # as was checked
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         write_whole(self._path(request.run), after.model_dump_json().encode())
 
     def _path(self, run: str) -> Path:

@@ -1,15 +1,21 @@
 """The log of what a client was asked for and what it has sent, for its owner to read."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line
+from ccfcpp.core.units import bytes_in_words
+from ccfcpp.deployment.client.spending import Spending
 
 FILE = "audit.jsonl"
+DELTA = 1e-5
+"""δ of the ε that is shown."""
+
+Facts = dict[str, str]
 
 
 def is_state(folder: Path) -> bool:
@@ -65,7 +71,6 @@ class AuditLog:
 
     def add(self, entry: Entry) -> None:
         """Write an entry down."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         add_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[Entry]:
@@ -91,3 +96,38 @@ class AuditLog:
                     )
         if 0 < number == len(self.damaged):
             raise UsageError(self.damaged[0])
+
+
+def by_run(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the entries of a log by their runs, the first run first."""
+    runs: dict[str, list[Entry]] = {}
+    for entry in entries:
+        runs.setdefault(entry.run, []).append(entry)
+    return list(runs.values())
+
+
+def run_facts(entries: Sequence[Entry], spending: Spending) -> Facts:
+    """Say what a run was, and what was sent in it."""
+    first, last = entries[0], entries[-1]
+    refused = [entry for entry in entries if entry.status != "done"]
+    noise = "none"
+    if first.privacy is not None:
+        spent = spending.epsilon(DELTA, first.run)
+        noise = f"ε = {spent:.3g} spent, of {first.privacy:g} that the server says"
+        noise += ", with noise of the clients" if first.own_noise else ""
+    return {
+        "server": first.server,
+        "from": first.time,
+        "to": last.time,
+        "may send": ", ".join(first.kinds),
+        "secure sums": "yes" if first.secure_sums else "no",
+        "differential privacy": noise,
+        "requests": f"{len(entries):,}, {len(refused):,} of them refused",
+        "sent": bytes_in_words(sum(entry.bytes for entry in entries)),
+    }
+
+
+def reasons(entries: Sequence[Entry]) -> list[str]:
+    """Return why requests were refused, each reason once."""
+    found = (entry.reason or entry.status for entry in entries if entry.status != "done")
+    return list(dict.fromkeys(found))

@@ -19,8 +19,7 @@ import httpx
 from flwr.app import Message
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.client.connection import Connection
-from ccfcpp.deployment.client.signing import Signing
+from ccfcpp.deployment.client.connection import Connection, Signing
 from ccfcpp.deployment.client.way import ENDED, Reason, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
@@ -42,8 +41,8 @@ from ccfcpp.deployment.link.flower_internals import (
     message_to_proto,
     remove_content_from_message,
 )
-from ccfcpp.deployment.link.news import News
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
+from ccfcpp.deployment.link.server_status import ServerStatus
 
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")
@@ -71,7 +70,7 @@ class Tells(Protocol):
     def stands(self, text: str) -> None:
         """Tell the state of the client, until there is another."""
 
-    def heard(self, news: News) -> None:
+    def heard(self, status: ServerStatus) -> None:
         """Tell how far the server is."""
 
 
@@ -169,9 +168,9 @@ class FleetClient:
 
     def _heard(self, header: str) -> None:
         """Read how far the server is, beside its answer to a call."""
-        news = News.read(header)
-        if news is not None and self._node is not None:
-            self.tells.heard(news)
+        status = ServerStatus.read(header)
+        if status is not None and self._node is not None:
+            self.tells.heard(status)
 
     def _leave(self, client: Connection) -> None:
         if self._node is not None:

@@ -35,7 +35,7 @@ class MemoryStore:
         try:
             tensors, _ = read_tensors(self._path(run, version))
         except (OSError, ValueError) as error:
-            raise LostMemoryError from error
+            raise LostMemoryError("what it remembered is gone") from error
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def save(self, run: str, version: str, memory: Memory) -> None:

@@ -36,7 +36,6 @@ class OwnDraws:
 
     def _secret(self) -> bytes:
         if not self._path.exists():
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with whole_file(self._path) as temporary:
                 temporary.chmod(0o600)
                 temporary.write_bytes(secrets.token_bytes(_BYTES))

@@ -1,17 +1,21 @@
-"""What the owner of a client's images allows."""
+"""What the owner of a client's images allows.
+
+Nothing here imports PyTorch, which the help of a command need not wait for.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.sending import ALWAYS, KINDS, Kind
-from ccfcpp.deployment.client.bounds import out_of_bounds
-from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.privacy.sums.identity import Floor
+from ccfcpp.core.permissions import ALWAYS, KINDS, Kind
+
+if TYPE_CHECKING:
+    from ccfcpp.deployment.link.run_spec import RunSpec
+    from ccfcpp.privacy.sums.identity import Floor
 
 SUFFIX = ".rules"
 """Suffix of the file of rules, which lies beside the client's key."""
@@ -30,35 +34,39 @@ class ForbiddenError(Exception):
 
 
 class Rules(Section):
-    """Rules of the owner of a client. They are checked at the client, whatever the server says."""
+    """Rules of the owner of a client. They are checked at the client, whatever the server says.
+
+    The docstring of a rule is also the help of its option of ``ccfcpp join``.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     allow: tuple[Kind, ...] = ()
-    """Kinds that may be sent beside models, centroids of latents, and sums."""
+    """Also send this kind of data. Models, centroids of latents and sums are allowed."""
     smallest_count: Count = 5
-    """No centroid, mean or sum over fewer images is sent, and no run is worked for with fewer
-    images than these."""
+    """Send no centroid, mean or sum over fewer images, and take part in no run with fewer."""
     only_secure_sums: bool = False
     """Refuse a run in which the server sees what this client sends."""
     honest: Annotated[int, Field(ge=2)] = 2
     """Refuse a secure sum in which the server could learn the sum of fewer honest clients, this one
     among them."""
     colluders: Count = 0
-    """How many of the other clients may work together with the server, for the same promise."""
+    """For --honest: so many other clients help the server."""
     only_private: PositiveNumber | None = None
-    """Refuse a run without differential privacy, or with a larger ε."""
+    """Refuse a run without differential privacy, or with a larger ε; with --only-secure-sums also
+    one in which the server adds the noise."""
     budget: PositiveNumber | None = None
-    """The largest ε that all runs together may cost the images, by the client's own reckoning."""
+    """Refuse what would cost more ε in all runs together, by the client's own reckoning."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The largest δ that goes with either."""
+    """Largest δ accepted with --only-private or --budget."""
     most_exchanges: Positive = 5000
     """Refuse further exchanges of a run; each tells a sum or a model."""
     restarts: Count = 10
-    """Number of times that a server may be started again in a run, and repeat what was lost."""
+    """Let a server that was started again repeat what was lost so many times in a run."""
     accept: tuple[str, ...] = ()
-    """Settings beyond those of the installed presets that a run may have, as KEY=VALUE; ``all``
-    sets no bounds."""
+    """Also accept this setting of a run, which no installed preset has; all: any."""
     reproducible: bool = False
-    """Draw batches and views from the run's seed, as a run in one process does, and answer what was
+    """For tests: draw from the run's seed, as a run in one process does, and answer what was
     answered before. The server then knows which images are in a sum."""
 
     @model_validator(mode="after")
@@ -78,16 +86,20 @@ class Rules(Section):
         return ALWAYS | frozenset(self.allow)
 
     @property
-    def floor(self) -> Floor:
+    def floor(self) -> "Floor":
         """What is demanded of a secure sum."""
+        from ccfcpp.privacy.sums.identity import Floor
+
         return Floor(self.colluders, self.honest)
 
-    def check(self, spec: RunSpec) -> None:
+    def check(self, spec: "RunSpec") -> None:
         """Check a run's description.
 
         Raises:
             ForbiddenError: The run would send what the owner does not allow.
         """
+        from ccfcpp.deployment.client.bounds import out_of_bounds
+
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
         if asked := out_of_bounds(spec.command, spec.config, self.accept):
@@ -105,11 +117,11 @@ class Rules(Section):
                 f"wants {self.smallest_count} in each: give --secure-sums (--smallest-count)"
             )
 
-    def names(self, spec: RunSpec) -> bool:
+    def names(self, spec: "RunSpec") -> bool:
         """Return whether a run hears the names of classes: a classifier cannot be without."""
         return "counts" in self.allow or spec.command == "classify"
 
-    def check_data(self, spec: RunSpec, samples: int, held: int, classes: int) -> None:
+    def check_data(self, spec: "RunSpec", samples: int, held: int, classes: int) -> None:
         """Check the number of samples that train, of those that a client holds, and of its classes.
 
         Raises:
@@ -127,7 +139,7 @@ class Rules(Section):
                 "apart: its owner takes other classes, or does not allow counts or classes"
             )
 
-    def least(self, spec: RunSpec) -> int:
+    def least(self, spec: "RunSpec") -> int:
         """Return the fewest images over which a sum is sent in a run."""
         # With privacy.level = image sums are secure (see ``check``), and one image must not decide
         # whether a sum is sent.
@@ -137,7 +149,7 @@ class Rules(Section):
         # Groups of images in steps are made of whole groups of the owner's floor.
         return -(-max(wanted, floor) // floor) * floor if floor else wanted
 
-    def _too_little_noise(self, spec: RunSpec) -> str | None:
+    def _too_little_noise(self, spec: "RunSpec") -> str | None:
         privacy, most = spec.privacy, self.only_private
         if privacy.level == "none":
             return "the run has no differential privacy"

@@ -99,7 +99,6 @@ class Spending:
                     f"with this sum {what} would cost its images ε = {spent:.3g}, and its owner "
                     f"allows {most:g}"
                 )
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if lines_of(self._path)[1]:  # It was cut short.
             whole = [json.dumps(vars(each)) for each in self._parts]
             write_whole(self._path, "\n".join([*whole, ""]).encode())

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
@@ -18,7 +16,13 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.units import first_of
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
-from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_certificate
+from ccfcpp.deployment.keys.certificates import (
+    PrivateKey,
+    PublicKey,
+    read_certificate,
+    signed,
+    verify,
+)
 from ccfcpp.deployment.keys.roster import SignedRoster
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
@@ -46,7 +50,7 @@ class KeyIdentity:
 
     def signed(self, content: bytes) -> bytes:
         """Return the client's signature, as two numbers."""
-        made = self._private.sign(self._context + content, ec.ECDSA(hashes.SHA384()))
+        made = signed(self._private, self._context + content)
         return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
@@ -56,11 +60,7 @@ class KeyIdentity:
         try:
             if not 0 <= client < len(self._keys):
                 raise InvalidSignature
-            self._keys[client].verify(
-                encode_dss_signature(one, other),
-                self._context + content,
-                ec.ECDSA(hashes.SHA384()),
-            )
+            verify(self._keys[client], encode_dss_signature(one, other), self._context + content)
         except InvalidSignature as error:
             raise RefusedUpdateError(
                 f"the keys of client {client} are not signed by that client of the roster"

@@ -14,7 +14,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import OTHER
 from ccfcpp.deployment.link.fleet_calls import UNSIGNED
 from ccfcpp.deployment.link.messages import printable
-from ccfcpp.deployment.link.news import HEADER, STRANGER
+from ccfcpp.deployment.link.server_status import HEADER, STRANGER
 
 _VARIABLES = "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"
 

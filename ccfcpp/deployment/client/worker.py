@@ -4,6 +4,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,18 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
+from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import Kind
+from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
 from ccfcpp.data.open import AnyData
 from ccfcpp.data.reading import in_words
-from ccfcpp.deployment.client.account import Tally
 from ccfcpp.deployment.client.answered import Answered
 from ccfcpp.deployment.client.audit import AuditLog, Entry
-from ccfcpp.deployment.client.found import save_found
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.own_draws import OwnDraws
+from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.client.spending import Part, Spending
@@ -31,6 +32,7 @@ from ccfcpp.deployment.link.messages import (
     MessageError,
     Request,
     Response,
+    Status,
     deserialize,
     printable,
     serialize,
@@ -49,8 +51,26 @@ if TYPE_CHECKING:
 
 _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
+_STATUSES: dict[type[Exception], Status] = {ForbiddenError: "forbidden", LostMemoryError: "lost"}
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
+
+
+@dataclass
+class Tally:
+    """Work of a client in a round, for a line when the round is over."""
+
+    of: tuple[str, int] = "", -1
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    sent: int = 0
+
+    def line(self) -> str:
+        """Return the round's exchanges, seconds and bytes as one line."""
+        count = len(self.names)
+        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self.sent)
+        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"
 
 
 class Worker:
@@ -74,6 +94,7 @@ class Worker:
         server: str = "",
         rosters: "Rosters | None" = None,
     ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.load = load
         self.folder = folder
         self.rules = rules
@@ -102,12 +123,11 @@ class Worker:
         payload = b""
         try:
             response, payload = self._follow(request, packet.payload)
-        except ForbiddenError as error:
-            response = self._declined(request, "forbidden", str(error))
-        except LostMemoryError:
-            response = self._declined(request, "lost", "what it remembered is gone")
-        except (RefusedUpdateError, MessageError) as error:
-            response = self._declined(request, "refused", str(error))
+        except (ForbiddenError, LostMemoryError, RefusedUpdateError, MessageError) as error:
+            status = _STATUSES.get(type(error), "refused")
+            self.say(f"{_described(request)}: {status}, {error}")
+            reason = printable(str(error))
+            response = Response(nonce=request.nonce, status=status, reason=reason)
         except Exception as error:
             # The text of an error may quote what only the owner may read, such as a path.
             response = Response(nonce=request.nonce, status="failed")
@@ -136,12 +156,6 @@ class Worker:
                 secure_sums=privacy.secure_sums,
                 own_noise=privacy.own_noise,
             )
-        )
-
-    def _declined(self, request: Request, status: str, reason: str) -> Response:
-        self.say(f"{_described(request)}: {status}, {reason}")
-        return Response.model_validate(
-            {"nonce": request.nonce, "status": status, "reason": printable(reason)}
         )
 
     def _follow(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
@@ -206,7 +220,7 @@ class Worker:
             found = active.client.scratch.pop(FOUND)
             rows = active.run.table(message, active.client, found)
             pictures = getattr(active.run.data, "pictures", None)
-            save_found(self.folder, found, rows, active.run.images, pictures)
+            save_results(self.folder, found, rows, active.run.images, pictures)
             active.run.save_model(message, self.folder)
             if request.round >= active.run.algorithm.rounds:
                 self.say(self._done(request.spec))
@@ -306,7 +320,6 @@ class Worker:
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
-            self.folder.mkdir(parents=True, exist_ok=True)
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
         # Before there is a shape, others' images have had no say in it.
         if spec.image_shape:

@@ -75,6 +75,16 @@ def host_of(text: str) -> str | Address:
         ) from None
 
 
+def signed(key: PrivateKey, content: bytes) -> bytes:
+    """Return the signature of some content by a key."""
+    return key.sign(content, ec.ECDSA(hashes.SHA384()))
+
+
+def verify(key: PublicKey, signature: bytes, content: bytes) -> None:
+    """Raise ``InvalidSignature`` unless a key has signed some content."""
+    key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
+
+
 def new_key() -> PrivateKey:
     """Generate a private key."""
     return ec.generate_private_key(ec.SECP384R1())

@@ -40,6 +40,16 @@ class ServerKeys:
         return found
 
 
+def private_path(folder: Path, name: str) -> Path:
+    """Return where the private key of a client lies in a folder of keys."""
+    return folder / "clients" / f"{name}.key"
+
+
+def public_path(roster: Path, name: str) -> Path:
+    """Return where the public key of a client lies on a roster."""
+    return roster / f"{name}{PUBLIC_SUFFIX}"
+
+
 def check_client_name(name: str) -> None:
     """Refuse a client's name that is no file name or leads into another folder."""
     if not _CLIENT.fullmatch(name):

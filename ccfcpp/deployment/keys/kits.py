@@ -10,9 +10,9 @@ from ccfcpp.deployment.keys.certificates import client_pem, hosts_of, new_key, r
 from ccfcpp.deployment.keys.files import (
     PRIVATE,
     PUBLIC,
-    PUBLIC_SUFFIX,
     ROSTER,
     check_client_name,
+    public_path,
     write_new,
 )
 from ccfcpp.deployment.keys.roster import public_file
@@ -122,7 +122,7 @@ def make_kit(
             f"the server's certificate is not for {host}: give --server as one of "
             f"{', '.join(hosts)}, or make one with ccfcpp keys server {host}"
         )
-    public = folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
+    public = public_path(folder / ROSTER, name)
     package, install = _package(wheel, constraints)
     key = new_key()
     files = {

@@ -17,7 +17,6 @@ missing, for their owner alone. A name or a folder that cannot be used is a ``Us
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -42,9 +41,10 @@ from ccfcpp.deployment.keys.certificates import (
 from ccfcpp.deployment.keys.files import (
     PRIVATE,
     PUBLIC,
-    PUBLIC_SUFFIX,
     ROSTER,
     check_client_name,
+    private_path,
+    public_path,
     write_new,
 )
 from ccfcpp.deployment.keys.roster import (
@@ -58,42 +58,17 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names by which a server's own processes reach each other, also over TLS."""
 
 
-@dataclass(frozen=True)
-class CertifiedKey:
-    """The files of an authority or of a server.
-
-    Attributes:
-        key: The private key. Whoever has an authority's can pretend to be the server.
-        certificate: The certificate, which is public.
-        ends: When the certificate expires.
-    """
-
-    key: Path
-    certificate: Path
-    ends: datetime
-
-
-@dataclass(frozen=True)
-class ClientKey:
-    """The files of a client.
-
-    Attributes:
-        key: The private key. Whoever has it can pretend to be the client.
-        public: The public key, for the server's roster.
-    """
-
-    key: Path
-    public: Path
-
-
-def make_authority(folder: Path, days: int, passphrase: str | None = None) -> CertifiedKey:
-    """Make the key of an authority, and a certificate that is valid for some days."""
+def make_authority(folder: Path, days: int, passphrase: str | None = None) -> datetime:
+    """Make the key of an authority, and a certificate for some days; return when it expires."""
     key = new_key()
     return _written(folder, "ca", key, authority_certificate(key, days), passphrase)
 
 
-def make_server(folder: Path, host: str, days: int, passphrase: str | None = None) -> CertifiedKey:
+def make_server(folder: Path, host: str, days: int, passphrase: str | None = None) -> datetime:
     """Make a server's key, and a certificate that the authority in the same folder signs.
+
+    Returns:
+        When the certificate expires.
 
     Args:
         folder: Folder of the authority's and of the server's keys.
@@ -109,10 +84,13 @@ def make_server(folder: Path, host: str, days: int, passphrase: str | None = Non
     return _written(folder, "server", key, certificate, passphrase)
 
 
-def renew_server(folder: Path, days: int) -> CertifiedKey:
+def renew_server(folder: Path, days: int) -> datetime:
     """Sign the certificate of a server anew, for the same key and the same hosts.
 
     The certificate in the folder of the authority is replaced; the server's key need not be there.
+
+    Returns:
+        When the new one expires.
 
     Raises:
         UsageError: There is none, or this authority has not signed it.
@@ -126,23 +104,20 @@ def renew_server(folder: Path, days: int) -> CertifiedKey:
     hosts = [host_of(host) for host in hosts_of(before)]
     certificate = server_certificate(public, hosts, days, authority, key)
     write_whole(file, certificate_pem(certificate))
-    return CertifiedKey(folder / "server.key", file, certificate.not_valid_after_utc)
+    return certificate.not_valid_after_utc
 
 
-def make_client(folder: Path, name: str, passphrase: str | None = None) -> ClientKey:
-    """Make a client's key pair, by which the server recognises it. It needs no authority."""
+def make_client(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, Path]:
+    """Make a client's key pair, by which the server recognises it. It needs no authority.
+
+    Returns:
+        The files of the private and of the public key.
+    """
     check_client_name(name)
-    key, files = new_key(), client_files(folder, name)
-    public = public_file(name, key.public_key())
-    write_new(
-        folder, {files.key: (client_pem(key, passphrase), PRIVATE), files.public: (public, PUBLIC)}
-    )
-    return files
-
-
-def client_files(folder: Path, name: str) -> ClientKey:
-    """Return where the keys of a client lie."""
-    return ClientKey(folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}")
+    key, private, public = new_key(), private_path(folder, name), public_path(folder / ROSTER, name)
+    content = public_file(name, key.public_key())
+    write_new(folder, {private: (client_pem(key, passphrase), PRIVATE), public: (content, PUBLIC)})
+    return private, public
 
 
 def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
@@ -199,9 +174,10 @@ def _signed(
 
 def _written(
     folder: Path, stem: str, key: PrivateKey, certificate: Certificate, passphrase: str | None
-) -> CertifiedKey:
-    ends = certificate.not_valid_after_utc
-    files = CertifiedKey(folder / f"{stem}.key", folder / f"{stem}.crt", ends)
-    private, public = private_pem(key, passphrase), certificate_pem(certificate)
-    write_new(folder, {files.key: (private, PRIVATE), files.certificate: (public, PUBLIC)})
-    return files
+) -> datetime:
+    files = {
+        folder / f"{stem}.key": (private_pem(key, passphrase), PRIVATE),
+        folder / f"{stem}.crt": (certificate_pem(certificate), PUBLIC),
+    }
+    write_new(folder, files)
+    return certificate.not_valid_after_utc

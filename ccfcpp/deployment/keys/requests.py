@@ -10,14 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_key
-from ccfcpp.deployment.keys.files import PUBLIC, PUBLIC_SUFFIX, check_client_name, write_new
-from ccfcpp.deployment.keys.making import client_files, make_client
+from ccfcpp.deployment.keys.certificates import (
+    PrivateKey,
+    PublicKey,
+    read_key,
+    signed,
+    verify,
+)
+from ccfcpp.deployment.keys.files import (
+    PUBLIC,
+    PUBLIC_SUFFIX,
+    ROSTER,
+    check_client_name,
+    private_path,
+    public_path,
+    write_new,
+)
+from ccfcpp.deployment.keys.making import make_client
 from ccfcpp.deployment.keys.roster import entry_of, line_of, public_file, roster_keys
 
 SUFFIX = ".request"
@@ -54,7 +66,7 @@ class Request:
             check_client_name(name)
             if title + b"\n" != _TITLE:
                 raise ValueError("another title")
-            _verify(key, _decoded(own), line)
+            verify(key, _decoded(own), _TITLE + line)
             return Request(name, key, _decoded(before))
         except (OSError, ValueError, InvalidSignature) as error:
             raise UsageError(
@@ -65,13 +77,13 @@ class Request:
     def made(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
         """Return a request as the content of a file."""
         line = line_of(name, key.public_key()).encode()
-        signatures = [_signed(each, line) if each else b"" for each in (key, before)]
+        signatures = [signed(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
 
     def replaces(self, key: PublicKey) -> bool:
         """Return whether the owner of another key has asked for this one in its place."""
         try:
-            _verify(key, self.before, line_of(self.name, self.key).encode())
+            verify(key, self.before, _TITLE + line_of(self.name, self.key).encode())
         except InvalidSignature:
             return False
         return True
@@ -91,14 +103,6 @@ def _decoded(text: bytes) -> bytes:
     return content
 
 
-def _signed(key: PrivateKey, line: bytes) -> bytes:
-    return key.sign(_TITLE + line, ec.ECDSA(hashes.SHA384()))
-
-
-def _verify(key: PublicKey, signature: bytes, line: bytes) -> None:
-    key.verify(signature, _TITLE + line, ec.ECDSA(hashes.SHA384()))
-
-
 def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
     """Make a client's key, unless it has one, and a request for it.
 
@@ -106,7 +110,7 @@ def make_request(folder: Path, name: str, passphrase: str | None = None) -> tupl
         The file of the request, and the fingerprint of the key.
     """
     check_client_name(name)
-    key = client_files(folder, name).key
+    key = private_path(folder, name)
     if not key.exists():
         make_client(folder, name, passphrase)
     return _written(folder, name, read_key(key, passphrase))
@@ -121,22 +125,22 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
     Raises:
         UsageError: The client has no key here, or an old one is kept already.
     """
-    files = client_files(folder, name)
-    old = files.key.with_suffix(".key.old")
-    if not files.key.is_file():
-        raise UsageError(f"{files.key} is missing: make one with ccfcpp keys request {name}")
+    key, public = private_path(folder, name), public_path(folder / ROSTER, name)
+    old = key.with_suffix(".key.old")
+    if not key.is_file():
+        raise UsageError(f"{key} is missing: make one with ccfcpp keys request {name}")
     if old.exists():
         raise UsageError(f"{old} is kept of an earlier renewal: move it away")
-    before, public = read_key(files.key), files.public.read_bytes()
-    files.key.rename(old)
-    files.public.unlink()
+    before, content = read_key(key), public.read_bytes()
+    key.rename(old)
+    public.unlink()
     try:
         make_client(folder, name, passphrase)
     except UsageError:
-        old.rename(files.key)
-        write_whole(files.public, public)
+        old.rename(key)
+        write_whole(public, content)
         raise
-    return _written(folder, name, read_key(files.key, passphrase), before)
+    return _written(folder, name, read_key(key, passphrase), before)
 
 
 def _written(
@@ -158,7 +162,7 @@ def sign_request(file: Path, roster: Path) -> tuple[Request, Path]:
             is that of another client.
     """
     request = Request.read(file)
-    path = roster / f"{request.name}{PUBLIC_SUFFIX}"
+    path = public_path(roster, request.name)
     known = roster_keys(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
     there = known.pop(request.name, None)
     if request.key in known.values():
@@ -183,7 +187,7 @@ def revoke(name: str, roster: Path) -> Path:
         UsageError: It is not on the roster.
     """
     check_client_name(name)
-    path = roster / f"{name}{PUBLIC_SUFFIX}"
+    path = public_path(roster, name)
     if not path.is_file():
         raise UsageError(f"{name} is not on the roster {roster}: there is no {path.name}")
     return path.replace(path.with_name(f"{path.name}.revoked"))

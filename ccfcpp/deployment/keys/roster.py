@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey, PublicKey
-from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
+from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey, PublicKey, signed, verify
+from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name, public_path
 
 _TITLE = b"ccfcpp roster "
 """Before the signature, and in front of what is signed: nothing else that an authority signs begins
@@ -48,7 +48,7 @@ class SignedRoster:
             signer = authority.public_key()
             if not isinstance(signer, PublicKey):
                 raise ValueError("an authority's key is on a curve")
-            signer.verify(signature, _TITLE + body, ec.ECDSA(hashes.SHA384()))
+            verify(signer, signature, _TITLE + body)
             keys = dict(map(entry_of, body.decode().splitlines()))
         except (InvalidSignature, ValueError) as error:
             raise UsageError("the roster is not signed by the authority of this client") from error
@@ -58,7 +58,7 @@ class SignedRoster:
     def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
         """Sign some clients by the authority's key."""
         body = "".join(f"{line_of(name, key)}\n" for name, key in keys.items()).encode()
-        signature = base64.b64encode(authority.sign(_TITLE + body, ec.ECDSA(hashes.SHA384())))
+        signature = base64.b64encode(signed(authority, _TITLE + body))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
 
     @property
@@ -95,7 +95,7 @@ def key_on(folder: Path, name: str) -> bytes:
         OSError: Its file cannot be read.
         UsageError: It holds no such key.
     """
-    return _as_pem(_read(folder / f"{name}{PUBLIC_SUFFIX}"))
+    return _as_pem(_read(public_path(folder, name)))
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:

@@ -25,6 +25,9 @@ _LENGTH_BYTES = 8
 """A safetensors file begins with the length of the list of its tensors."""
 
 
+Status = Literal["done", "refused", "forbidden", "lost", "failed"]
+
+
 class MessageError(ValueError):
     """A message that has arrived cannot be used; the text says why."""
 
@@ -118,7 +121,7 @@ class Response(_Header):
     """
 
     nonce: Token
-    status: Literal["done", "refused", "forbidden", "lost", "failed"] = "done"
+    status: Status = "done"
     reason: Text = ""
     remembers: bool = False
     facts: Facts | None = None

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, field_validator
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.sending import Kind
+from ccfcpp.core.permissions import Kind
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.privacy.config import PrivacyConfig
 

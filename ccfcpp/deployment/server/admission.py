@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
-from ccfcpp.deployment.link.news import LEFT_OUT
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
+from ccfcpp.deployment.link.server_status import LEFT_OUT
 from ccfcpp.deployment.server.channel import Observer
 
 _MOST_SAMPLES = 10**7

@@ -109,8 +109,9 @@ class Fleet:
 
     Attributes:
         factory: Gives Flower's state to its handlers.
-        announce: Called with a node for which there is a message, in the thread that sends it.
-        news: Gives what clients are told of how far the server is; empty for nothing.
+        announce: Called with the name of a client for which there is a message, in the thread that
+            sends it.
+        status: Gives what clients are told of how far the server is; empty for nothing.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class Fleet:
         objects = ObjectStoreFactory(memory)
         objects.store_instance = _BoundedStore()
         self.factory = LinkStateFactory(memory, NoOpFederationManager(), objects)
-        self.announce: Callable[[int], None] = lambda node: None
-        self.news: Callable[[], str] = str
+        self.announce: Callable[[str], None] = lambda name: None
+        self.status: Callable[[], str] = str
         self._names = {b64encode(key): name for name, key in roster.items()}
         self._admitted = admitted or (lambda: roster)
         self._heard: dict[str, float] = {}
@@ -139,13 +140,13 @@ class Fleet:
         nodes = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
         return {node.name: node.node_id for node in nodes}
 
-    def knows(self, key: bytes) -> bool:
-        """Return whether a key is on the roster, as the calls' header has it."""
-        return key in self._names
+    def name_of(self, key: bytes) -> str | None:
+        """Return whose key it is, as the calls' header has it; None if it is not on the roster."""
+        return self._names.get(key)
 
     def hear(self, key: bytes) -> None:
         """Note that the client with a key has made a call, whose signature is good."""
-        if name := self._names.get(key):
+        if name := self.name_of(key):
             self._heard[name] = time.monotonic()
 
     def silent(self) -> dict[str, float]:
@@ -165,9 +166,9 @@ class Fleet:
         objects = get_all_nested_objects(message)
         for name in missing:
             self._state.store_object(self._run, session, name, objects[name].deflate())
-        activated, until = str(self._node(node).last_activated_at), time.monotonic() + seconds
-        self._asked[ticket] = _Asked(node, activated, until)
-        self.announce(node)
+        receiver, until = self._node(node), time.monotonic() + seconds
+        self._asked[ticket] = _Asked(node, str(receiver.last_activated_at), until)
+        self.announce(receiver.name)
         return ticket
 
     def awaits(self, node: int, ticket: str, reply: str) -> bool:

@@ -39,11 +39,11 @@ from ccfcpp.deployment.link.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    PullMessagesRequest,
     PushMessagesRequest,
     now,
 )
-from ccfcpp.deployment.link.news import HEADER, STRANGER
+from ccfcpp.deployment.link.server_status import HEADER, STRANGER
+from ccfcpp.deployment.server.clock import BEAT
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.flower_internals import (
     NodeAuthMiddleware,
@@ -54,7 +54,6 @@ from ccfcpp.deployment.server.flower_internals import (
     router,
     verify_signature,
 )
-from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
@@ -80,7 +79,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
     app.router.routes.extend(
         route for route in router.routes if getattr(route, "path", "") in PATHS
     )
-    return _Waiting(app, fleet)
+    return _SignedCalls(app, fleet)
 
 
 async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -> Response:
@@ -100,14 +99,14 @@ async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -
     return await call_next(request)
 
 
-class _Waiting:
-    """Answers who asks for messages when there is one, or when the time is up."""
+class _SignedCalls:
+    """Lets signed calls through; who asks for messages is answered when there is one."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
         self._fleet = fleet
-        self._news: dict[int, asyncio.Event] = {}
-        self._turns: dict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: dict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._arrivals: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._loop: asyncio.AbstractEventLoop | None = None
         fleet.announce = self._announce
 
@@ -117,24 +116,41 @@ class _Waiting:
         if path not in PATHS:
             await self._app(scope, receive, send)  # which says that there is no such call
             return
-        key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
+        name = self._fleet.name_of(_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER))
         # A client sends one part after the other: more at once would only fill the memory.
-        turn = self._turns[key if self._fleet.knows(key) else b""]
-        async with turn if path in LARGE else nullcontext():
+        async with self._turns[name] if path in LARGE else nullcontext():
             body = None if path in LARGE and not self._is_signed(scope) else await _whole(receive)
             if body is None or not self._is_signed(scope, body):
                 refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
                 await refusal(scope, receive, send)
-                return
-            if path != PULL:
+            elif path == PULL and name is not None:
+                await self._pull(name, scope, body, receive, send)
+            else:
                 await self._app(scope, _again(body), send)
-                return
+
+    async def _pull(
+        self, name: str, scope: Scope, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        """Answer a client when there may be a message for it, or when the time is up."""
+        arrival, found = self._arrivals[name], False
         gone = asyncio.create_task(_end_of(receive))
-        try:
-            for message in await self._answer(scope, body, gone):
-                await send(message)
-        finally:
-            gone.cancel()
+        arrived = asyncio.create_task(arrival.wait())
+        await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
+        is_gone = gone.done()
+        gone.cancel()
+        arrived.cancel()
+        if is_gone:  # A message that is fetched for it would be lost.
+            return
+
+        async def noted(message: Message) -> None:
+            nonlocal found
+            found = found or bool(message.get("body"))
+            await send(message)
+
+        arrival.clear()
+        await self._app(scope, _again(body), noted)
+        if found:  # There may be another one.
+            arrival.set()
 
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
         """Whether a call is signed; Flower checks when, and for which node.
@@ -142,7 +158,7 @@ class _Waiting:
         Without its body it is the time that must be signed, by a client of the roster.
         """
         key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
-        if body is None and not self._fleet.knows(key):
+        if body is None and self._fleet.name_of(key) is None:
             return False
         name = FLEET_HTTP_SIGNATURE_HEADER if body is None else SIGNATURE
         try:
@@ -151,39 +167,6 @@ class _Waiting:
             return verify_signature(public, content, signature)
         except Exception:  # Bytes of strangers can make the readers fail in any way.
             return False
-
-    async def _answer(self, scope: Scope, body: bytes, gone: "asyncio.Task[None]") -> list[Message]:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _HOLD
-        node = _node_of(body)
-        news = self._news.get(node)
-        while True:
-            if news is not None:
-                news.clear()
-            # A message that is fetched for a client that is gone would be lost.
-            if gone.done():
-                return []
-            answer = await self._asked(scope, body)
-            rest = until - loop.time()
-            if not _is_empty(answer) or rest <= 0:
-                return answer
-            if news is None:
-                # The signature was good: strangers leave nothing here. A message may have come
-                # in the meantime, so it is asked once more.
-                news = self._news.setdefault(node, asyncio.Event())
-                continue
-            heard = asyncio.create_task(news.wait())
-            await asyncio.wait({heard, gone}, timeout=rest, return_when="FIRST_COMPLETED")
-            heard.cancel()
-
-    async def _asked(self, scope: Scope, body: bytes) -> list[Message]:
-        answer: list[Message] = []
-
-        async def keep(message: Message) -> None:
-            answer.append(message)
-
-        await self._app({**scope, "state": {}}, _again(body), keep)
-        return answer
 
     def _told(self, scope: Scope, send: Send) -> Send:
         """Return what sends an answer, with more headers."""
@@ -195,32 +178,17 @@ class _Waiting:
                 status = message["status"]
                 if status == HTTP_200_OK:
                     self._fleet.hear(key)
-                    more.append((HEADER.encode(), self._fleet.news().encode()))
-                elif status == HTTP_412_PRECONDITION_FAILED and not self._fleet.knows(key):
+                    more.append((HEADER.encode(), self._fleet.status().encode()))
+                elif status == HTTP_412_PRECONDITION_FAILED and self._fleet.name_of(key) is None:
                     more.append((HEADER.encode(), STRANGER.encode()))
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         return told
 
-    def _announce(self, node: int) -> None:
-        news, loop = self._news.get(node), self._loop
-        if news is not None and loop is not None:
-            loop.call_soon_threadsafe(news.set)
-
-
-def _is_empty(answer: list[Message]) -> bool:
-    """Return whether it says that there is no message: 200, and no byte."""
-    return answer[0]["status"] == HTTP_200_OK and not any(part.get("body") for part in answer[1:])
-
-
-def _node_of(body: bytes) -> int:
-    request = PullMessagesRequest()
-    try:
-        request.ParseFromString(body)
-    except Exception:  # protobuf's own kind of error; Flower will refuse the body
-        return 0
-    return int(request.node.node_id)
+    def _announce(self, name: str) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(lambda: self._arrivals[name].set())
 
 
 def _header(scope: Scope, name: str) -> bytes:

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, SMALL
-from ccfcpp.deployment.link.news import HEADER
+from ccfcpp.deployment.link.server_status import HEADER
 
 MOST_BYTES = max(LARGE.values())
 """The largest body of any request."""

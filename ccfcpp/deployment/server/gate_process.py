@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.server.doorway import Limits
+from pydantic import TypeAdapter
+
 from ccfcpp.deployment.server.gate_server import (
     TO_FINISH,
     GateSetting,
@@ -31,6 +31,7 @@ _PAUSE = 0.5
 _PATIENCE = 5.0
 """Seconds to wait for the port: the gate of a server that was killed may still be closing."""
 _MOST_FILES = 16384
+_SETTINGS = TypeAdapter(GateSetting)
 
 
 @contextmanager
@@ -66,10 +67,11 @@ class _Keeper:
 
     def _started(self) -> subprocess.Popen[bytes]:
         number = self._listening.fileno()
+        setting = _SETTINGS.dump_json(self._setting, exclude={"passphrase"}).decode()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - this file
-                [sys.executable, "-m", __name__, str(number), _written(self._setting)],
+                [sys.executable, "-m", __name__, str(number), setting],
                 # It ends when this pipe is closed, which the end of this process does, too.
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -106,17 +108,6 @@ class _Keeper:
         self._thread.join()
 
 
-def _written(setting: GateSetting) -> str:
-    return json.dumps(asdict(replace(setting, passphrase=None)), default=str)
-
-
-def _read(text: str) -> GateSetting:
-    values = json.loads(text)
-    keys = ServerKeys(**{name: Path(path) for name, path in values.pop("keys").items()})
-    limits, behind = Limits(**values["limits"]), Path(values["behind"])
-    return GateSetting(**values | {"keys": keys, "limits": limits, "behind": behind})
-
-
 def main(number: str, setting: str) -> None:
     """Serve at a socket of the starting process until it closes the standard input.
 
@@ -126,7 +117,7 @@ def main(number: str, setting: str) -> None:
     files = _MOST_FILES if most == resource.RLIM_INFINITY else min(_MOST_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
     passphrase = json.loads(sys.stdin.buffer.readline())
-    found = replace(_read(setting), passphrase=passphrase)
+    found = replace(_SETTINGS.validate_json(setting), passphrase=passphrase)
     with socket.socket(fileno=int(number)) as listening, serve_at(found, listening):
         sys.stdin.buffer.read()
 

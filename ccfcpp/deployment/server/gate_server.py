@@ -15,7 +15,7 @@ import uvicorn
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.server.doorway import Doorway, Limits
+from ccfcpp.deployment.server.connections import ConnectionLimiter, ConnectionLimits
 from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 
 TO_FINISH = 5
@@ -48,7 +48,7 @@ class GateSetting:
     keys: ServerKeys
     behind: Path
     most_bytes: int = MOST_BYTES
-    limits: Limits = field(default_factory=Limits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     passphrase: str | None = field(default=None, repr=False)
 
 
@@ -61,7 +61,8 @@ def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
 
     async def serve() -> None:
         async with link:
-            accepting = asyncio.create_task(Doorway(server, setting.limits).accept(listening))
+            limiter = ConnectionLimiter(server, setting.limits)
+            accepting = asyncio.create_task(limiter.accept(listening))
             serving = asyncio.create_task(server.serve(sockets=[]))
             while not (server.should_exit or serving.done()):
                 await asyncio.sleep(_TICK)

@@ -31,7 +31,7 @@ from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import Transport
 from ccfcpp.robust.config import AttackConfig
-from ccfcpp.runs.paths import Summary
+from ccfcpp.runs.paths import RunSetting, Summary
 from ccfcpp.runs.run import Run
 from ccfcpp.runs.setting import Safeguards, Setting
 from supervised.config import ClassifyConfig
@@ -85,7 +85,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         mechanism = around.protection.mechanism if around.protection else None
         # Clients count by themselves what their images cost.
         told = spec.with_noise(mechanism.budget.noise) if mechanism else spec
-        self.spec, self._larger = spec, larger
+        self.spec, self._everyone, self._larger = spec, members, larger
         self.deployed = connect(told, asked, setting.device)
         super().__init__(
             setting,
@@ -96,6 +96,17 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             CountsEvaluator(counted, spec, there, len(absent), self.deployed, skipped),
             epilogue,
             absent,
+        )
+
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results; only clients know who holds what."""
+        return RunSetting(
+            self.algorithm.rounds,
+            self.evaluator.describe(),
+            {str(member.id): member.name for member in self._everyone},
+            [member.id for member in self.members],
+            list(self.spec.classes),
+            None,
         )
 
     def as_of(self, number: int) -> "DeployedRun | None":

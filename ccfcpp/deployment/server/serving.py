@@ -10,11 +10,11 @@ from ccfcpp.deployment.keys.certificates import is_sealed, read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.passphrases import passphrase_of
 from ccfcpp.deployment.keys.roster import key_on, names_on, read_roster
+from ccfcpp.deployment.server.clock import steady_clock
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting
-from ccfcpp.deployment.server.steady import steady_clock
 
 
 @contextmanager

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ccfcpp.clustering.ccfc.algorithm import CCFC
-from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.server import ModelAggregation
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.models.capacity import Cohort
 from tests.support.clustering import (
     clients_of_sizes,
@@ -33,7 +33,7 @@ OPTIONS = (
 )
 
 
-def assert_equal_states(first: CCFCState, second: CCFCState) -> None:
+def assert_equal_states(first: EncoderState, second: EncoderState) -> None:
     assert first.model.keys() == second.model.keys()
     assert all(torch.equal(first.model[name], second.model[name]) for name in first.model)
     assert first.centroids is not None
@@ -98,7 +98,7 @@ def test_ccfc_is_ccfcpp_without_decorrelation() -> None:
 
 def exchange_names(*settings: str) -> list[list[str]]:
     algorithm = small_algorithm(small_config(*settings))
-    state = CCFCState({}, centroids=torch.zeros(3, 12))
+    state = EncoderState({}, centroids=torch.zeros(3, 12))
     names = []
     for number in range(algorithm.rounds):
         works = algorithm.exchanges(number, state)
@@ -144,7 +144,7 @@ def test_the_first_centroids_may_be_those_of_the_averaged_model() -> None:
 
 def test_without_pretraining_the_first_round_finds_centroids_first() -> None:
     algorithm = small_algorithm(small_config("training.pretrain_rounds=0"))
-    names = [work.exchange.name for work in algorithm.exchanges(0, CCFCState({}))]
+    names = [work.exchange.name for work in algorithm.exchanges(0, EncoderState({}))]
     assert names == ["centroids", "cluster contrast"]
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
+from ccfcpp.clustering.ccfc.messages import TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import represent
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
@@ -17,7 +18,7 @@ from tests.support.federation import CPU
 
 
 def pretrained(
-    settings: tuple[str, ...], state: CCFCState, client: Client, randomness: Randomness
+    settings: tuple[str, ...], state: EncoderState, client: Client, randomness: Randomness
 ) -> TrainingUpdate:
     algorithm = small_algorithm(small_config(*settings))
     (update,) = answers(algorithm, algorithm.pretraining, state, [client], randomness)
@@ -25,14 +26,16 @@ def pretrained(
     return update
 
 
-def initial_state() -> CCFCState:
+def initial_state() -> EncoderState:
     return small_algorithm(small_config()).initial_state(Randomness(0))
 
 
 def test_without_centroids_cluster_training_says_so() -> None:
     algorithm = small_algorithm(small_config())
     with pytest.raises(FederationError, match="no client has delivered centroids"):
-        answers(algorithm, algorithm.contrast, CCFCState({}), clients_of_sizes(5), Randomness(0, 3))
+        answers(
+            algorithm, algorithm.contrast, EncoderState({}), clients_of_sizes(5), Randomness(0, 3)
+        )
 
 
 @pytest.mark.parametrize("initialization", ["common", "separate"])
@@ -45,7 +48,7 @@ def test_where_a_client_starts(initialization: str) -> None:
     own = build(small_algorithm(small_config()).make_model, source)
     expected = state.model if initialization == "common" else own.state_dict()
     assert all(torch.equal(sent[name], expected[name]) for name in expected)
-    later = pretrained(settings, CCFCState(state.model, version=1), client, randomness).model
+    later = pretrained(settings, EncoderState(state.model, version=1), client, randomness).model
     assert all(torch.equal(later[name], state.model[name]) for name in later)
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
-from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, refinement_exchange
+from ccfcpp.clustering.ccfc.messages import TrainingUpdate, refinement_exchange
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
-from ccfcpp.clustering.kmeans.lloyd import MoveCentroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork
@@ -23,10 +23,10 @@ from tests.support.federation import refusal
 # --- federated Lloyd steps ---------------------------------------------------------------------
 
 
-def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]:
+def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[EncoderState, Tensor]:
     """One federated Lloyd step, and all clients' points."""
     algorithm = small_algorithm(small_config())
-    state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
+    state = EncoderState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
     step, clients = MoveCentroids(algorithm.refinement), clients_of_sizes(*sizes)
     updates = []
     found = answers(algorithm, algorithm.refinement, state, clients, Randomness(0))
@@ -69,7 +69,7 @@ def test_a_cluster_that_nobody_assigns_to_keeps_its_centroid() -> None:
     ],
 )
 def test_sums_of_a_wrong_shape_are_refused(update: ClusterSums) -> None:
-    state = CCFCState({}, centroids=torch.ones(3, 12))
+    state = EncoderState({}, centroids=torch.ones(3, 12))
     step = MoveCentroids(refinement_exchange(unit_length=True))
     assert (refusal(step, state, update) or "").startswith("refinement: '")
 
@@ -78,7 +78,7 @@ def test_sums_of_a_wrong_shape_are_refused(update: ClusterSums) -> None:
 
 
 def good_update() -> tuple[
-    ServerWork[CCFCState, CCFCState, TrainingUpdate], CCFCState, TrainingUpdate
+    ServerWork[EncoderState, EncoderState, TrainingUpdate], EncoderState, TrainingUpdate
 ]:
     """In the round whose pre-training ends with centroids."""
     algorithm = small_algorithm(small_config())

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
-from ccfcpp.clustering.ccfc.messages import CCFCState, ClusterSizes
+from ccfcpp.clustering.ccfc.messages import ClusterSizes
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.estimator import FederatedClustering
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree, ViewsConfig
 from ccfcpp.core.config_layers import validate
@@ -76,7 +77,7 @@ class PlainLoop:
         algorithm: Any = system_for(config, clients)
         self.model: ContrastiveModel = algorithm.make_model()
 
-    def run(self, states: Sequence[CCFCState]) -> None:
+    def run(self, states: Sequence[EncoderState]) -> None:
         """Start from the first state, and take the centroids of each round from the one before."""
         self.model.load_state_dict(states[0].model)
         for number, before in enumerate(states[:-1]):
@@ -164,7 +165,7 @@ class PlainLoop:
             self.steps += 1
 
 
-def states_of(config: ClusterConfig, clients: Sequence[Client]) -> list[CCFCState]:
+def states_of(config: ClusterConfig, clients: Sequence[Client]) -> list[EncoderState]:
     """Before the first round, and after each."""
     federation = federated(config.method, system_for(config, clients), clients, config.seed)
     start = federation.algorithm.initial_state(federation.randomness)
@@ -192,7 +193,7 @@ def test_rounds_of_both_phases_are_those_of_a_plain_loop_over_mixed_batches(
     assert moved > 0.005
 
 
-def assert_close(found: CCFCState, expected: CCFCState) -> None:
+def assert_close(found: EncoderState, expected: EncoderState) -> None:
     """But for rounding."""
     first, second = pack(found), pack(expected)
     assert first.keys() == second.keys()
@@ -257,7 +258,7 @@ def test_clients_without_labels_of_a_round_sit_it_out() -> None:
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    state = CCFCState({}, centroids=torch.zeros(3, 2))
+    state = EncoderState({}, centroids=torch.zeros(3, 2))
     work, counts = CollectSizes(3), torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
     assert refusal(work, state, ClusterSizes(counts), samples=3) is None
     # Fewer may come, since a client keeps small clusters to itself.

@@ -96,8 +96,8 @@ def test_fed_em_is_expectation_maximisation(tree: Tree, kind: str, seed: int) ->
     matrix = np.diag(spread) if kind == "full" else spread
     begin = Mixture(
         torch.from_numpy(starts(pooled, seed)),
-        torch.full((K,), 1 / K, dtype=torch.float64),
-        torch.from_numpy(np.stack([matrix] * K)),
+        weights=torch.full((K,), 1 / K, dtype=torch.float64),
+        covariances=torch.from_numpy(np.stack([matrix] * K)),
     )
     precisions = np.stack([np.linalg.inv(matrix) if kind == "full" else 1 / spread] * K)
     model = GaussianMixture(
@@ -142,7 +142,7 @@ def test_densities_are_those_of_scipy(seed: int, diagonal: bool) -> None:
     first, second, third = (
         torch.from_numpy(np.ascontiguousarray(x)) for x in (means, weights, known)
     )
-    mixture = Mixture(first, second, third)
+    mixture = Mixture(first, weights=second, covariances=third)
     found = log_probabilities(torch.from_numpy(points), mixture)
     for j in range(2):
         wanted = multivariate_normal(means[j], matrices[j]).logpdf(points) + np.log(weights[j])

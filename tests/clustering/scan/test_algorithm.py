@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.clients import SumTransitions
 from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
-from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.clustering.scan.server import trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
@@ -177,7 +177,7 @@ def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> N
     work = algorithm.client_side(Crew.of(clients)).works["transitions"]
     assert isinstance(work, SumTransitions)
     task = Task("fed-scan", "transitions", 0, 0)
-    sums = work.local_sum(task, Trained(state.model, state.version), clients, Randomness(0))
+    sums = work.local_sum(task, EncoderState(state.model, state.version), clients, Randomness(0))
     assert sums.neighbours.shape == (FOLDS, 8, 8)
     loop = PlainLoop(small_config("scan.overclustering=2", "scan.neighbours=24"), clients, 0)
     loop.network.load_state_dict(state.model)
@@ -195,7 +195,7 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     config, clients = small_config("clusters=2-4", "scan.steps=8"), skewed_clients(0.5)
     algorithm = algorithm_for(config, clients)
     state = algorithm.initial_state(Randomness(0))
-    task, message = Task("fed-scan", "transitions", 0, 0), Trained(state.model, 0)
+    task, message = Task("fed-scan", "transitions", 0, 0), EncoderState(state.model, 0)
     client = clients[0]
     pairs = SumTransitions(algorithm._pairs()).local_sum(task, message, [client], Randomness(0))
     # Each image adds 1 to its fold.

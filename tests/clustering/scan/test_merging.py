@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan.merging import (
     Rule,
     association,
@@ -16,7 +17,7 @@ from ccfcpp.clustering.scan.merging import (
     mutual_information,
     numbered_like,
 )
-from ccfcpp.clustering.scan.messages import OwnTransitions, ScanState, Trained, Transitions
+from ccfcpp.clustering.scan.messages import OwnTransitions, Transitions
 from ccfcpp.clustering.scan.server import MergeOverclusters, transitions_of_all
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
@@ -232,9 +233,9 @@ def test_the_agglomerative_start_alone_finds_kinds_of_unequal_classes(rule: Rule
 
 def test_transitions_of_more_images_than_a_client_has_are_refused() -> None:
     """One large number would leave no share to the other clusters."""
-    work = MergeOverclusters[ScanState](2, 4)
+    work = MergeOverclusters[EncoderState](2, 4)
     senders, square = [Member(0, "one", 5)], torch.zeros(4, 4, dtype=torch.float64)
-    message = Trained({}, 1)
+    message = EncoderState({}, 1)
     fair = square.fill_(5 / 16)
     work.check(message, Transitions(fair.unsqueeze(0), fair), senders)
     large = fair.clone()

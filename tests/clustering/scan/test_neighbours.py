@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.scan import neighbours
 from ccfcpp.clustering.scan.clients import Pairs
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.clustering.scan.neighbours import nearest_neighbours
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -70,6 +70,6 @@ def test_first_neighbours_of_vectors_do_not_depend_on_their_scale(scale: float) 
     noise = torch.randn(40, 2, generator=Randomness(0).generator("noise"))
     client = Client(0, "client 0", scale * (kinds + 0.03 * noise))
     pairs = Pairs(ScanConfig(neighbours=5), cast(Any, None), cast(Any, None))
-    pairs.find_neighbours(Trained({}, 0), client)
+    pairs.find_neighbours(EncoderState({}, 0), client)
     found = client.memory["neighbours"].long() // 20
     assert torch.equal(found, torch.arange(2).repeat_interleave(20).unsqueeze(1).expand(40, 5))

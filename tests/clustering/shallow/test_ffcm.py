@@ -197,9 +197,9 @@ def test_the_run_ends_where_the_centroids_have_not_moved(method: str) -> None:
     algorithm = federation(config_of(method), clients_of_sizes(5)).algorithm
     centroids = torch.zeros(CLUSTERS, PIXELS)
     assert not algorithm.has_converged(CentroidState(centroids))
-    assert not algorithm.has_converged(CentroidState(centroids, 1.1e-4))
-    assert algorithm.has_converged(CentroidState(centroids, 1e-4))
-    assert algorithm.has_converged(CentroidState(centroids, 0.0))
+    assert not algorithm.has_converged(CentroidState(centroids, moved=1.1e-4))
+    assert algorithm.has_converged(CentroidState(centroids, moved=1e-4))
+    assert algorithm.has_converged(CentroidState(centroids, moved=0.0))
 
 
 @BOTH
@@ -338,7 +338,7 @@ SUPPORTS = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)
 def test_an_update_that_cannot_be_used_is_refused(update: FuzzyUpdate, message: str) -> None:
     algorithm = made(config_of("ffcm-avg"), CLUSTERS)
     assert isinstance(algorithm, FFCM)
-    state = CentroidState(CENTROIDS, 0.5)
+    state = CentroidState(CENTROIDS, moved=0.5)
     assert size(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
     good = FuzzyUpdate(CENTROIDS + 7, SUPPORTS)
     assert refusal(algorithm, state, good, samples=4) is None

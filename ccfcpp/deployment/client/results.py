@@ -28,7 +28,7 @@ Chosen = dict[int, list[int]]
 """Numbers of rows, by the cluster."""
 
 
-def save_found(
+def save_results(
     folder: Path,
     found: Tensor,
     rows: Sequence[Row],
@@ -44,7 +44,6 @@ def save_found(
         images: uint8 of shape (images, channels, height, width), or vectors.
         pictures: Of vectors of photos, what shows some of these by their names.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     _save(folder / _FOUND, found=found)
     for name in (_PICTURES, "clusters.csv"):
         (folder / name).unlink(missing_ok=True)
@@ -92,7 +91,7 @@ def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
 
 
 @dataclass(frozen=True)
-class Found:
+class ClientResults:
     """What a client has saved of its last run.
 
     Attributes:
@@ -106,7 +105,7 @@ class Found:
     skipped: Sequence[Row] = ()
 
     @staticmethod
-    def read(folder: Path) -> "Found":
+    def read(folder: Path) -> "ClientResults":
         """Read it from the folder of a client's state; what is not there is empty.
 
         Raises:
@@ -125,7 +124,7 @@ class Found:
             raise UsageError(
                 f"{folder} holds damaged files ({error}): take part in a run again"
             ) from error
-        return Found(tables[0], pictures, tables[1])
+        return ClientResults(tables[0], pictures, tables[1])
 
 
 def _table(path: Path) -> list[dict[str, object]]:

@@ -18,7 +18,7 @@ _MOST_LETTERS = 500
 Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
-class News(Section):
+class ServerStatus(Section):
     """How far a server is. It names no client.
 
     Attributes:
@@ -38,12 +38,12 @@ class News(Section):
     left: Annotated[float, Field(ge=0, le=10**8)] | None = None
 
     @staticmethod
-    def read(text: str) -> "News | None":
+    def read(text: str) -> "ServerStatus | None":
         """Parse the text of a header; None if it is of another form."""
         if len(text) > _MOST_LETTERS:
             return None
         try:
-            return News.model_validate_json(text)
+            return ServerStatus.model_validate_json(text)
         except ValidationError:
             return None
 

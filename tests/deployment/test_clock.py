@@ -9,12 +9,12 @@ pytest.importorskip("flwr")
 from flwr.supercore import date
 from flwr.supercore.date import now
 
-from ccfcpp.deployment.server.steady import steady_clock
+from ccfcpp.deployment.server.clock import steady_clock
 
 
 def test_it_counts_the_time_in_which_the_process_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     lived = [100.0]
-    monkeypatch.setattr("ccfcpp.deployment.server.steady.time.monotonic", lambda: lived[0])
+    monkeypatch.setattr("ccfcpp.deployment.server.clock.time.monotonic", lambda: lived[0])
     before = vars(date)["datetime"]
     with steady_clock():
         began = now()

@@ -25,7 +25,7 @@ _FULL = 0.1
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """What the gate bears.
 
     Attributes:
@@ -40,10 +40,10 @@ class Limits:
     patience: float = 10.0
 
 
-class Doorway:
+class ConnectionLimiter:
     """Accepts connections for a server of uvicorn that listens nowhere itself."""
 
-    def __init__(self, server: uvicorn.Server, limits: Limits) -> None:
+    def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
         self.server = server
         self.limits = limits
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -81,7 +81,7 @@ class Doorway:
             if not self._open[address]:
                 del self._open[address]
 
-        protocol = ImpatientProtocol(
+        protocol = TimedProtocol(
             config, self.server.server_state, self.server.lifespan.state, self.limits.patience, end
         )
         try:
@@ -98,7 +98,7 @@ class Doorway:
                 end()
 
 
-class ImpatientProtocol(H11Protocol):
+class TimedProtocol(H11Protocol):
     """uvicorn's protocol with a deadline for the head of each request.
 
     Attributes:

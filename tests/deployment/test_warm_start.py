@@ -15,8 +15,8 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol
-from ccfcpp.deployment.server.going_on import run_with_clients
 from ccfcpp.deployment.server.latecomers import Latecomers
+from ccfcpp.deployment.server.warm_start import run_with_clients
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from tests.clustering.test_newcomers import SCAN
