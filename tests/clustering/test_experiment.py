@@ -227,7 +227,8 @@ def test_what_a_report_shows_is_kept(tmp_path: Path) -> None:
     experiment, _, _ = run(tmp_path / "run", few_digits())
     folder = RunFolder(tmp_path / "run")
     shown, images = folder.read_arrays("shown"), folder.read_arrays("assignments")
-    expected = (
+    pixels = PixelRule.of(experiment.evaluator.problem).points(experiment.data.values)
+    expected = pixels.cpu().double()
         PixelRule.of(experiment.evaluator.problem).points(experiment.data.values).cpu().double()
     )
     # 64 dimensions, of which the first components tell most.
