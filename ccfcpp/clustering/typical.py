@@ -7,12 +7,15 @@ for all clusters, about their means. It is a pooled sum over all clients.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.engine.parts import SEPARATOR
-from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.payload import generic, pack, unpack
+
+Delivery = TypeVar("Delivery")
 
 MOST_DIMENSIONS = 1024
 """Of points whose covariance is pooled: 8 MB of float64."""
@@ -94,16 +97,16 @@ class Typical:
 
 
 @dataclass(frozen=True)
-class FinalModel:
-    """What clients receive in the end.
+class Final(Generic[Delivery]):
+    """What clients receive in the end: a model, and where the samples of the run lie."""
 
-    Attributes:
-        model: What they assign their images by, packed.
-        typical: Where the samples of the run lie; None where nobody knows.
-    """
+    model: Delivery
+    typical: Typical | None
 
-    model: dict[str, Tensor]
-    typical: Typical | None = None
+    @staticmethod
+    def of(delivery: type[Delivery]) -> "type[Final[Delivery]]":
+        """The type for a system's delivery."""
+        return generic(Final, delivery)
 
 
 _OF_CLIENTS = "descent/parts/"

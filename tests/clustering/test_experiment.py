@@ -229,8 +229,6 @@ def test_what_a_report_shows_is_kept(tmp_path: Path) -> None:
     shown, images = folder.read_arrays("shown"), folder.read_arrays("assignments")
     pixels = PixelRule.of(experiment.evaluator.problem).points(experiment.data.values)
     expected = pixels.cpu().double()
-        PixelRule.of(experiment.evaluator.problem).points(experiment.data.values).cpu().double()
-    )
     # 64 dimensions, of which the first components tell most.
     assert shown["points"].shape == (len(expected), 50)
     assert shown["index"].tolist() == list(range(len(expected)))

@@ -12,11 +12,11 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
-from ccfcpp.clustering.evaluation.messages import NAMES, delivery_of
+from ccfcpp.clustering.evaluation.messages import NAMES
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
-from ccfcpp.clustering.typical import FinalModel, saved
+from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
@@ -43,6 +43,7 @@ from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError, Task
+from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.sums.client import works_in_sums
@@ -160,7 +161,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringRun(ClientRun[FinalModel]):
+class ClusteringRun(ClientRun[Final[Any]]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -195,24 +196,23 @@ class ClusteringRun(ClientRun[FinalModel]):
         self.judging = NAMES
         return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(crew)
 
-    def assign(self, model: FinalModel, client: Client) -> Tensor:
+    def assign(self, model: Final[Any], client: Client) -> Tensor:
         """Return the cluster of each image."""
-        return self.algorithm.assign_delivered(delivery_of(self.algorithm, model.model), client)
+        return self.algorithm.assign_delivered(model.model, client)
 
-    def table(self, model: FinalModel, client: Client, found: Tensor) -> list[dict[str, object]]:
+    def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
-        delivery = delivery_of(self.algorithm, model.model)
-        sure = certainty(self.algorithm, delivery, client, found, model.typical)
+        sure = certainty(self.algorithm, model.model, client, found, model.typical)
         columns = columns_of({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
-    def save_model(self, model: FinalModel, folder: Path) -> None:
+    def save_model(self, model: Final[Any], folder: Path) -> None:
         """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
         write_whole(paths.config, dump_yaml(config).encode())
-        tensors = saved(model.model, model.typical)
+        tensors = saved(pack(model.model), model.typical)
         save_tensors(paths.model, tensors, ModelFacts.of(self.problem, self.spec.columns).header)
 
     @property

@@ -20,7 +20,7 @@ from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
 from ccfcpp.clustering.evaluation.messages import Judged
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.typical import FinalModel, saved
+from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -88,9 +88,9 @@ class CountedClustering(Counted):
     problem: Problem
     columns: tuple[str, ...]
 
-    def sent_to_count(self, state: Any, told: Judged | None = None) -> FinalModel:
+    def sent_to_count(self, state: Any, told: Judged | None = None) -> Final[object]:
         """Return what any client receives at the end."""
-        return FinalModel(pack(self.algorithm.delivery(state)), told.typical if told else None)
+        return Final(self.algorithm.delivery(state), told.typical if told else None)
 
     def results(self, state: Any, told: Judged | None) -> Results:
         """Return the size of what a client receives to assign its images, and what was found."""
