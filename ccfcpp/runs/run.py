@@ -12,7 +12,7 @@ from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.tables import Rows
 from ccfcpp.data.images import Samples
-from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
+from ccfcpp.engine.algorithm import Algorithm, ClientContext, Epilogue
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import ClientSide
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
@@ -307,14 +307,14 @@ class LocalRun(Run[A, E]):
         self.connected, self._remade = list(connected), remade
         self.absent = sorted(set(range(len(held.parts))) - set(connected))
         privacy, together = setting.privacy, setting.availability.invited(len(clients))
-        self._crew = Crew.of(
+        self._context = ClientContext.of(
             clients,
             together,
             bounding_of(privacy),
             privacy.smallest_count,
             privacy.level == "client",
         )
-        side, members = algorithm.client_side(self._crew), [client.member for client in clients]
+        side, members = algorithm.client_side(self._context), [client.member for client in clients]
         super().__init__(
             setting,
             algorithm,
@@ -357,7 +357,7 @@ class LocalRun(Run[A, E]):
         if self.attackers is not None:
             works = self.attackers.works(works)
         if self.epilogue is not None:
-            works = {**works, **self.epilogue.client_works(self._crew)}
+            works = {**works, **self.epilogue.client_works(self._context)}
         merges = self.attackers is None and self.defender is None
         if self.protection is not None:
             works, merges = self.protection.works(works), merges and self.protection.merges

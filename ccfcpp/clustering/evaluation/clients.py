@@ -26,7 +26,7 @@ from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.metrics import simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, SummedWork, Task
 from ccfcpp.engine.payload import added_up
@@ -43,13 +43,13 @@ class TellSums(SummedWork[Question, S], Generic[S]):
     Attributes:
         algorithm: The system whose clustering it is.
         clusters: Number of clusters k.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
         exchange: In which the sums are sent.
     """
 
     algorithm: ClusteringAlgorithm[Any]
     clusters: int
-    crew: Crew
+    context: ClientContext
     exchange: Exchange[Question, S]
 
     def local_sum(
@@ -73,8 +73,8 @@ class TellSums(SummedWork[Question, S], Generic[S]):
         return placed(points, self.algorithm.by_angle)
 
     def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
-        crew = self.crew
-        return cluster_sums(rows, labels, groups, self.exchange, crew.bounding, crew.least)
+        context = self.context
+        return cluster_sums(rows, labels, groups, self.exchange, context.bounding, context.least)
 
 
 class TellMembers(TellSums[ClusterSums]):
@@ -96,7 +96,7 @@ class TellSpreads(TellSums[Spreads]):
     ) -> Spreads:
         """Sum up distances, silhouettes and products of offsets."""
         members = _required(question.members)
-        points, k, least = self._points(model, client), self.clusters, self.crew.least
+        points, k, least = self._points(model, client), self.clusters, self.context.least
         clusters = self.algorithm.assign_delivered(model, client)
         means = means_of(members).to(points.device)
         sizes = members.counts.to(points.device)
@@ -182,10 +182,10 @@ def _required(part: T | None) -> T:
 
 
 def client_sums(
-    algorithm: ClusteringAlgorithm[Any], clusters: int, crew: Crew
+    algorithm: ClusteringAlgorithm[Any], clusters: int, context: ClientContext
 ) -> list[TellSums[Any]]:
     """Return the work of the clients of one process, in the order of the exchanges."""
-    own = algorithm, clusters, crew
+    own = algorithm, clusters, context
     return [
         TellMembers(*own, MEMBERS),
         TellSpreads(*own, SPREADS),

@@ -28,7 +28,7 @@ from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.core.metrics import davies_bouldin
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew, Epilogue
+from ccfcpp.engine.algorithm import ClientContext, Epilogue
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide, Figures
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
@@ -124,9 +124,9 @@ class ClusteringEpilogue(Epilogue):
             CompareHalves(),
         ]
 
-    def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+    def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the sums that clients send."""
-        return ClientSide.of(*client_sums(self.algorithm, self.clusters, crew)).works
+        return ClientSide.of(*client_sums(self.algorithm, self.clusters, context)).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
         """Return the measures, None where fewer than two clusters have images, and sizes."""

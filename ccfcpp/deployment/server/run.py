@@ -24,7 +24,7 @@ from ccfcpp.deployment.server.evaluator import (
     CountsEvaluator,
 )
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.federation import Federation
@@ -71,13 +71,13 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         there = [member for member in members if member.id in connected]
         absent = [member.name for member in members if member.id not in connected]
         counted, epilogue = _counted(config, spec, setting)
-        crew = Crew(max(member.samples for member in there), together=1)
+        context = ClientContext(max(member.samples for member in there), together=1)
         # Each client trains by itself.
-        side = replace(counted.algorithm.client_side(crew), cohort=None)
+        side = replace(counted.algorithm.client_side(context), cohort=None)
         around = Safeguards.of(setting, counted.algorithm, side.works.values(), there)
         works = side.works
         if epilogue is not None:
-            works = {**works, **epilogue.client_works(crew)}
+            works = {**works, **epilogue.client_works(context)}
         if around.protection is not None:
             works = around.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}
