@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData, random_part
 from ccfcpp.data.open import open_images
@@ -58,6 +58,12 @@ def _load(
     return open_images(
         dataset, data=reading, folders_are_clients=folders_are_clients, classes=classes
     )
+
+
+def labelled(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the images with some indices and their labels, on a device."""
+    assert data.labels is not None
+    return data.images[index].to(device), data.labels[index].to(device)
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
@@ -143,7 +149,7 @@ def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     size = int(share * smallest)
     if size == 0:
         raise UsageError(
-            Setting("partition.equal_share", share),
+            KeyValue("partition.equal_share", share),
             f" leaves nothing of the smallest client's {smallest} images: give a larger share",
         )
     return [
@@ -174,7 +180,7 @@ def _parts(
 def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
     if data.owners is None:
         raise UsageError(
-            Setting("partition.kind", "domain"),
+            KeyValue("partition.kind", "domain"),
             f" needs a folder of domains, and {data.name} is none: take --alpha or --partition iid",
         )
     if config.partition.clients not in (None, len(data.owner_names)):

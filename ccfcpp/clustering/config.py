@@ -22,7 +22,7 @@ from ccfcpp.core.config import (
     need_other,
 )
 from ccfcpp.core.encoders import EncoderName
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind, kind_of
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
@@ -52,7 +52,7 @@ def _clusters(value: object) -> object:
         if 2 <= fewest < most:
             return text
     raise UsageError(
-        Setting("clusters", value),
+        KeyValue("clusters", value),
         " is refused: it should be a number of clusters, 1 at least, auto, or a range from 2 or "
         "more such as 5-30",
     )
@@ -230,7 +230,7 @@ class ClusterConfig(MethodConfig):
             most = min(_MOST, samples // _SAMPLES_EACH)
             if most <= _FEWEST:
                 raise UsageError(
-                    Setting("clusters", AUTO),
+                    KeyValue("clusters", AUTO),
                     f" needs {(_FEWEST + 1) * _SAMPLES_EACH} {unit}s at least, and there are "
                     f"{samples}: give a number",
                 )
@@ -238,7 +238,7 @@ class ClusterConfig(MethodConfig):
         most = int(str(self.clusters).rpartition("-")[2]) if self.clusters else classes
         if most > samples:
             raise UsageError(
-                Setting("clusters", self.clusters or most),
+                KeyValue("clusters", self.clusters or most),
                 f" is more than the {samples} {unit}s: give at most {samples}",
             )
         return most
@@ -258,10 +258,10 @@ class ClusterConfig(MethodConfig):
     def _number_is_found(self) -> Self:
         if self.fewest_clusters and not METHODS[self.method].counts(self):
             raise UsageError(
-                Setting("clusters", self.clusters),
+                KeyValue("clusters", self.clusters),
                 f" is refused: {self.method} with these settings needs the number of clusters; "
                 "give it, or take ",
-                Setting("method", "fed-scan", advised=True),
+                KeyValue("method", "fed-scan", advised=True),
                 ", or for vectors fed-em",
             )
         return self

@@ -21,7 +21,7 @@ from ccfcpp.core.config import (
     fits_always,
     need,
 )
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.registry import Registry
 
@@ -91,7 +91,7 @@ def check_takes(method: str, kind: DataKind) -> None:
     """
     if kind not in METHODS[method].takes:
         raise UsageError(
-            Setting("method", method),
+            KeyValue("method", method),
             f" does not cluster {kind}, and the data are {kind}: take one of "
             f"{', '.join(taking(kind))}",
         )
@@ -105,7 +105,7 @@ def without_tf32(config: MethodConfig) -> None:
     """
     if config.section(PrecisionConfig).precision == "tf32":
         raise UsageError(
-            Setting("compute.precision", "tf32"),
+            KeyValue("compute.precision", "tf32"),
             f" is refused for {config.method}: give float32 or bfloat16",
         )
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
@@ -165,13 +165,13 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     if choice.kind == "folders":
         if data.owners is None and isinstance(data, VectorData):
             raise UsageError(
-                Setting("partition.kind", "folders"),
+                KeyValue("partition.kind", "folders"),
                 " needs to know which client holds a row of "
                 f"{data.name}: give a folder with a file for each client, or --client-column",
             )
         if data.owners is None:
             raise UsageError(
-                Setting("partition.kind", "folders"),
+                KeyValue("partition.kind", "folders"),
                 " needs an image folder, or an .npz file with an array "
                 f"'clients', and {data.name} is neither: take --partition iid",
             )
@@ -194,7 +194,7 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            Setting("partition.kind", choice.kind),
+            KeyValue("partition.kind", choice.kind),
             f" needs class labels, and {data.name} has none: take "
             "--partition iid or --partition folders",
         )

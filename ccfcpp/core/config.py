@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_a
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from ccfcpp.core.errors import Part, Setting, UsageError, in_file
+from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
@@ -32,7 +32,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-Unused = Iterator[tuple[str, Sequence[Part]]]
+Unused = Iterator[tuple[str, Sequence[Piece]]]
 """Keys of settings without effect, each with what it needs; nothing where nothing helps."""
 
 
@@ -57,17 +57,17 @@ class Section(BaseModel):
         yield from ()
 
 
-def need(key: str, value: object = True) -> Setting:
+def need(key: str, value: object = True) -> KeyValue:
     """Return the setting that another one needs, for ``Section.unused``."""
-    return Setting(key, value, advised=True)
+    return KeyValue(key, value, advised=True)
 
 
-def need_other(key: str, value: object) -> tuple[Part, ...]:
+def need_other(key: str, value: object) -> tuple[Piece, ...]:
     """Return the need of another value of a setting than the given one."""
     return need(key, ...), f" other than {in_file(value)}"
 
 
-def without(keys: str, *needs: Part) -> Unused:
+def without(keys: str, *needs: Piece) -> Unused:
     """Yield keys, apart by spaces, that have no effect without what they need."""
     yield from ((key, needs) for key in keys.split())
 
@@ -121,7 +121,7 @@ class DataConfig(Section):
             low, high = 0, 0
         if not low < high:
             raise UsageError(
-                Setting("data.window", value),
+                KeyValue("data.window", value),
                 " is refused: it should be the values that become black and white, such as 0,4095",
             )
         return low, high
@@ -135,7 +135,7 @@ class DataConfig(Section):
             return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
         except ValueError:
             raise UsageError(
-                Setting("data.skip", value),
+                KeyValue("data.skip", value),
                 " is refused: it should be a share, such as 5% or 0.05",
             ) from None
 
@@ -298,7 +298,7 @@ class ComputeConfig(PrecisionConfig):
         # Else the complaint would be about one of the two types alone.
         if value != "auto" and not re.fullmatch("0*[1-9][0-9]{0,5}", str(value)):
             raise UsageError(
-                Setting("compute.cohort", value),
+                KeyValue("compute.cohort", value),
                 " is refused: it should be auto or a number of clients, 1 at least",
             )
         return value
@@ -441,7 +441,7 @@ class MethodConfig(RunConfig):
             given = value.lower().replace("+", "p")
             near = difflib.get_close_matches(given, typed, n=1, cutoff=_SIMILAR)
             hint = f"did you mean {typed[near[0]]!r}? Known: " if near else "it should be one of "
-            raise UsageError(Setting("method", value), f" is refused: {hint}{', '.join(known)}")
+            raise UsageError(KeyValue("method", value), f" is refused: {hint}{', '.join(known)}")
         return value
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ccfcpp.core.config import RunConfig, Tree, fields_of, kinds_of
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
@@ -187,7 +187,7 @@ def validate(kind: type[C], tree: Tree) -> C:
     sections = {key.partition(".")[0] for key in known if "." in key}
     for key, value in flatten(tree):
         if key in sections:
-            raise UsageError(Setting(key, value), " is refused: it should hold keys and values")
+            raise UsageError(KeyValue(key, value), " is refused: it should hold keys and values")
         if not any(key == name or key.startswith(f"{name}.") for name in known):
             section = key.partition(".")[0]
             raise _unknown(key if section in sections else section, known)
@@ -240,7 +240,7 @@ def _refusal(kind: type[BaseModel], error: "ErrorDetails") -> UsageError:
     key = ".".join(map(str, place))
     if error["type"] == "extra_forbidden":
         return _unknown(key, fields_of(kind))
-    return UsageError(Setting(key, value), f" is refused: {rule}")
+    return UsageError(KeyValue(key, value), f" is refused: {rule}")
 
 
 def _unknown(key: str, known: Iterable[str]) -> UsageError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Setting:
+class KeyValue:
     """A setting in a message: its key, and its value as a file has it.
 
     Attributes:
@@ -23,20 +23,21 @@ class Setting:
     def __str__(self) -> str:
         return f"{self.key} = {in_file(self.value)}" if self.value is not ... else self.key
 
-    def as_flag(self, flag: str) -> str:
-        """Return what a user types for it; a switch has no value."""
+    def by_flag(self, flags: Mapping[str, str]) -> str:
+        """Return what a user types for it where there is a flag; a switch has no value."""
+        if self.key not in flags:
+            return str(self)
         if self.value is True or self.value is ...:
-            return flag
-        if isinstance(self.value, list | tuple):
-            return f"{flag} {','.join(map(in_file, self.value))}"
-        return f"{flag} {in_file(self.value)}"
+            return flags[self.key]
+        values = self.value if isinstance(self.value, list | tuple) else [self.value]
+        return f"{flags[self.key]} {','.join(map(in_file, values))}"
 
 
-Part = str | Setting
+Piece = str | KeyValue
 """A part of a message."""
 
 
-def joined(separator: str, groups: Iterable[Sequence[Part]]) -> list[Part]:
+def joined(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
     """Join groups of parts."""
     return [part for group in groups for part in (separator, *group)][1:]
 
@@ -48,7 +49,7 @@ class UsageError(ValueError):
     It is made of parts, so that a command can show the flags that a user typed in place of keys.
     """
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: Piece) -> None:
         super().__init__(*parts)
         self.parts = parts
 
@@ -63,9 +64,7 @@ class UsageError(ValueError):
             known: Those that might be typed.
         """
         return "".join(
-            part.as_flag(flags[part.key])
-            if isinstance(part, Setting) and part.key in (flags := known if part.advised else typed)
-            else str(part)
+            part if isinstance(part, str) else part.by_flag(known if part.advised else typed)
             for part in self.parts
         )
 

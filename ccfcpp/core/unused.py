@@ -12,7 +12,7 @@ from typing import get_args
 
 from ccfcpp.core.config import MethodConfig, RunConfig, Section, Tree, kinds_of, need
 from ccfcpp.core.config_layers import Shipped, resolve
-from ccfcpp.core.errors import Part, Setting, UsageError, joined
+from ccfcpp.core.errors import KeyValue, Piece, UsageError, joined
 
 _ABSENT = object()
 
@@ -45,7 +45,7 @@ def refuse_unused(
             raise _refusal(configs, key, value)
 
 
-def needs_of(config: MethodConfig, key: str) -> list[Sequence[Part]] | None:
+def needs_of(config: MethodConfig, key: str) -> list[Sequence[Piece]] | None:
     """Return what a setting without effect needs; None where it has an effect.
 
     There is nothing where the method never looks at the setting.
@@ -60,7 +60,7 @@ def needs_of(config: MethodConfig, key: str) -> list[Sequence[Part]] | None:
     return [needs for needs in found if needs] if found else None
 
 
-def _kind_with(config: MethodConfig, name: str, key: str) -> Sequence[Part]:
+def _kind_with(config: MethodConfig, name: str, key: str) -> Sequence[Piece]:
     """Return the kind of a section that has a setting; nothing where none of them has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
@@ -86,7 +86,7 @@ def _is_whole(layer: Tree) -> bool:
 
 def _refusal(configs: Sequence[MethodConfig], key: str, value: object) -> UsageError:
     """Return the line that refuses a setting that counts in none of the runs."""
-    said = Setting(key, value)
+    said = KeyValue(key, value)
     if needs := next(filter(None, (needs_of(config, key) for config in configs)), None):
         needed = joined(" and ", needs)
         return UsageError(

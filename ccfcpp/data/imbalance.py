@@ -2,7 +2,7 @@
 
 import torch
 
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.data.images import S, random_part
 
 
@@ -28,7 +28,7 @@ def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
     """
     if data.labels is None:
         raise UsageError(
-            Setting("data.imbalance", imbalance),
+            KeyValue("data.imbalance", imbalance),
             f" needs class labels, and {data.name} has none: leave it out",
         )
     members = [(data.labels == c).nonzero().flatten() for c in range(len(data.classes))]
@@ -36,7 +36,7 @@ def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
     if smallest == 0:
         empty = data.classes[[len(own) for own in members].index(0)]
         raise UsageError(
-            Setting("data.imbalance", imbalance),
+            KeyValue("data.imbalance", imbalance),
             f" needs images of every class, and there are none of "
             f"{empty!r}: leave it out, or give more data.images",
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, need, without
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class PrivacyConfig(Section):
@@ -96,16 +96,16 @@ class PrivacyConfig(Section):
     def _settings_go_together(self) -> "PrivacyConfig":
         if self.smallest_count > 0 and self.level == "image":
             raise UsageError(
-                Setting("privacy.smallest_count", self.smallest_count),
+                KeyValue("privacy.smallest_count", self.smallest_count),
                 " with ",
-                Setting("privacy.level", "image"),
+                KeyValue("privacy.level", "image"),
                 ": one image would decide whether a whole sum is sent; leave one of them out",
             )
         if self.secure_sums and self.level != "none" and self.bits == 32:
             raise UsageError(
-                Setting("privacy.bits", 32),
+                KeyValue("privacy.bits", 32),
                 " with ",
-                Setting("privacy.level", self.level),
+                KeyValue("privacy.level", self.level),
                 ": numbers are rounded after they are clipped, and 32 bits would take them beyond "
                 "their bounds; give 64",
             )

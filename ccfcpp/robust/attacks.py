@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import first_of
 from ccfcpp.engine.client import Client, Member
@@ -36,7 +36,7 @@ def chosen_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) ->
     count = math.floor(config.attackers * len(clients) + 0.5)
     if not 0 < count < len(clients):
         raise UsageError(
-            Setting("attack.attackers", config.attackers),
+            KeyValue("attack.attackers", config.attackers),
             f" makes {count} of {len(clients)} clients hostile: give a share that leaves one of "
             "either kind at least",
         )
@@ -70,7 +70,7 @@ class Attack:
         self._honest = {member.id: member.samples for member in members}
         if not any(acts_on(config.kind, exchange) for exchange in exchanges):
             raise UsageError(
-                Setting("attack.kind", config.kind),
+                KeyValue("attack.kind", config.kind),
                 f" finds nothing to act on in {system}: take another attack, or another system",
             )
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from ccfcpp.core.config import PositiveNumber, Section, Share
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class AttackConfig(Section):
@@ -22,7 +22,7 @@ class AttackConfig(Section):
         """Refuse an attack where clients are on several machines."""
         if self.is_on:
             raise UsageError(
-                Setting("attack.kind", self.kind),
+                KeyValue("attack.kind", self.kind),
                 " is for clients of one process, to measure what it does: leave it out of a run "
                 "over several machines",
             )

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
@@ -114,9 +114,9 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
     least = 2 * hostile + beyond_twice[config.rule]
     if invited < least:
         raise UsageError(
-            Setting("defence.rule", config.rule),
+            KeyValue("defence.rule", config.rule),
             " with ",
-            Setting("defence.hostile", config.hostile),
+            KeyValue("defence.hostile", config.hostile),
             f" takes {hostile} of {invited} clients to be hostile, for which it needs {least}: "
             "give a smaller share, or take median or geometric-median",
         )
@@ -125,7 +125,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
     """Return what a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
-    rule = Setting("defence.rule", config.rule)
+    rule = KeyValue("defence.rule", config.rule)
     where = f": in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
         if isinstance(part, Opaque) or (isinstance(part, Mean) and part.separate):

@@ -11,7 +11,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind
 from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
@@ -58,7 +58,7 @@ def compare(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.studies.parallel import run_in_processes
 
     given, axes = take_lists(ClusterConfig, Given.of(settings))
@@ -66,13 +66,13 @@ def compare(
     study = opened(given, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(
-            ClusteringExperiment,
+            clustering_run,
             lambda title, experiment, folder: experiment.run(folder),
             lambda: None,
             lambda: False,
         )
     else:
-        run_in_processes(study, ClusteringExperiment, jobs, lambda: None, lambda: False)
+        run_in_processes(study, clustering_run, jobs, lambda: None, lambda: False)
     found = tabulated(study)
     return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
 
@@ -154,7 +154,7 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
         grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}
     elif "partition.p" in grid:
         raise UsageError(
-            Setting("partition.p", ...),
+            KeyValue("partition.p", ...),
             f" has no effect on partition.kind = {kind!r}: leave it out",
         )
     return Order(given.files, as_tree(values), [grid], seeds)
@@ -173,9 +173,9 @@ def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None
 
 def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
     """Check what can be checked before hours of work: each method, by its first run."""
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.setup import load_data
 
     data = load_data(runs[0].config)
     for config in {run.config.method: run.config for run in reversed(runs)}.values():
-        ClusteringExperiment(config, data)
+        clustering_run(config, data)

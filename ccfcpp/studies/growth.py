@@ -15,7 +15,7 @@ from ccfcpp.core.config_layers import (
     values_of,
 )
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.errors import Setting, UsageError, joined
+from ccfcpp.core.errors import KeyValue, UsageError, joined
 from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, writable
 from ccfcpp.runs.pipeline import M
@@ -132,7 +132,7 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         other = validate(kind, merge(config, _tree(changes)))
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
-            was = joined(", ", ([Setting(key, before.get(key))] for key in differing))
+            was = joined(", ", ([KeyValue(key, before.get(key))] for key in differing))
             asked = ", ".join(str(changes[key]) for key in differing)
             raise UsageError(
                 f"the runs in {study.path} have ",

@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 
@@ -60,11 +60,11 @@ def test_no_command_has_two_flags_of_one_name(
 
 def test_a_refusal_names_the_flags_that_were_typed_and_those_that_would_help() -> None:
     error = UsageError(
-        Setting("loss.lam", 3.0),
+        KeyValue("loss.lam", 3.0),
         " needs ",
-        Setting("privacy.secure_sums", True, advised=True),
+        KeyValue("privacy.secure_sums", True, advised=True),
         " and ",
-        Setting("seed", [1, 2]),
+        KeyValue("seed", [1, 2]),
     )
     assert str(error) == "loss.lam = 3 needs privacy.secure_sums = true and seed = [1, 2]"
     flags = {"loss.lam": "--lam", "seed": "--seed", "privacy.secure_sums": "--secure-sums"}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Unused, Weight, need_other
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class ModelConfig(Section):
@@ -67,9 +67,9 @@ class TrainingConfig(Section):
     def _some_rounds(self) -> "TrainingConfig":
         if self.pretraining == "siamese" and self.rounds + self.pretrain_rounds == 0:
             raise UsageError(
-                Setting("training.rounds", 0),
+                KeyValue("training.rounds", 0),
                 " and ",
-                Setting("training.pretrain_rounds", 0),
+                KeyValue("training.pretrain_rounds", 0),
                 ": run one at least",
             )
         return self

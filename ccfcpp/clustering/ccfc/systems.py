@@ -20,7 +20,7 @@ from ccfcpp.core.config import (
     need_other,
     without,
 )
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.config import ClusterConfig
@@ -76,11 +76,11 @@ def _unused(config: ClusterConfig) -> Unused:
 def _fits(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     backbone = config.section(ModelConfig).backbone
-    pretraining = Setting("training.pretraining", training.pretraining)
-    lloyd = Setting("centroids.search", "lloyd")
+    pretraining = KeyValue("training.pretraining", training.pretraining)
+    lloyd = KeyValue("centroids.search", "lloyd")
     if backbone == "scan" and training.pretraining != "neighbours":
         raise UsageError(
-            Setting("model.backbone", "scan"),
+            KeyValue("model.backbone", "scan"),
             " is for pre-training by neighbours, and ",
             pretraining,
             ": set training.pretraining=neighbours or another backbone",
@@ -96,7 +96,7 @@ def _fits(config: MethodConfig) -> None:
         raise UsageError(
             lloyd,
             " with ",
-            Setting("centroids.refine_steps", 0),
+            KeyValue("centroids.refine_steps", 0),
             " never moves a centroid: give 1 at least",
         )
 
@@ -113,9 +113,9 @@ def _without_decorrelation(config: MethodConfig) -> None:
     if loss.eta > 0 or loss.pretrain_eta > 0:
         raise UsageError(
             "method = 'ccfc' is CCFC++ with eta = 0, but ",
-            Setting("loss.eta", loss.eta),
+            KeyValue("loss.eta", loss.eta),
             " and ",
-            Setting("loss.pretrain_eta", loss.pretrain_eta),
+            KeyValue("loss.pretrain_eta", loss.pretrain_eta),
             ": set both to 0 or take 'ccfc++'",
         )
 

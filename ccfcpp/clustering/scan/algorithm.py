@@ -28,7 +28,7 @@ from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, PrecisionConfig
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -76,7 +76,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         first = self.config.first_neighbours
         if problem.has_vectors and first in OF_IMAGES:
             raise UsageError(
-                Setting("scan.first_neighbours", first),
+                KeyValue("scan.first_neighbours", first),
                 " looks at images, and the data are vectors: take pixels or centred",
             )
         self.views = _views(problem)

@@ -43,7 +43,7 @@ from ccfcpp.clustering.shallow.frames import (
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
@@ -256,7 +256,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         self.rounds = self.config.rounds
         if self.config.points < problem.clusters:
             raise UsageError(
-                Setting("feddp.points", self.config.points),
+                KeyValue("feddp.points", self.config.points),
                 f" is fewer than the {problem.clusters} clusters: give at least {problem.clusters}",
             )
         most, (channels, *sides) = self.config.frequencies, problem.image_shape

@@ -18,7 +18,7 @@ from ccfcpp.clustering.kmeans.config import LloydConfig
 from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
 from ccfcpp.clustering.shallow.config import KFedConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -169,7 +169,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
         if self.local_clusters > problem.clusters:
             raise UsageError(
-                Setting("kfed.local_clusters", self.local_clusters),
+                KeyValue("kfed.local_clusters", self.local_clusters),
                 f" is more than the {problem.clusters} clusters: give at most {problem.clusters}",
             )
         parts = {"centroids": Votes(partial=self.local_clusters < problem.clusters)}

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import add_line, lines_of, write_whole
 
 Accountant = Literal["pld", "rdp"]
@@ -51,7 +51,7 @@ def check_installed() -> None:
     """Raise ``UsageError`` where the library is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
-            Setting("privacy.level"),
+            KeyValue("privacy.level"),
             " needs dp-accounting, which is not installed: pip install '.[privacy]'",
         )
 
@@ -132,7 +132,7 @@ def least_noise(
         low, high = high, 4 * high
         if high > 1e6:
             raise UsageError(
-                Setting("privacy.epsilon", most_epsilon),
+                KeyValue("privacy.epsilon", most_epsilon),
                 " allows no run of so many rounds: give more, or fewer rounds",
             )
     while high - low > 5e-3 * high:

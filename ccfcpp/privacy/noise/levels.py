@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ccfcpp.core.errors import Setting, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
@@ -72,13 +72,13 @@ class Level(ABC):
         self.budget = Budget(noise, *limits)
         if config.own_noise and noise < _LEAST_OWN_NOISE:
             raise UsageError(
-                Setting("privacy.noise", noise),
+                KeyValue("privacy.noise", noise),
                 f" is too little for privacy.noise_at = clients, which "
                 f"goes down to {_LEAST_OWN_NOISE:g}: give privacy.noise_at = server",
             )
         if not self.budget.allows(self.releases(rounds[0])):
             raise UsageError(
-                Setting("privacy.epsilon", config.epsilon),
+                KeyValue("privacy.epsilon", config.epsilon),
                 f" does not allow one round with privacy.noise = {noise:g}: give more of either",
             )
         self.is_spent = False
@@ -243,7 +243,7 @@ class ImageLevel(Level):
         for exchange in exchanges:
             if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
-                    Setting("privacy.level", "image"),
+                    KeyValue("privacy.level", "image"),
                     f": in {system}'s exchange {exchange.name!r} "
                     f"{exchange.images}; fed-scan, feddp-kmeans, fed-km and fed-fcm have this "
                     "level, and ccfc and ccfc++ have it with "
