@@ -21,7 +21,7 @@ from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths, RunSetting
 from tests.support.clustering import tiny
-from tests.support.command import ccfcpp, succeeded
+from tests.support.command import ccfcpp, refused, succeeded
 
 
 def begun(folder: Path, settings: str = "method: km\n") -> Path:
@@ -36,14 +36,7 @@ def begun(folder: Path, settings: str = "method: km\n") -> Path:
 
 
 def complaint(*arguments: object) -> str:
-    """The one line on stderr that a user error must end with."""
-    result = ccfcpp("report", *arguments)
-    assert result.code == 2, result
-    assert result.stdout == ""
-    line = result.stderr.splitlines()[-1]
-    assert line.startswith("error: ")
-    assert "Traceback" not in result.stderr
-    return line
+    return refused("report", *arguments)
 
 
 def test_every_figure_has_its_files(reported: Path) -> None:
