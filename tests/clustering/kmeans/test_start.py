@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from ccfcpp.clustering.halves import MoveHalves
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, sums_by
+from ccfcpp.clustering.evaluation.halves import MoveHalves
+from ccfcpp.clustering.evaluation.messages import Question
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, sums_by
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Nothing, RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.stages import Deliver, Request
 from tests.support.vectors import Points, blobs, experiment
 
@@ -38,9 +39,9 @@ def test_there_are_k_clusters_where_there_are_k_points(
     distinct = len(np.unique(points, axis=0))
     run = experiment(method, points, np.arange(len(points)) % clients, max(2, distinct * 2 // 3))
     state, _ = run.trained()
-    assert len(state.centroids) == run.clusters
+    assert len(state.centroids) == run.evaluator.clusters
     if (method, clients) != ("ffcm-km", 3):  # whose server sees the clients' centroids alone
-        assert len(set(run.assignments(state).tolist())) == run.clusters
+        assert len(set(run.evaluator.assignments(state).tolist())) == run.evaluator.clusters
 
 
 @pytest.mark.parametrize("method", ["fed-km", "fed-em"])
@@ -186,7 +187,7 @@ def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
 
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK = MoveHalves(Exchange("cells", Nothing, ClusterSums, PARTS))
+WORK, QUESTION = MoveHalves(), Question({})
 
 
 def sums(first: float, *counts: float) -> ClusterSums:
@@ -205,9 +206,9 @@ def sums(first: float, *counts: float) -> ClusterSums:
 )
 def test_what_no_images_have(update: ClusterSums, reason: str) -> None:
     with pytest.raises(RefusedUpdateError, match=reason):
-        WORK.check(Nothing(), update, SENDERS)
+        WORK.check(QUESTION, update, SENDERS)
 
 
 @pytest.mark.parametrize("counts", [(5, 3), (0, 8), (0, 0), (2.5, 0.25)])
 def test_what_images_may_have(counts: tuple[float, ...]) -> None:
-    WORK.check(Nothing(), sums(min(counts[0], 1.0), *counts), SENDERS)
+    WORK.check(QUESTION, sums(min(counts[0], 1.0), *counts), SENDERS)
