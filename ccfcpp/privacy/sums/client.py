@@ -49,13 +49,11 @@ from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
 from ccfcpp.privacy.sums.terms import terms_of
 
 P = ParamSpec("P")
-WEIGHT_OF_ALL = 1.0
-"""What each client counts in a mean where sums have noise."""
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
     """Return how the updates of an exchange add up in a run."""
-    return Addition(exchange, message, None if config.level == "none" else WEIGHT_OF_ALL)
+    return Addition(exchange, message, alike=config.level != "none")
 
 
 class SendsParts(AnyClientWork):
