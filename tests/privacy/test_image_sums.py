@@ -105,22 +105,18 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
     torch.manual_seed(3)
     config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views", pairs_each=2)
     module = ScanNetwork(config, (1, 8, 8), 4).double()
-    parameters = moved_parameters(module)
     images = torch.rand(7, 4, 1, 8, 8, dtype=torch.float64)
-    make = partial(scan_program, module, 30.0)
-
-    def tape() -> Tape:
-        return Tape(make(images), parameters)
-
     lags = Lags(frozenset({PREDICTIONS}), frozenset({"encoder.8"})) if lagged else Lags()
-    check_steps(tape, make, (images,), module, lags)
+    check_steps(partial(scan_program, module, 30.0), (images,), module, lags)
 
 
-def check_steps(
-    tape: Callable[[], Tape], make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None
-) -> None:
+def check_steps(make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None) -> None:
     """Two steps, of which the second may take something from the first."""
     parameters, bounds, before = moved_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
+
+    def tape() -> Tape:
+        return Tape(make(*shown), parameters)
+
     for plan in rehearsed(tape, lags or Lags()):
         whole = tape()
         each = ImageSums(module, Batch(make, shown), parameters, bounds, plan.trips)
@@ -151,12 +147,7 @@ LOSS = LossConfig(eta=3.0, pretrain_eta=2.0)
 def test_without_clipping_a_step_of_pre_training_is_that_of_one_tape(eta: float) -> None:
     module, loss = contrastive(), LossConfig(pretrain_eta=eta)
     images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
-    make = partial(siamese_program, module, loss)
-
-    def tape() -> Tape:
-        return Tape(make(images), moved_parameters(module))
-
-    check_steps(tape, make, (images,), module)
+    check_steps(partial(siamese_program, module, loss), (images,), module)
 
 
 @pytest.mark.parametrize("eta", [0.0, 3.0])
@@ -165,12 +156,7 @@ def test_without_clipping_a_step_of_cluster_contrast_is_that_of_one_tape(eta: fl
     module, loss = contrastive(), LossConfig(eta=eta)
     images = torch.rand(7, 1, 8, 8, dtype=torch.float64)
     labels = torch.tensor([0, 1, 1, 3, 3, 3, 1])
-    make = partial(contrast_program, module, 4, loss)
-
-    def tape() -> Tape:
-        return Tape(make(images, labels), moved_parameters(module))
-
-    check_steps(tape, make, (images, labels), module)
+    check_steps(partial(contrast_program, module, 4, loss), (images, labels), module)
 
 
 def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, Shown]:
