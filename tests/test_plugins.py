@@ -109,7 +109,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from tests.support.clustering import clients_of_sizes, made
 from tests.support.federation import CPU, Wire
 
@@ -119,7 +119,7 @@ clients = clients_of_sizes(40, 30, 20)
 states = []
 for far in (False, True):
     here, there = (made(config, samples=90) for _ in range(2))
-    works, members = there.client_side(Crew.of(clients)).works, [c.member for c in clients]
+    works, members = there.client_side(ClientContext.of(clients)).works, [c.member for c in clients]
     exchanges = [work.exchange for work in works.values()]
     privacy = PrivacyConfig(secure_sums=True)
     protection = Protection(privacy, "fed-twins", exchanges, len(clients))

@@ -84,14 +84,14 @@ def _study(
     if not asked.resume and not several and not given.has_grid:
         return given
 
-    from ccfcpp.studies.grids import ordered, plan_grid
+    from ccfcpp.studies.grids import ordered
     from ccfcpp.studies.growth import reopened, settled
     from ccfcpp.studies.study import Study
 
     terminal.prepare()
 
     def plan(order: Order) -> list[Planned[ClassifyConfig]]:
-        return plan_grid(ClassifyConfig, "classify", order)
+        return order.planned(ClassifyConfig, "classify")
 
     typed = {key: list(map(as_number, values)) for key, values in axes.items()}
     if asked.resume:

@@ -32,7 +32,7 @@ from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_sums
 from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew, Epilogue
+from ccfcpp.engine.algorithm import ClientContext, Epilogue
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -170,13 +170,13 @@ class Judging(Epilogue):
         cells = [self.of_cells.name] * MOVES
         return self.of_members.name, self.of_spreads.name, *cells, self.of_halves.name
 
-    def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+    def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """The sums that clients send."""
         return ClientSide.of(
-            Telling(self.of_members, self._members, crew),
-            Telling(self.of_spreads, self._spreads, crew),
-            Telling(self.of_cells, self._cells, crew),
-            Telling(self.of_halves, self._halves, crew),
+            Telling(self.of_members, self._members, context),
+            Telling(self.of_spreads, self._spreads, context),
+            Telling(self.of_cells, self._cells, context),
+            Telling(self.of_halves, self._halves, context),
         ).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
@@ -200,28 +200,36 @@ class Judging(Epilogue):
         assert points is not None
         return placed(points, self.algorithm.by_angle)
 
-    def _members(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+    def _members(
+        self, message: Any, client: Client, context: ClientContext, own: Randomness
+    ) -> ClusterSums:
         """Points, summed by their cluster."""
         clusters = self.algorithm.assign_delivered(message, client)
         points = self._points(message, client)
         return cluster_sums(
-            points, clusters, self.clusters, self.of_members, crew.bounding, crew.least
+            points, clusters, self.clusters, self.of_members, context.bounding, context.least
         )
 
-    def _cells(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+    def _cells(
+        self, message: Any, client: Client, context: ClientContext, own: Randomness
+    ) -> ClusterSums:
         """Points, summed by their cell among those of their half."""
         points, half, centres = self._by_halves(message, client, own)
         cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
         count = centres.shape[:2].numel()
-        return cluster_sums(points, cells, count, self.of_cells, crew.bounding, crew.least)
+        return cluster_sums(points, cells, count, self.of_cells, context.bounding, context.least)
 
-    def _halves(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+    def _halves(
+        self, message: Any, client: Client, context: ClientContext, own: Randomness
+    ) -> ClusterSums:
         """How images are assigned by the other half, summed by how they are by theirs."""
         points, half, centres = self._by_halves(message, client, own)
         both, k, _ = centres.shape
         clusters = half * k + nearest_of_half(points, half, centres)
         by_other = F.one_hot(nearest_of_half(points, 1 - half, centres), k)
-        return cluster_sums(by_other, clusters, both * k, self.of_halves, crew.bounding, crew.least)
+        return cluster_sums(
+            by_other, clusters, both * k, self.of_halves, context.bounding, context.least
+        )
 
     def _by_halves(
         self, message: Any, client: Client, own: Randomness
@@ -237,9 +245,11 @@ class Judging(Epilogue):
         half = (order + odd * torch.randint(2, (1,), generator=source)) % 2
         return points, half.to(points.device), message.halves.to(points.device)
 
-    def _spreads(self, message: Any, client: Client, crew: Crew, own: Randomness) -> Spreads:
+    def _spreads(
+        self, message: Any, client: Client, context: ClientContext, own: Randomness
+    ) -> Spreads:
         """What points are to the means of their clusters; too small clusters add 0."""
-        points, k, least = self._points(message.model, client), self.clusters, crew.least
+        points, k, least = self._points(message.model, client), self.clusters, context.least
         clusters = self.algorithm.assign_delivered(message.model, client)
         means = _means(message.members).to(points.device)
         sizes = message.members.counts.to(points.device)
@@ -268,20 +278,21 @@ class Telling(SummedWork[Any, ClusterSums]):
 
     Attributes:
         exchange: In which the sums are sent.
-        told: From what came down, a client, the crew and the client's randomness to its sums.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+        told: From what came down, a client, the context and the client's randomness to its sums.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
     exchange: Exchange[Any, Any]
-    told: Callable[[Any, Client, Crew, Randomness], ClusterSums]
-    crew: Crew
+    told: Callable[[Any, Client, ClientContext, Randomness], ClusterSums]
+    context: ClientContext
 
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSums:
         """Sum up over the clients."""
         return added_up(
-            self.told(message, each, self.crew, randomness.of_client(each.id)) for each in clients
+            self.told(message, each, self.context, randomness.of_client(each.id))
+            for each in clients
         )
 
 

@@ -15,7 +15,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Rows
 from ccfcpp.core.units import counted
 from ccfcpp.data.images import Samples
-from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
+from ccfcpp.engine.algorithm import Algorithm, ClientContext, Epilogue
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AnyExchange, ClientSide, State
@@ -339,14 +339,14 @@ class Experiment(ABC, Generic[State]):
     @cached_property
     def client_side(self) -> ClientSide:
         """The system's work of the clients, all of which are in this process."""
-        return self.algorithm.client_side(self._crew)
+        return self.algorithm.client_side(self._context)
 
     @property
-    def _crew(self) -> Crew:
+    def _context(self) -> ClientContext:
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
         alike = self.privacy.level == "client"
-        return Crew.of(self.clients, together, bounding, least, alike)
+        return ClientContext.of(self.clients, together, bounding, least, alike)
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
@@ -354,7 +354,7 @@ class Experiment(ABC, Generic[State]):
         if self.attackers is not None:
             works = self.attackers.works(works)
         if self.epilogue is not None:
-            works = {**works, **self.epilogue.client_works(self._crew)}
+            works = {**works, **self.epilogue.client_works(self._context)}
         merges = self.attackers is None and self.defender is None
         if self.protection:
             works, merges = self.protection.works(works), merges and self.protection.merges

@@ -24,7 +24,7 @@ from ccfcpp.clustering.judged import NOT_JUDGED, judged_rows
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
 from ccfcpp.reports.recorded import read_run
@@ -55,7 +55,7 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     judging = judging_of(k)
     images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
-    works = judging.client_works(Crew.of(clients))
+    works = judging.client_works(ClientContext.of(clients))
     known = Judged(None, points.shape[1], k)
     for work in judging.works(known):
         if not work.is_due(known):

@@ -22,7 +22,7 @@ from ccfcpp.core.config_layers import merge, read_yaml, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_folder
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
@@ -67,7 +67,7 @@ def federation(
     """By secure sums, or by the sums of the same rounded numbers in the open."""
     clients = [Client(c.id, c.name, c.images) for c in clients_of_sizes(*SIZES)]
     algorithm = made(config, samples=sum(SIZES))
-    side = algorithm.client_side(Crew.of(clients))
+    side = algorithm.client_side(ClientContext.of(clients))
     if secure:
         asked = PrivacyConfig(secure_sums=True)
         return protected(asked, config.method, algorithm, clients, side, loses=loses)
@@ -391,7 +391,9 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
     images, samples = experiment.clients[0].images, len(experiment.data)
     clients = [Client(0, "a", images), Client(0, "a", images[:-1])]
     bounding = bounding_of(experiment.privacy)
-    sides = [experiment.algorithm.client_side(Crew.of([c], bounding=bounding)) for c in clients]
+    sides = [
+        experiment.algorithm.client_side(ClientContext.of([c], bounding=bounding)) for c in clients
+    ]
     works = experiment.algorithm.exchanges(0, state)
     step = works[: 1 + next(i for i, work in enumerate(works[1:]) if not work.exchange.follows)]
     assert len(step) == 4
@@ -433,5 +435,5 @@ def test_every_private_preset_fits_its_system(path: Path) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(path))
     side = 8 if config.dataset == "digits" else 28
     algorithm = make_algorithm(Problem(config, (1, side, side), 10, torch.device("cpu"), 70_000))
-    works = algorithm.client_side(Crew(1000, 1, bounding_of(config.privacy))).works
+    works = algorithm.client_side(ClientContext(1000, 1, bounding_of(config.privacy))).works
     check_fits(config.privacy, config.method, [work.exchange for work in works.values()])

@@ -39,7 +39,7 @@ from ccfcpp.deployment.link.algorithms import (
     counts_exchange,
 )
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack
@@ -126,15 +126,15 @@ class ClientRun(ABC, Generic[Model]):
         """
         privacy = self.config.section(PrivacyConfig)
         alike = privacy.level == "client"
-        crew = Crew(len(self.images), 1, bounding_of(privacy), least, alike)
-        works = {**self.algorithm.client_side(crew).works, **self.judged(crew)}
+        context = ClientContext(len(self.images), 1, bounding_of(privacy), least, alike)
+        works = {**self.algorithm.client_side(context).works, **self.judged(context)}
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
             works = works_in_sums(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, tells)}
 
-    def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+    def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the work of the exchanges after the last round, by their names."""
         return {}
 
@@ -188,13 +188,13 @@ class ClusteringRun(ClientRun[Any]):
             check_range(self.config.vectors, self.images)
         self.algorithm = make_algorithm(self.problem)
 
-    def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+    def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the sums by which the clustering is judged without labels."""
         if self.config.privacy.level != "none":
             return {}
         judging = Judging(self.algorithm, self.spec.clusters)
         self.judging = judging.names
-        return judging.client_works(crew)
+        return judging.client_works(context)
 
     def assign(self, model: Any, client: Client) -> Tensor:
         """Return the cluster of each image."""

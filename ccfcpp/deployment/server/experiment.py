@@ -29,7 +29,7 @@ from ccfcpp.deployment.link.algorithms import (
 )
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.memories import ClientMemories
@@ -84,11 +84,11 @@ class DeployedExperiment(Experiment[Any]):
         self.absent_names = [member.name for member in members if member.id not in connected]
         self.prepare()
         largest = max(member.samples for member in self._members)
-        works = self.algorithm.client_side(Crew(largest, together=1)).works
+        works = self.algorithm.client_side(ClientContext(largest, together=1)).works
         self.exchanges = [work.exchange for work in works.values()]
         self.check()
         if self.epilogue is not None:
-            works = {**works, **self.epilogue.client_works(Crew(largest, together=1))}
+            works = {**works, **self.epilogue.client_works(ClientContext(largest, together=1))}
         if self.protection:
             works = self.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}

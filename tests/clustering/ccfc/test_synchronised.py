@@ -25,7 +25,7 @@ from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
@@ -274,7 +274,7 @@ def test_sizes_of_small_clusters_are_not_told(least: int) -> None:
     clients = skewed_clients(0.5)
     algorithm: Any = system_for(config, clients)
     state = replace(algorithm.initial_state(Randomness(0)), centroids=torch.randn(4, 12))
-    (work, *_) = algorithm.synchronised.client_works(Crew(99, 1, least=least))
+    (work, *_) = algorithm.synchronised.client_works(ClientContext(99, 1, least=least))
     told = work.local_sum(Task("", "", 0, 0), state.public, clients[:1], Randomness(0)).counts
     sizes = clients[0].memory["pseudo-labels"].bincount(minlength=4)
     assert told.tolist() == torch.where(sizes >= least, sizes, 0).tolist()

@@ -19,7 +19,7 @@ from ccfcpp.clustering.preprocessing.vectors import Preparation, VectorPhase
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.payload import pack, unpack
@@ -229,7 +229,9 @@ def test_a_column_of_few_values_is_not_told() -> None:
     values[1:, 0] = torch.nan
     values[4:, 2] = torch.nan
     client = Client(0, "a", values)
-    (work,) = VectorPhase(VectorsConfig(missing="mean"), 4).client_works(Crew(6, 1, least=5))
+    (work,) = VectorPhase(VectorsConfig(missing="mean"), 4).client_works(
+        ClientContext(6, 1, least=5)
+    )
     told = work.local_sum(Task("", "", 0, 0), Preparation(), [client], Randomness(0))
     assert told.counts.tolist() == [0, 6, 0, 6]
     assert told.sums.tolist() == [0, float(values[:, 1].sum()), 0, float(values[:, 3].sum())]
