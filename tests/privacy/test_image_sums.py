@@ -26,7 +26,7 @@ from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Know
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.noise.images import ImageSums, Shown
+from ccfcpp.privacy.noise.images import ImageSums, ShownImages
 from ccfcpp.privacy.noise.mechanism import Bounds
 
 STEP = Exchange("step", Known, Contribution, PARTS)
@@ -110,7 +110,9 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
     check_steps(partial(scan_program, module, 30.0), (images,), module, lags)
 
 
-def check_steps(make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None) -> None:
+def check_steps(
+    make: Make, shown: ShownImages, module: nn.Module, lags: Lags | None = None
+) -> None:
     """Two steps, of which the second may take something from the first."""
     parameters, bounds, before = moved_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
 
@@ -159,7 +161,7 @@ def test_without_clipping_a_step_of_cluster_contrast_is_that_of_one_tape(eta: fl
     check_steps(partial(contrast_program, module, 4, loss), (images, labels), module)
 
 
-def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, Shown]:
+def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, ShownImages]:
     """What makes programs, and what is shown of eight images."""
     generator = torch.Generator().manual_seed(7)
     pairs = torch.rand(8, 2, 1, 8, 8, generator=generator, dtype=torch.float64)

@@ -21,7 +21,7 @@ SHARE_PER_BYTE = _DRAW.itemsize // _LIMB.itemsize
 """How many times as long as its secret a share is: a value takes 32 bits."""
 
 
-def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
+def split_secret(secret: bytes, holders: int, threshold: int) -> list[bytes]:
     """Split a secret into shares, one for each holder.
 
     Args:
@@ -42,7 +42,7 @@ def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
     return [row.tobytes() for row in (values % PRIME).astype(_DRAW)]
 
 
-def joined(shares: Mapping[int, bytes], threshold: int) -> bytes:
+def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Join shares to their secret.
 
     Args:
