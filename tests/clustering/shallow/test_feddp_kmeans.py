@@ -210,7 +210,7 @@ def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
     update = sent(AddImages(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
     form = form_of(pack(update))
-    plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, weight=1.0)
+    plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, alike=True)
     assert plain.parts(update).keys() == {"moments", "images"}
     assert noised.parts(update).keys() == noised.zeros(form).keys() == {"moments"}
     whole: Any = noised.whole(form, noised.parts(update), contributors=45.0)
