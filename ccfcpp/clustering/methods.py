@@ -123,7 +123,7 @@ def early_end(key: str) -> Callable[[Any], Unused]:
 
 
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
-    """What makes a system, imported when it is first used.
+    """Return what makes a system, imported when it is first used.
 
     Args:
         module: Where its algorithm is.
