@@ -19,7 +19,7 @@ from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
 from ccfcpp.engine.parts import Count, Form, Part, Spec, Sum
@@ -33,7 +33,7 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is known of the preparation; it grows from exchange to exchange.
+    """Knowledge of the preparation, which grows from exchange to exchange.
 
     Attributes:
         fill: What missing values become, float64 (d,).
@@ -78,7 +78,7 @@ def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tenso
 
 
 class Sums(ClusterSums):
-    """What a client sends of its vectors.
+    """A client's sums over its vectors.
 
     Its sums are of values (d,), of squares (d,), or of outer products (d, d); counts are of vectors
     (1,), or of values that are there in each column (d,).
@@ -136,9 +136,9 @@ class VectorPhase(Phase[Preparation]):
         """The exchanges of sums, in order."""
         return [Fitting(self, exchange) for exchange in self.needed]
 
-    def client_works(self, crew: Crew) -> list["AddUp"]:
+    def client_works(self, context: ClientContext) -> list["AddUp"]:
         """The clients' half of each exchange."""
-        return [AddUp(crew, fitting) for fitting in self.last_exchanges()]
+        return [AddUp(context, fitting) for fitting in self.last_exchanges()]
 
     def samples(self, known: Preparation, client: Client) -> Tensor:
         """The prepared vectors of a client."""
@@ -158,7 +158,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: Preparation, block: Tensor) -> Tensor:
-        """What a client adds up of each vector, (samples, d); or the outer products of it."""
+        """Return what a client adds up of each vector, (samples, d); or its outer products."""
         if self.exchange is FILLING:
             return block.nan_to_num(nan=0.0)
         rows = filled(self.phase.config, known, block)
@@ -168,7 +168,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """What a client counts: values that are there (samples, d), or vectors (samples, 1)."""
+        """Return what is counted: values that are there (samples, d), or vectors (samples, 1)."""
         if self.exchange is FILLING:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
@@ -180,7 +180,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is FILLING or self.phase.is_filled(state)
 
     def broadcast(self, state: Preparation) -> Preparation:
-        """What is known so far."""
+        """Broadcast what is known so far."""
         return state
 
     def form(self, message: Preparation) -> Form:
@@ -198,7 +198,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
     def aggregate(
         self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[Preparation, Figures]:
-        """What the total says."""
+        """Learn from the total."""
         total = added_up(updates)
         if self.exchange is FILLING:
             return replace(state, fill=total.mean), {}
@@ -252,17 +252,17 @@ class AddUp(SumBlocks[Preparation, Sums]):
 
     @property
     def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
-        """What both sides know."""
+        """Return what both sides know of the exchange."""
         return self.fitting.exchange
 
     def width(self, message: Preparation, row: int) -> int:
-        """With bounds the outer product of each vector is made by itself."""
-        return row**2 if self.fitting.outer and self.crew.bounding is not None else row
+        """Return the numbers of a vector; with bounds each outer product is made by itself."""
+        return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
     def block(self, message: Preparation, images: Tensor) -> Sums:
         """Add up what the exchange asks for."""
         rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
-        bounding, outer = self.crew.bounding, self.fitting.outer
+        bounding, outer = self.context.bounding, self.fitting.outer
         if bounding is not None:
             rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
             bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))

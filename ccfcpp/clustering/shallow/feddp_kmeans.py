@@ -48,7 +48,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.images import random_part
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -66,7 +66,7 @@ _FEWEST = 0.2
 
 @dataclass(frozen=True)
 class FedDPState:
-    """What the server knows.
+    """State of the server of FedDP-KMeans.
 
     Attributes:
         frame: Where images are compared: the whole space, and from the outer products on the
@@ -90,7 +90,7 @@ class FedDPState:
     moved: float | None = None
 
     def at(self, frame: Frame, coordinates: Tensor, moved: float | None = None) -> "FedDPState":
-        """The same with other centroids, in a frame that is that of all further sums."""
+        """Return the state with other centroids, in the frame of all further sums."""
         centroids = frame.places(coordinates).float()
         found = replace(self, frame=frame, coordinates=coordinates, centroids=centroids)
         return replace(found, moved=moved)
@@ -103,7 +103,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Where to measure."""
+        """Broadcast the frame in which clients measure."""
         return state.frame
 
     def form(self, message: Frame) -> Form:
@@ -116,7 +116,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
 
     @abstractmethod
     def _shape(self, frame: Frame) -> tuple[int]:
-        """Of the moments."""
+        """Return the shape of the moments."""
 
 
 @dataclass(frozen=True)
@@ -324,14 +324,14 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             *([] if margin is None else [MoveCentroids(SEPARATED, margin)]),
         ]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """All sums."""
         return ClientSide.of(
-            AddImages(MEAN, self.rule, crew),
-            AddProducts(PRODUCTS, self.rule, crew),
-            CountNearest(WEIGHTS, self.rule, crew),
-            AddMembers(SEPARATED, self.rule, crew),
-            AddMembers(LLOYD, self.rule, crew),
+            AddImages(MEAN, self.rule, context),
+            AddProducts(PRODUCTS, self.rule, context),
+            CountNearest(WEIGHTS, self.rule, context),
+            AddMembers(SEPARATED, self.rule, context),
+            AddMembers(LLOYD, self.rule, context),
         )
 
 

@@ -18,14 +18,14 @@ from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.estimator import FederatedClustering
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree, ViewsConfig
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
@@ -35,7 +35,7 @@ from ccfcpp.runs.folder import RunFolder
 from tests.clustering.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
 from tests.support.clustering import digits
 from tests.support.clustering import small_config as of_any_method
-from tests.support.command import TINY, ccfcpp, succeeded
+from tests.support.command import ccfcpp
 from tests.support.federation import federated, refusal
 from tests.support.scan import OneByOne, last_state, skewed_clients, system_for, together
 
@@ -274,7 +274,7 @@ def test_sizes_of_small_clusters_are_not_told(least: int) -> None:
     clients = skewed_clients(0.5)
     algorithm: Any = system_for(config, clients)
     state = replace(algorithm.initial_state(Randomness(0)), centroids=torch.randn(4, 12))
-    (work, *_) = algorithm.synchronised.client_works(Crew(99, 1, least=least))
+    (work, *_) = algorithm.synchronised.client_works(ClientContext(99, 1, least=least))
     told = work.local_sum(Task("", "", 0, 0), state.public, clients[:1], Randomness(0)).counts
     sizes = clients[0].memory["pseudo-labels"].bincount(minlength=4)
     assert told.tolist() == torch.where(sizes >= least, sizes, 0).tolist()
@@ -385,22 +385,14 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
 ) -> None:
     config = small_config(*settings, "data.images=120", "partition.clients=3")
     folders = [RunFolder.create(tmp_path / name, config) for name in ("whole", "broken")]
-    ClusteringExperiment(config).run(folders[0])
+    clustering_run(config).run(folders[0])
     for _ in range(config.section(TrainingConfig).rounds + 1):
         with pytest.raises(StoppedError):
-            ClusteringExperiment(config).run(folders[1], should_stop=lambda: True)
-    ClusteringExperiment(config).run(folders[1])
+            clustering_run(config).run(folders[1], should_stop=lambda: True)
+    clustering_run(config).run(folders[1])
     whole, broken = (load_file(folder.model) for folder in folders)
     assert whole.keys() == broken.keys()
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
-
-
-def test_the_command_runs_and_reports(tmp_path: Path) -> None:
-    given = [argument for setting in STEPS for argument in ("--set", setting)]
-    run = tmp_path / "run"
-    succeeded("cluster", "--method", "ccfc++", *TINY, *given, "--out", run)
-    assert (run / "summary.json").exists()
-    succeeded("report", run)
 
 
 def test_the_estimator_takes_the_same_settings() -> None:
@@ -415,20 +407,6 @@ def test_the_estimator_takes_the_same_settings() -> None:
     found = made.fit(images, clients=owners)
     assert found.n_iter_ == 3
     assert found.cluster_centers_.shape == (4, 8)
-
-
-@pytest.mark.parametrize(
-    ("setting", "complaint"),
-    [
-        ("training.steps=often", "training.steps"),
-        ("training.pretraining=none", "training.pretraining"),
-        ("training.synchronised_batch=1", "training.synchronised_batch"),
-    ],
-)
-def test_bad_values_are_one_line(setting: str, complaint: str) -> None:
-    result = ccfcpp("cluster", "--method", "ccfc++", "--set", setting)
-    assert result.code == 2
-    assert complaint in result.stderr.splitlines()[-1]
 
 
 def test_no_round_at_all_is_refused_only_where_nothing_trains() -> None:

@@ -1,4 +1,4 @@
-"""FedDP-KMeans beside k-means of all images in one place, obvious loops, and dp-accounting."""
+"""FedDP-KMeans beside k-means in one place, obvious loops, scipy's transform and dp-accounting."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.fft import dctn
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.shallow.feddp_kmeans import (
     FedDPKMeans,
@@ -39,14 +40,21 @@ from ccfcpp.clustering.shallow.feddp_sums import (
     CountNearest,
     Weights,
 )
-from ccfcpp.clustering.shallow.frames import Frame, from_half, low_frequencies, whole_space
+from ccfcpp.clustering.shallow.frames import (
+    Frame,
+    from_half,
+    half,
+    low_frequencies,
+    top_subspace,
+    whole_space,
+)
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.deployment.server.enrolment import first_spec
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
 from ccfcpp.engine.parts import form_of
@@ -127,7 +135,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     points = rows([client], FRAME)
     centres = points[torch.randperm(samples, generator=torch.Generator().manual_seed(seed))[:4]]
     message = Centres(FRAME, centres, margin)
-    found = sent(AddMembers(LLOYD, RULE, Crew(samples, 1)), message, client)
+    found = sent(AddMembers(LLOYD, RULE, ClientContext(samples, 1)), message, client)
     sums, counts = torch.zeros(4, 15).double(), [0] * 4
     for point in points:
         distances = [math.dist(point, centre) for centre in centres]
@@ -137,7 +145,9 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
             counts[order[0]] += 1
     torch.testing.assert_close(found.sums, sums, atol=1e-7, rtol=0)
     assert found.counts.tolist() == counts
-    weights = sent(CountNearest(WEIGHTS, RULE, Crew(samples, 1)), Compared(FRAME, centres), client)
+    weights = sent(
+        CountNearest(WEIGHTS, RULE, ClientContext(samples, 1)), Compared(FRAME, centres), client
+    )
     nearest = torch.cdist(points, centres).argmin(dim=1)
     assert weights.counts.tolist() == [int((nearest == n).sum()) for n in range(4)]
 
@@ -154,10 +164,10 @@ def test_the_servers_points_stand_for_images_by_their_weights() -> None:
 # --- what clients and images may add ------------------------------------------------------------
 
 WORKS = [
-    (AddImages(MEAN, RULE, Crew(9, 9)), FRAME),
-    (AddProducts(PRODUCTS, RULE, Crew(9, 9)), FRAME),
-    (CountNearest(WEIGHTS, RULE, Crew(9, 9)), Compared(FRAME, torch.eye(15).double())),
-    (AddMembers(LLOYD, RULE, Crew(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
+    (AddImages(MEAN, RULE, ClientContext(9, 9)), FRAME),
+    (AddProducts(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
+    (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), Compared(FRAME, torch.eye(15).double())),
+    (AddMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
 
 
@@ -165,7 +175,7 @@ WORKS = [
 def test_where_clients_count_alike_each_sends_means(work: Any, message: Any) -> None:
     (client,) = clients_of_sizes(17)
     whole = pack(sent(work, message, client))
-    alike = replace(work, crew=Crew(17, 1, alike=True))
+    alike = replace(work, context=ClientContext(17, 1, alike=True))
     for name, part in pack(sent(alike, message, client)).items():
         torch.testing.assert_close(17 * part, whole[name])
 
@@ -175,7 +185,7 @@ def test_where_clients_count_alike_each_sends_means(work: Any, message: Any) -> 
 def test_an_image_adds_its_bound_at_most(work: Any, message: Any, clip: float) -> None:
     """A client with one image more, and the sum of images that each are by themselves."""
     asked = PrivacyConfig(level="image", clip=clip, reproducible_noise=True)
-    bounded = replace(work, crew=Crew(12, 1, bounding=bounding_of(asked)))
+    bounded = replace(work, context=ClientContext(12, 1, bounding=bounding_of(asked)))
     bounds = image_bounds(asked, work.exchange)
     (client,) = clients_of_sizes(12)
     singles = [pack(sent(bounded, message, replace(client, images=x[None]))) for x in client.images]
@@ -198,9 +208,9 @@ def test_bounds_count_in_what_is_usual_and_one_of_a_part_is_taken_as_it_is() -> 
 
 def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
-    update = sent(AddImages(MEAN, RULE, Crew(9, 1)), FRAME, client)
+    update = sent(AddImages(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
     form = form_of(pack(update))
-    plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, weight=1.0)
+    plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, alike=True)
     assert plain.parts(update).keys() == {"moments", "images"}
     assert noised.parts(update).keys() == noised.zeros(form).keys() == {"moments"}
     whole: Any = noised.whole(form, noised.parts(update), contributors=45.0)
@@ -214,7 +224,7 @@ def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
 def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: Any) -> None:
     (client,) = clients_of_sizes(4)
     for least, held in ((4, 4), (5, 0)):
-        found = sent(replace(work, crew=Crew(4, 1, least=least)), message, client)
+        found = sent(replace(work, context=ClientContext(4, 1, least=least)), message, client)
         assert float(found.images) == held
         assert bool(found.moments.any()) == (held > 0)
 
@@ -228,7 +238,7 @@ def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: in
     points = rows[torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:5]]
     nearest = torch.cdist(rows, points).argmin(dim=1).tolist()
     expected = [nearest.count(place) for place in range(5)]
-    work = CountNearest(WEIGHTS, RULE, Crew(12, 1, least=least))
+    work = CountNearest(WEIGHTS, RULE, ClientContext(12, 1, least=least))
     found = sent(work, Compared(FRAME, points), client)
     assert found.counts.tolist() == [count if count >= least else 0 for count in expected]
 
@@ -238,7 +248,7 @@ def test_updates_that_cannot_be_are_refused() -> None:
     state = algorithm.initial_state(Randomness(0))
     (*first, weights), (lloyd,) = algorithm.exchanges(0, state), algorithm.exchanges(1, state)
     (client,) = clients_of_sizes(5)
-    works = algorithm.client_side(Crew.of([client])).works
+    works = algorithm.client_side(ClientContext.of([client])).works
     for work in (*first, weights, lloyd):
         update = sent(works[work.exchange.name], work.broadcast(state), client)
         assert refusal(work, state, update, samples=5) is None
@@ -250,7 +260,7 @@ def test_one_frequency_of_grey_images_is_refused() -> None:
     """Of images in colour it leaves how the channels differ."""
     config = tiny(NAME, {"feddp": {"frequencies": 1}})
     with pytest.raises(UsageError, match=r"feddp\.frequencies = 1 leaves nothing of grey images"):
-        ClusteringExperiment(config)
+        clustering_run(config)
     colour = FedDPKMeans(Problem(config, (3, 8, 8), 4, CPU))
     state = colour.initial_state(Randomness(0))
     assert len(state.frame.axes) == 2
@@ -273,10 +283,10 @@ def test_what_noise_makes_of_counts_is_mended() -> None:
     assert after.coordinates[:, 0].tolist() == pytest.approx([0.1, 7, 7, 1 / 12])
 
 
-def private(level: str, **more: Any) -> ClusteringExperiment:
+def private(level: str, **more: Any) -> ClusteringRun:
     privacy = {"level": level, "reproducible_noise": True, **more}
     tree: Tree = {"clusters": 10, "partition": {"clients": 100}, "privacy": privacy}
-    return ClusteringExperiment(tiny(NAME, tree, {"feddp": {"points": 200}}))
+    return clustering_run(tiny(NAME, tree, {"feddp": {"points": 200}}))
 
 
 @needs_accountant
@@ -292,7 +302,7 @@ def test_epsilon_is_that_of_as_many_gaussians(
     tree: Tree = {"feddp": {"rounds": rounds, "margin": margin}, "partition": {"clients": 9}}
     privacy: Tree = {"privacy": {"level": level, "secure_sums": secure, "epsilon": 3.0}}
     privacy["privacy"]["accountant"] = "rdp"
-    experiment = ClusteringExperiment(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
+    experiment = clustering_run(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
     assert experiment.protection is not None
     mechanism = experiment.protection.mechanism
     assert mechanism is not None
@@ -403,6 +413,63 @@ def test_clients_are_not_told_where_the_servers_images_are() -> None:
 
 def test_half_of_what_is_sent_is_the_matrix() -> None:
     (client,) = clients_of_sizes(30)
-    found = sent(AddProducts(PRODUCTS, RULE, Crew(30, 1)), FRAME, client)
+    found = sent(AddProducts(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
     points = rows([client], FRAME)
     torch.testing.assert_close(from_half(found.moments, 15), points.T @ points)
+
+
+def random(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 7), st.integers(1, 7), st.integers(1, 8), st.integers(0, 99)
+)
+def test_low_frequencies_are_those_of_the_transform(
+    channels: int, height: int, width: int, most: int, seed: int
+) -> None:
+    frame, images = low_frequencies((channels, height, width), most), random(seed, 4, channels)
+    images = random(seed, 4, channels, height, width)
+    transformed = dctn(images.numpy(), axes=(1, 2, 3), norm="ortho")[:, :, :most, :most]
+    expected = transformed.reshape(4, -1)[:, 1:]
+    np.testing.assert_allclose(frame.coordinates(images.flatten(1)), expected, atol=1e-12)
+    # A brighter image has the same coordinates.
+    np.testing.assert_allclose(frame.coordinates(images.flatten(1) + 3), expected, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 8), st.integers(0, 99))
+def test_half_a_matrix_has_its_norm_and_is_all_of_it(size: int, seed: int) -> None:
+    matrix = random(seed, size, size)
+    matrix = matrix + matrix.T
+    assert float(half(matrix).norm()) == pytest.approx(float(matrix.norm()))
+    torch.testing.assert_close(from_half(half(matrix), size), matrix)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 99))
+def test_the_subspace_is_that_of_principal_components(most: int, seed: int) -> None:
+    points = random(seed, 60, 6) * torch.arange(1, 7).double()
+    origin = points.mean(dim=0)
+    variances, axes = top_subspace((points - origin).T @ (points - origin) / 60, most)
+    expected = PCA(most).fit(points.numpy())
+    np.testing.assert_allclose(variances, expected.explained_variance_ * 59 / 60)
+    projector, other = axes.T @ axes, expected.components_.T @ expected.components_
+    np.testing.assert_allclose(projector, other, atol=1e-9)
+    frame = Frame(origin, axes)
+    there = frame.coordinates(points)
+    torch.testing.assert_close(frame.coordinates(frame.places(there)), there)
+
+
+def test_directions_within_the_noise_are_left_out() -> None:
+    """Of 30 dimensions 3 stand out of symmetric noise, whose largest eigenvalue is about 1."""
+    noise = random(0, 30, 30) / (2 * 30**0.5)
+    noise = (noise + noise.T) / 2**0.5
+    matrix = noise + torch.diag(torch.tensor([9.0, 8.0, 7.0] + 27 * [0.0]).double())
+    variances, axes = top_subspace(matrix, 10)
+    assert 3 <= len(axes) <= 6
+    assert float(axes[:3, :3].square().sum()) == pytest.approx(3, abs=0.1)
+    assert bool((variances >= 0).all())
+    # Nothing but noise leaves two, so that there is a plane to cluster in.
+    assert len(top_subspace(-torch.eye(5).double(), 4)[1]) == 2
