@@ -39,7 +39,6 @@ from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client import connection
 from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client.connection import Connection, Signing
@@ -55,16 +54,14 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.server_status import HEADER, ServerStatus
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
-from ccfcpp.deployment.server.channel import Channel, Timeouts
+from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.serving import open_server
-from ccfcpp.deployment.server.transport import Deployed
 from tests.deployment.test_gate import trusting
-from tests.support.classification import labelled_clients, small_algorithm, small_config
-from tests.support.deployment import AT_ONCE, deployed, spec_of
-from tests.support.federation import assert_same_bits
+from tests.support.classification import labelled_clients, small_config
+from tests.support.deployment import AT_ONCE, spec_of
 
 CLASSES = [str(number) for number in range(10)]
 NAMES = "clinic-1", "clinic-2", "clinic-3"
@@ -191,27 +188,6 @@ def test_nothing_is_left_of_what_was_carried(here: Place) -> None:
         for number in range(5):
             here.answered(here.asked("clinic-1", Packet(b"x", bytes([number]) * 9)))
     assert len(list(objects.store)) == 0  # type: ignore[attr-defined]
-
-
-def test_a_run_through_flowers_calls_has_the_same_bits(here: Place, tmp_path: Path) -> None:
-    clients = labelled_clients(20, 15, 12)
-    config = small_config("method=scaffold", "training.rounds=2", "compute.cohort=1")
-    spec = spec_of(config, clients, classes=CLASSES)
-    plain, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "a")
-    state = plain.algorithm.initial_state(Randomness(0))
-    expected = list(plain.run(state))
-    there, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "b")
-    first, second, third = (worker.answer for worker in grid.workers.values())
-    with (
-        here.client("clinic-1", first),
-        here.client("clinic-2", second),
-        here.client("clinic-3", third),
-    ):
-        nodes = {name: here.node(own) for name, own in zip(grid.workers, NAMES, strict=True)}
-        assert isinstance(there.transport, Deployed)
-        link = SimpleNamespace(online=lambda: nodes, push=here.fleet.push, pull=here.fleet.pull)
-        there.transport.channel = Channel(link, Timeouts(SECONDS, 0.01))
-        assert_same_bits(list(there.run(state)), expected)
 
 
 def test_other_records_are_no_parcel() -> None:

@@ -3,12 +3,13 @@
 It needs no Flower.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, TypeAdapter
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
@@ -58,7 +59,8 @@ class Enrolment:
     """
 
     run: str
-    spec: RunSpec
+    # Messages and the folders of older runs call it a charter.
+    spec: Annotated[RunSpec, Field(alias="charter")]
     members: tuple[Member, ...]
     seconds: float
     skipped: int = 0
@@ -100,32 +102,19 @@ class Enrolment:
 
     def save(self, path: Path) -> None:
         """Write the enrolment as JSON."""
-        content = {
-            "run": self.run,
-            "charter": self.spec.model_dump(mode="json"),
-            "members": [vars(member) for member in self.members],
-            "seconds": self.seconds,
-            "skipped": self.skipped,
-            "known": self.known,
-            "sessions": self.sessions,
-        }
-        write_whole(path, json.dumps(content, indent=2).encode())
+        write_whole(path, _FILE.dump_json(self, by_alias=True, indent=2))
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
         """Read an enrolment from its JSON file."""
         try:
-            content = json.loads(path.read_bytes())
-            members = tuple(Member(**member) for member in content["members"])
-            spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
-            counts = (int(content.get(name, 0)) for name in ("skipped", "known", "sessions"))
-            seconds = float(content["seconds"])
-            return Enrolment(str(content["run"]), spec, members, seconds, *counts)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _FILE.validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 
 
 Come = Callable[[], Enrolment | None]
+_FILE = TypeAdapter(Enrolment)
 
 
 def rehearse(config: MethodConfig, command: str, clients: int) -> None:
