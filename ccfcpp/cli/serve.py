@@ -162,8 +162,8 @@ def _gathered(
 ) -> tuple[DeployedExperiment, RunFolder]:
     """Wait for clients, and make the run of them and its folder."""
     from ccfcpp.deployment.server.channel import Channel, Timeouts
-    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
-    from ccfcpp.deployment.server.latecomers import Latecomers
+    from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
+    from ccfcpp.deployment.server.enrolment import Enrolment
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
     channel = Channel(link, Timeouts(place.limit, linger=place.linger), attendance)
@@ -190,7 +190,7 @@ def _gathered(
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
-    late = Latecomers(channel, enrolment, may_come, grew, roster)
+    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster)
     if enrolment.waits_for_newcomers:
         newest = least and max(1, least - len(enrolment.members))
         console.print(attendance.awaits(late.names, newest))

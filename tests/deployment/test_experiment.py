@@ -25,7 +25,8 @@ from ccfcpp.deployment.link.messages import Request
 from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
+from ccfcpp.deployment.server.enrolling import enrol
+from ccfcpp.deployment.server.enrolment import Enrolment, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport

@@ -55,7 +55,8 @@ from ccfcpp.deployment.link.server_status import HEADER, ServerStatus
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
+from ccfcpp.deployment.server.enrolling import wait_for_clients
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.serving import open_server

@@ -21,7 +21,7 @@ from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import enrol
+from ccfcpp.deployment.server.enrolling import enrol
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from tests.support.command import succeeded
