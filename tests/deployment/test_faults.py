@@ -32,7 +32,6 @@ from tests.support.deployment import (
     one_by_one,
     resent,
     spec_of,
-    trusting,
     worker_of,
 )
 from tests.support.federation import assert_same_bits
@@ -385,25 +384,6 @@ def test_the_text_of_an_error_stays_with_the_client(
     assert Response.read(answer.header).status == "failed"
     assert b"photos" not in answer.header + answer.payload
     assert "photos" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("method", "kind"), [("km", "images"), ("fcm", "images"), ("ppfc-gan", "synthetic")]
-)
-def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
-    method: str, kind: str, tmp_path: Path
-) -> None:
-    clients = clients_of_sizes(20, 10)
-    config = tiny(method)
-    federation, grid = deployed(
-        spec_of(config, clients, clusters=3), made(config), clients, tmp_path
-    )
-    for worker in grid.workers.values():
-        worker.rules = trusting(smallest_count=0)
-    report = federation.run_round(begin(federation), 0)[1]
-    assert list(report.refused) == [0, 1]
-    assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]
-    assert report.bytes_up == 0
 
 
 def test_a_client_says_a_line_a_round(tmp_path: Path) -> None:

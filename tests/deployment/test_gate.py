@@ -21,20 +21,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 import httpx
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting, listening_at
-from tests.support.gates import open_gate
+from tests.support.gates import open_gate, served
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000
@@ -70,29 +68,12 @@ class FakeFleet:
         await self.answer(body)(scope, receive, send)
 
 
-@contextlib.contextmanager
-def served(app: ASGIApp, path: Path) -> Iterator[Path]:
-    """An application at a Unix socket."""
-    config = uvicorn.Config(
-        app, uds=str(path), lifespan="off", log_config=None, log_level="error",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield path
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[tuple[FakeFleet, Path]]:
     app = FakeFleet()
     # The path of a socket must be short. Its name is not a server's: other tests look for those.
-    with tempfile.TemporaryDirectory() as folder, served(app, Path(folder) / "fake") as path:
-        yield app, path
+    with tempfile.TemporaryDirectory() as folder, served(app, uds=f"{folder}/fake"):
+        yield app, Path(folder) / "fake"
 
 
 @pytest.fixture(scope="module")
@@ -225,21 +206,6 @@ def test_pieces_get_through_as_they_come(client: httpx.Client, link: FakeFleet) 
 
 
 # --- what is waited for --------------------------------------------------------------------------
-
-
-def slowly(seconds: float) -> Callable[[bytes], Response]:
-    class Late(Response):
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await asyncio.sleep(seconds)
-            await super().__call__(scope, receive, send)
-
-    return lambda body: Late(b"late")
-
-
-def test_an_answer_that_comes_late_gets_through(client: httpx.Client, link: FakeFleet) -> None:
-    link.answer = slowly(0.6)
-    assert client.post(PULL, content=b"who").content == b"late"
-    assert len(link.seen) == 1
 
 
 def test_what_is_behind_learns_that_a_client_is_gone(
@@ -585,15 +551,6 @@ def test_without_tls_nothing_is_said(port: int, link: FakeFleet) -> None:
         plain.sendall(post(PULL, "Content-Length: 0"))
         assert b"HTTP" not in plain.recv(100)
     assert link.seen == []
-
-
-def test_a_client_that_trusts_another_authority_turns_away(tmp_path: Path, port: int) -> None:
-    make_authority(tmp_path, 1)
-    with (
-        client_of(tmp_path, port) as client,
-        pytest.raises(httpx.ConnectError, match="CERTIFICATE"),
-    ):
-        client.post(PULL, content=b"")
 
 
 def test_a_setting_that_does_not_serve(

@@ -72,12 +72,18 @@ def first_round(federation: Federation[Any, Any]) -> Any:
 # --- images that a configuration would take out ---------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["k-fed", "ffcm-km"])
-def test_averages_of_images_must_be_allowed(method: str, tmp_path: Path) -> None:
-    federation, _, _ = started(tmp_path, method, trusting(), 20, 14)
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("k-fed", "pixels"), ("ffcm-km", "pixels"), ("km", "images"), ("ppfc-gan", "synthetic")],
+)
+def test_a_client_sends_nothing_that_its_owner_does_not_allow(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    federation, _, _ = started(tmp_path, method, trusting(smallest_count=0), 20, 14)
     report = first_round(federation)
     assert list(report.refused) == [0, 1]
-    assert "its owner does not allow pixels (--allow pixels)" in report.refused[0][0]
+    assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]
+    assert report.bytes_up == 0
 
 
 IMAGES, VECTORS = (1, 8, 8), (5,)
@@ -375,10 +381,3 @@ def test_a_line_that_was_cut_short_hides_no_other(tmp_path: Path) -> None:
     assert f"line 2 of {path} is damaged" in shown.stderr
     assert "2, 0 of them refused" in shown.stdout
     assert "line 2 of " in owner_page(tmp_path)
-
-
-def test_what_is_not_asked_for_is_no_part_of_the_configuration() -> None:
-    tree: Tree = Rules().model_dump()
-    limits = {"only_secure_sums", "honest", "colluders", "only_private", "budget", "delta"}
-    limits |= {"most_exchanges", "restarts", "accept", "reproducible"}
-    assert set(tree) == {"allow", "smallest_count"} | limits
