@@ -343,8 +343,8 @@ def test_a_worker_answers_whatever_comes(header: bytes, tmp_path: Path) -> None:
     assert (last.status, last.reason) == ("refused", "its header is of another form")
 
 
-def test_a_greeting_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
-    """A server could send greetings with one size after the other."""
+def test_a_handshake_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
+    """A server could begin handshakes with one size after the other."""
     grid, (request,) = requests_of_a_run(tmp_path)
     worker, source = grid.workers[VICTIM], tmp_path / "source"
     source.touch()
