@@ -232,7 +232,8 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
         f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
-        f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as in the handshake"
+        f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as in the "
+        "handshake"
     )
 
 
