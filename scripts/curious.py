@@ -42,7 +42,7 @@ from ccfcpp.engine.synchronised.contract import Contribution, Known
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import ImageBounding
-from ccfcpp.privacy.sums.messages import Bounded, within_bounds
+from ccfcpp.privacy.sums.messages import BoundedParts, within_bounds
 
 CLUSTERS, HIDDEN, BATCH = 3, 16, 10
 NOISE = 3.54
@@ -155,7 +155,7 @@ class CuriousServer:
             raise RuntimeError("a client cannot do its work")
         if response.status != "done":
             raise RefusedUpdateError(response.reason)
-        kind: type[Any] = Bounded if self.noisy else Contribution
+        kind: type[Any] = BoundedParts if self.noisy else Contribution
         update: Any = deserialize(kind, answer.payload, torch.device("cpu"))
         if not self.noisy:
             return dict(update.gradient)

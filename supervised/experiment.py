@@ -1,6 +1,7 @@
 """One classification run, from its configuration to its results."""
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -12,9 +13,11 @@ from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.experiment import Experiment, Scores
+from ccfcpp.runs.folder import Arrays
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.runs.paths import Json, Summary
+from ccfcpp.runs.shown import shown_points
 from supervised.algorithm import FederatedClassification
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -166,12 +169,12 @@ class ClassificationExperiment(Experiment[ServerState]):
         The global model's effective rank and tail are means over the test sets. Local models are
         compared with it on all test images together.
         """
-        correct, predictions, spectra = {}, [], []
-        for tested in self.test_sets:
-            representations, predicted = self._tested(tested, state, memories)
-            correct[tested.name] = _accuracy(tested, predicted)
-            predictions.append(predicted.cpu())
-            spectra.append(spectrum(representations))
+        seen = [self._tested(tested, state, memories) for tested in self.test_sets]
+        spectra = [spectrum(representations) for representations, _ in seen]
+        correct = {
+            tested.name: _accuracy(tested, predicted)
+            for tested, (_, predicted) in zip(self.test_sets, seen, strict=True)
+        }
         compared: dict[str, Tensor] = {}
         if not self._is_personal:
             compared = local.arrays(spectrum(self.evaluator(state.model, self._compared)[0]))
@@ -181,17 +184,28 @@ class ClassificationExperiment(Experiment[ServerState]):
             "effective_rank": mean([effective_rank(values) for values in spectra]),
             "tail_share": mean([tail_share(values) for values in spectra]),
         }
-        sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
-        arrays = {
-            "index": torch.cat([tested.index for tested in self.test_sets]),
-            "class": torch.cat([tested.labels for tested in self.test_sets]),
-            "predicted": torch.cat(predictions),
-            "test_set": torch.repeat_interleave(sizes),
-        }
         return summary, {
-            "predictions": arrays,
+            **self._arrays(seen),
             "spectra": {"singular_values": torch.stack(spectra), **compared},
         }
+
+    def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
+        """Predictions, and what figures show of test images."""
+        return self._arrays([self._tested(tested, state, memories) for tested in self.test_sets])
+
+    def _arrays(self, seen: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
+        predictions = {
+            "index": torch.cat([tested.index for tested in self.test_sets]),
+            "class": torch.cat([tested.labels for tested in self.test_sets]),
+            "predicted": torch.cat([predicted.cpu() for _, predicted in seen]),
+            "test_set": torch.repeat_interleave(sizes),
+        }
+        if self._is_personal:  # Where clients have models of their own there is no common space.
+            return {"predictions": predictions}
+        points = torch.cat([representations for representations, _ in seen])
+        shown = shown_points(points, torch.arange(len(points)), by_angle=False)
+        return {"predictions": predictions, "shown": shown}
 
     @cached_property
     def _compared(self) -> Tensor:
@@ -201,23 +215,6 @@ class ClassificationExperiment(Experiment[ServerState]):
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
         """Of shape (test images, features); None where normalisations stay with the clients."""
         return None if self._is_personal else self.evaluator(model, self._compared)[0]
-
-    def snapshot(self, state: ServerState, memories: ClientMemories) -> Snapshot:
-        """The test images.
-
-        Where clients have models of their own there is no one space in which all images lie.
-        """
-        # One set of test images for all clients' own models is shown once, by the first of them.
-        sets = self.test_sets if self._by_domain else self.test_sets[:1]
-        seen = [self._tested(tested, state, memories) for tested in sets]
-        representations = torch.cat([own for own, _ in seen]).cpu()
-        return Snapshot(
-            torch.cat([tested.images for tested in sets]).cpu(),
-            None if self._is_personal else representations,
-            torch.cat([predicted for _, predicted in seen]).cpu(),
-            torch.cat([tested.labels for tested in sets]).cpu(),
-            self.data.classes,
-        )
 
     def describe(self) -> Json:
         """The setting, for the summary."""

@@ -53,6 +53,16 @@ STOPPED = (
 """Runs what a finished run was, and stops it after two rounds."""
 
 
+def resumed(installed: Path, folder: Path) -> dict[str, Any]:
+    """Run ``whole`` in ``folder`` again, stopped and resumed: it ends with the same model."""
+    stopped = run(installed, "-c", STOPPED, folder / "whole", folder / "parts")
+    assert stopped.stdout == "stopped\n", stopped.stderr
+    found = summary_of(installed, "cluster", "--out", folder / "parts", "--resume")
+    whole, parts = ((folder / n / "model.safetensors").read_bytes() for n in ("whole", "parts"))
+    assert whole == parts
+    return found
+
+
 def test_its_names_are_in_the_help(installed: Path) -> None:
     assert "fed-lloyd" in ccfcpp(installed, "cluster", "--help")
     assert "slow-server" in ccfcpp(installed, "classify", "--help")
@@ -68,12 +78,7 @@ def test_its_system_clusters_its_data_set_and_is_resumed(installed: Path, tmp_pa
     config = (tmp_path / "whole" / "config.yaml").read_text()
     assert "lloyd:\n  rounds: 4" in config
 
-    stopped = run(installed, "-c", STOPPED, tmp_path / "whole", tmp_path / "parts")
-    assert stopped.stdout == "stopped\n", stopped.stderr
-    resumed = summary_of(installed, "cluster", "--out", tmp_path / "parts", "--resume")
-    model = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert model[0] == model[1]
-    assert resumed["nmi"] == whole["nmi"]
+    assert resumed(installed, tmp_path)["nmi"] == whole["nmi"]
 
 
 TWINS = (
@@ -88,11 +93,7 @@ def test_its_network_learns_with_secure_sums_and_failures_and_is_resumed(
     whole = summary_of(installed, *TWINS, "--out", tmp_path / "whole")
     assert (whole["rounds"], whole["privacy"]["secure_sums"]) == (4, True)
     assert whole["nmi"] > 0.2
-    stopped = run(installed, "-c", STOPPED, tmp_path / "whole", tmp_path / "parts")
-    assert stopped.stdout == "stopped\n", stopped.stderr
-    summary_of(installed, "cluster", "--out", tmp_path / "parts", "--resume")
-    model = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert model[0] == model[1]
+    assert resumed(installed, tmp_path)["nmi"] == whole["nmi"]
 
 
 OVER_BYTES = """

@@ -8,15 +8,12 @@ from typing import Annotated
 
 import typer
 
-from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
 from ccfcpp.studies.reporting import write_report
 
 
-@flags.keyed(flags.DATA_ROOT, flags.ENCODER)
 def report(
-    named: flags.Named,
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -41,8 +38,7 @@ def report(
 
     use_processors()
     with usage_errors():
-        moved = named["data.root"], named["data.encoder"]
-        page, drawn = write_report(runs, out, *moved, say=progress_console().print)
+        page, drawn = write_report(runs, out, progress_console().print)
     if json_output:
         left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
         names = [figure.name for figure in drawn.figures]

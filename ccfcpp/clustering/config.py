@@ -20,7 +20,7 @@ from ccfcpp.core.config import (
 )
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import DataKind, kind_through
+from ccfcpp.core.kinds import DataKind, kind_of
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
@@ -156,7 +156,7 @@ class ClusterConfig(MethodConfig):
         """What the run clusters; None where it cannot be told."""
         if self.dataset in DATASETS and self.data.encoder is None:
             return "images"  # a name wins over a file of the same name
-        return kind_through(self.dataset, self.data.encoder)
+        return kind_of(self.dataset, self.data.encoder)
 
     @property
     def fewest_clusters(self) -> int:

@@ -37,8 +37,10 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.experiment import Experiment, Scores
+from ccfcpp.runs.folder import Arrays
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
+from ccfcpp.runs.shown import shown_pictures, shown_points
 
 _MOST_COMPARED = 10_000
 """Images on which local models are compared with the global one."""
@@ -140,16 +142,15 @@ class ClusteringExperiment(Experiment[Any]):
         if self.data.labels is not None and self.algorithm.knows_clusters(state):
             clusters = self.assignments(state)
             scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        if (values := self._spectrum(state)) is not None and bool(values.isfinite().all()):
-            scores["effective_rank"] = effective_rank(values)
+        if self.algorithm.by_model is not None:
+            values = self._spectrum(self.algorithm.represent(state, self._compared))
+            if values is not None and bool(values.isfinite().all()):
+                scores["effective_rank"] = effective_rank(values)
         return scores
 
-    def _spectrum(self, state: Any) -> Tensor | None:
+    def _spectrum(self, points: Tensor | None) -> Tensor | None:
         """Singular values of the global model's representations; None without a model."""
-        if self.algorithm.by_model is None:
-            return None
-        representations = self.algorithm.represent(state, self._compared)
-        return None if representations is None else spectrum(representations)
+        return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
     def assignments(self, state: Any) -> Tensor:
         """The cluster of every sample, int64 of shape (samples,) on the CPU.
@@ -168,19 +169,11 @@ class ClusteringExperiment(Experiment[Any]):
         self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, scores where there are labels, and spectra of models."""
-        clusters, typical = self.assignments(state), told.typical if told else None
-        owners = torch.full((len(self.data),), -1)
-        for number, part in enumerate(self.parts):
-            owners[part] = number
-        assignments: dict[str, Tensor | NDArray[np.str_]] = {
-            "name": np.array(self._named),
-            "client": owners,
-            "cluster": clusters,
-            **self._certainty(state, clusters, typical),
-        }
+        typical = told.typical if told else None
+        clusters, points = self.assignments(state), self.algorithm.represent(state, self._compared)
+        assignments = self._assignments(state, clusters, typical)
+        owners = assignments["client"]
         sure = assignments.get("probability")
-        if self.data.labels is not None:
-            assignments["class"] = self.data.labels
         connected = [client.id for client in self.clients]
         found: dict[str, Any] = self.algorithm.found(state)
         unknown = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
@@ -193,16 +186,57 @@ class ClusteringExperiment(Experiment[Any]):
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
-        arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
-        if self.data.labels is not None and isinstance(sure, Tensor):
+        arrays = self._arrays(points, assignments)
+        if self.data.labels is not None and sure is not None:
             classes = self.data.labels.cpu().numpy()
             right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
             summary["calibration_error"] = calibration(sure, right)[1]
-        if (values := self._spectrum(state)) is not None:
+        if (values := self._spectrum(points)) is not None:
             spectra = local.arrays(values)
             arrays["spectra"] = spectra
             summary |= describe_spectra(spectra)
         return summary, arrays
+
+    def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
+        """The cluster of every image where there are any yet, and what figures show of images."""
+        centres = self.algorithm.centres(state)
+        # A run that was stopped may have a head that assigns, and no centres yet.
+        known = centres is not None and self.algorithm.knows_clusters(state)
+        clusters = self.assignments(state) if known else None
+        points = self.algorithm.represent(state, self._compared)
+        return self._arrays(points, self._assignments(state, clusters, None))
+
+    def _assignments(
+        self, state: Any, clusters: Tensor | None, typical: Typical | None
+    ) -> dict[str, Tensor]:
+        """Client, cluster and class of every image, and how sure the cluster is."""
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        found = {"client": owners}
+        if clusters is not None:
+            found |= {"cluster": clusters} | self._certainty(state, clusters, typical)
+        return found if self.data.labels is None else found | {"class": self.data.labels.cpu()}
+
+    def _arrays(
+        self, points: Tensor | None, assignments: dict[str, Tensor]
+    ) -> dict[str, Mapping[str, Tensor | NDArray[np.str_]]]:
+        shown: dict[str, Tensor] = {}
+        if points is not None:
+            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+        if "distance" in assignments:
+            pictures = None if isinstance(self.data, ImageData) else self.data.pictures
+            shown |= shown_pictures(
+                assignments["cluster"],
+                assignments["distance"],
+                self.data.values,
+                self.data.names,
+                pictures,
+            )
+        return {
+            "assignments": {"name": np.array(self._named), **assignments},
+            "shown": shown,
+        }
 
     def _by_pixels(self, clusters: int) -> float | None:
         """NMI of k-means on the pixels of all images in one place, where these are few."""
@@ -259,34 +293,17 @@ class ClusteringExperiment(Experiment[Any]):
     @cached_property
     def _compared(self) -> Client:
         """Holds the images on which models are compared: a part where there are many."""
-        index = torch.arange(len(self.data))
+        return self._holder(SERVER, "images on which models are compared", self._compared_index)
+
+    @cached_property
+    def _compared_index(self) -> Tensor:
         generator = Randomness(0).generator("images on which models are compared")
-        chosen = random_part(index, _MOST_COMPARED, generator)
-        return self._holder(SERVER, "images on which models are compared", chosen)
+        return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
 
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
         """What a local model makes of the images on which models are compared."""
         by_model = self.algorithm.by_model
         return None if by_model is None else by_model(model, self._compared.images)
-
-    def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
-        """All images, as points in the centroids' space."""
-        everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
-        points = self.algorithm.represent(state, everything)
-        centres = self.algorithm.centres(state)
-        # A run that was stopped may have a head that assigns, and no centres yet.
-        known = centres is not None and self.algorithm.knows_clusters(state)
-        return Snapshot(
-            self.data.values.cpu(),
-            None if points is None else points.cpu(),
-            self.assignments(state) if known else None,
-            None if self.data.labels is None else self.data.labels.cpu(),
-            self.data.classes,
-            None if centres is None else centres.cpu(),
-            self.algorithm.by_angle,
-            self.data.names,
-            None if isinstance(self.data, ImageData) else self.data.pictures,
-        )
 
     @cached_property
     def epilogue(self) -> Judging | None:

@@ -20,8 +20,7 @@ from ccfcpp.data.images import random_part
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.leakage.inversion import inverted
-from ccfcpp.privacy.leakage.membership import membership, neighbours
+from ccfcpp.privacy.leakage import inverted, membership, neighbours
 
 _MOST_IMAGES = 5000
 """Of either kind in a membership attack."""

@@ -6,14 +6,16 @@ for all clusters, about their means. It is a pooled sum over all clients.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.engine.parts import SEPARATOR
-from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.payload import generic, pack, unpack
+
+Delivery = TypeVar("Delivery")
 
 MOST_DIMENSIONS = 1024
 """Of points whose covariance is pooled: 8 MB of float64."""
@@ -94,10 +96,17 @@ class Typical:
         return torch.softmax(-apart.square() * points.shape[1] ** 0.5 / 2, dim=1)
 
 
-def final(delivery: type[object]) -> Any:
-    """The dataclass of what clients receive in the end: a ``model``, and what is ``typical``."""
-    fields = [("model", delivery), (_TYPICAL, Typical | None)]
-    return make_dataclass("Final", fields, frozen=True)
+@dataclass(frozen=True)
+class Final(Generic[Delivery]):
+    """What clients receive in the end: a model, and where the samples of the run lie."""
+
+    model: Delivery
+    typical: Typical | None
+
+    @staticmethod
+    def of(delivery: type[Delivery]) -> "type[Final[Delivery]]":
+        """The type for a system's delivery."""
+        return generic(Final, delivery)
 
 
 _OF_CLIENTS = "descent/parts/"

@@ -99,9 +99,9 @@ class On(When):
 
     def holds(self, values: Values) -> bool:
         """Return whether the data set may be of the kind."""
-        from ccfcpp.core.kinds import kind_through  # which looks at files
+        from ccfcpp.core.kinds import kind_of  # which looks at files
 
-        found = kind_through(str(values.get("dataset")), values.get("data.encoder"))
+        found = kind_of(str(values.get("dataset")), values.get("data.encoder"))
         return found in (self.kind, None)
 
     def in_words(self, spell: Spell) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_through
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
 C = TypeVar("C", bound=RunConfig)
@@ -81,7 +81,7 @@ def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
     named = preset_file(f"{presets}/{dataset}")
     if "/" not in dataset and named.is_file() and not encoder:
         return read_yaml(named)
-    own = preset_file(f"{presets}/{kind_through(dataset, encoder) or 'images'}")
+    own = preset_file(f"{presets}/{kind_of(dataset, encoder) or 'images'}")
     # Nothing is published of vectors, and they are not classified.
     found = read_yaml(own) if own.is_file() else {}
     return found | {"dataset": dataset}

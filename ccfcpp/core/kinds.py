@@ -50,11 +50,13 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "~$")) or name.lower() in _RUBBISH
 
 
-def kind_of(source: str) -> DataKind | None:
+def kind_of(source: str, encoder: object = None) -> DataKind | None:
     """Return what a path holds; None where it does not exist, or cannot be told.
 
-    Data sets that are known by a name hold images.
+    Data sets that are known by a name hold images. An encoder makes vectors.
     """
+    if encoder:
+        return "vectors"
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES:
@@ -74,11 +76,6 @@ def _kind_of_folder(path: Path, changed: int) -> DataKind:
     """Return what a folder holds; it is looked at once while settings are checked."""
     tables = len(files_of(path))
     return "vectors" if tables and not _has_many_images(path, tables) else "images"
-
-
-def kind_through(source: str, encoder: object) -> DataKind | None:
-    """Return what a run on a path sees: vectors where an encoder makes them."""
-    return "vectors" if encoder else kind_of(source)
 
 
 def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[Path]:

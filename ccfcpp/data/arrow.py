@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import canonical
 from ccfcpp.core.units import first_of
-from ccfcpp.data.columns import Array, Roles, Table, known_names, places, split
+from ccfcpp.data.columns import Array, Roles, Source
 from ccfcpp.data.npz import NOTHING
 
 _ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
@@ -20,64 +20,59 @@ _FEWEST_COUNTED = 3
 """A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
 _MOST_SHOWN = 5
 _BLOCK, _CELL = 1 << 22, 32
-"""Bytes of a CSV file that are looked at together, or more for many cells: a line has fewer."""
+"""Bytes of a CSV file that are looked at together, or more for many cells."""
 
 
-def read_csv(path: Path, roles: Roles) -> Table:
-    """Read a CSV file, whose first line may name its columns, a block at a time.
+def read_csv(path: Path, roles: Roles) -> Source:
+    """Read a CSV file, whose first line may name its columns.
 
     Raises:
-        UsageError: It cannot be read, or a column is none of numbers.
+        UsageError: It cannot be read.
     """
-    blocks = csv_blocks(path)
-    start = next(blocks, None)
-    if start is None:
+    columns = csv_columns(path)
+    if not columns:
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
-    first = [column[0].as_py() for column in start.columns]
+    first = [column[0].as_py() for column in columns]
     numbered = [*map(str, range(len(first)))]
     counting = numbered, ["", *numbered[:-1]]
     counts = len(first) >= _FEWEST_COUNTED and [first[0].strip(), *first[1:]] in counting
+    notes: tuple[str, ...] = ()
     if has_names := counts or len(_numbers_in(first)) < len(first):
-        start = start[1:]
-        table = Table(tuple(known_names(path, first)), tuple(first))
+        columns = [column[1:] for column in columns]
     else:
         shown = first_of([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
-        note = f"the first row, {shown}, is taken for values, and not for names of columns"
-        table = Table(tuple(numbered), notes=(note,))
-    names, row = table.columns, int(has_names)
-    kept = places(path, roles, names, table.written)
-    numbers: list[Array] = []
-    cells: list[list[str]] = [[] for _ in roles.named]
-    for block in chain([start], blocks):
-        parsed = [_parsed(path, names[place], block.column(place), row) for place in kept]
-        numbers.append(np.stack(parsed, axis=1))
-        for name, column in zip(roles.named, cells, strict=True):
-            column += block.column(names.index(name)).to_pylist()
-        row += block.num_rows
-    return split(
-        path, roles, table, kept, np.concatenate(numbers), [np.array(c, np.str_) for c in cells]
+        notes = (f"the first row, {shown}, is taken for values, and not for names of columns",)
+    names = first if has_names else numbered
+    return Source(
+        tuple(first) if has_names else (),
+        len(first),
+        lambda place: _parsed(path, names[place], columns[place], has_names),
+        lambda place: np.array(columns[place].to_pylist(), np.str_),
+        notes=notes,
     )
 
 
-def csv_blocks(path: Path) -> Iterator[Any]:
-    """Yield blocks of lines of a CSV file, columns of strings; lines without a cell are left out.
+def csv_columns(path: Path) -> list[Any]:
+    """Return the columns of a CSV file, as strings; lines without a cell are left out.
 
     Raises:
         UsageError: It is no such file, or lines have more cells than others.
     """
-    from pyarrow import ArrowInvalid, string
-    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
+    from pyarrow import ArrowInvalid, csv, string
 
     _, first = next(_lines(path), (0, []))
-    if not first:
-        return
     names = [*map(str, range(len(first)))]
+    if not names:
+        return []
+    # A line has no more bytes than a block.
     size = max(_BLOCK, _CELL * len(names))
-    read = ReadOptions(use_threads=False, block_size=size, column_names=names)
-    parse = ParseOptions(newlines_in_values=True)
-    convert = ConvertOptions(column_types=dict.fromkeys(names, string()))
     try:
-        yield from open_csv(path, read, parse, convert)
+        return csv.read_csv(  # type: ignore[no-any-return]
+            path,
+            csv.ReadOptions(use_threads=False, block_size=size, column_names=names),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(column_types=dict.fromkeys(names, string())),
+        ).columns
     except ArrowInvalid as error:
         for line, row in _lines(path):
             if len(row) != len(first):
@@ -117,7 +112,7 @@ def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
     """Return the numbers in a column of strings, NaN where there is none."""
     with suppress(ValueError):
         # By `to_numpy` pyarrow would import pandas, where it is installed.
-        numbers: Array = np.from_dlpack(column.cast("float64"))
+        numbers: Array = np.from_dlpack(column.combine_chunks().cast("float64"))
         if not np.isnan(numbers).any():
             return numbers
     # A value is missing, or written as Python alone reads it, such as +1, or is no number.
@@ -131,11 +126,11 @@ def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
     return np.array(found)
 
 
-def read_parquet(path: Path, roles: Roles) -> Table:
+def read_parquet(path: Path, roles: Roles) -> Source:
     """Read a file, without the index that pandas has written beside the columns.
 
     Raises:
-        UsageError: It cannot be read, or a column is none of numbers.
+        UsageError: It cannot be read.
     """
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
@@ -153,13 +148,15 @@ def read_parquet(path: Path, roles: Roles) -> Table:
         if name not in left
         for part in _flat(name, column)
     ]
-    written = tuple(name for name, _ in held)
-    notes = [f"column {name!r} is an index of pandas, and no part of the vectors" for name in left]
-    table = Table(tuple(known_names(path, written)), written, notes=tuple(notes))
-    kept = places(path, roles, table.columns, written)
-    numbers = np.stack([_numbers(path, *held[place]) for place in kept], axis=1)
-    cells = [_texts(path, *held[table.columns.index(name)]) for name in roles.named]
-    return split(path, roles, table, kept, numbers, cells)
+    return Source(
+        tuple(name for name, _ in held),
+        len(held),
+        lambda place: _numbers(path, *held[place]),
+        lambda place: _texts(path, *held[place]),
+        notes=tuple(
+            f"column {name!r} is an index of pandas, and no part of the vectors" for name in left
+        ),
+    )
 
 
 def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +23,34 @@ _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
 """Names that pandas and R give the numbers of rows where these become a column."""
 
 
+class Source(NamedTuple):
+    """A file of a table, of which the columns that are wanted are still to be taken."""
+
+    written: tuple[str, ...]
+    """Names of its columns as the file has them; empty if they have none."""
+    width: int
+    """Number of columns."""
+    numbers: Callable[[int], Array]
+    """Returns the numbers of a column by its place; raises `UsageError` where there are others."""
+    cells: Callable[[int], Array]
+    """Returns a column of names by its place."""
+    labels: Array | None = None
+    clients: Array | None = None
+    names: Array | None = None
+    encoder: str = ""
+    notes: tuple[str, ...] = ()
+    whole: Array | None = None
+    """All columns together, which need not be copied; None where they lie apart."""
+
+
 class Table(NamedTuple):
     """Content of a file: numbers of shape `(n, d)`, and of its rows what else is known."""
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...]
     """Names of the d columns, as `canonical` has them; empty if they have none."""
-    written: tuple[str, ...] = ()
+    written: tuple[str, ...]
     """The same as the file has them."""
-    numbers: Array = np.empty((0, 0))
+    numbers: Array
     labels: Array | None = None
     clients: Array | None = None
     names: Array | None = None
@@ -89,22 +109,36 @@ def files_of_clients(
     return files
 
 
-def split(
-    path: Path, roles: Roles, table: Table, kept: list[int], numbers: Array, cells: list[Array]
-) -> Table:
-    """Return a table of `numbers`, its columns at the places `kept`, and `cells` of the others.
+def table_of(path: Path, roles: Roles, source: Source) -> Table:
+    """Take the columns that make up the vectors, and those that hold classes and clients.
 
     Raises:
-        UsageError: A class or client is empty.
+        UsageError: A column is not there, or holds what it should not.
     """
-    held = {n: _filled(path, n, column) for n, column in zip(roles.named, cells, strict=True)}
-    return table._replace(
-        numbers=numbers,
-        columns=tuple(table.columns[place] for place in kept) if table.written or held else (),
-        written=tuple(table.written[place] for place in kept if table.written),
-        labels=held.get(roles.label or "", table.labels),
-        clients=held.get(roles.client or "", table.clients),
+    names = known_names(path, source.written) or [*map(str, range(source.width))]
+    kept = places(path, roles, names, source.written)
+    held = {name: _filled(path, name, source.cells(names.index(name))) for name in roles.named}
+    if source.whole is None:
+        numbers = np.stack([source.numbers(place) for place in kept], axis=1)
+    else:
+        # One that is mapped is not copied.
+        all_kept = kept == [*range(source.width)]
+        numbers = source.whole if all_kept else source.whole[:, kept]
+    table = Table(
+        tuple(names[place] for place in kept) if source.written or held else (),
+        tuple(source.written[place] for place in kept if source.written),
+        numbers,
+        held.get(roles.label or "", source.labels),
+        held.get(roles.client or "", source.clients),
+        source.names,
+        source.encoder,
+        source.notes,
     )
+    if not table.columns or numbers.size == 0:
+        return table
+    if roles.chosen:
+        return with_columns(table, roles.chosen)
+    return table._replace(notes=(*table.notes, *row_numbers(path, table.columns, numbers)))
 
 
 def _filled(path: Path, name: str, column: Array) -> Array:
@@ -207,10 +241,6 @@ def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tabl
     together = {table.columns for _, table in tables}
     first, wanted = tables[0]
     for path, table in tables:
-        if table.numbers.ndim != 2:
-            raise UsageError(
-                f"{path}: vectors have shape {table.numbers.shape}, but must be (n, d)"
-            )
         if len(table.numbers) == 0:
             raise UsageError(f"{path} holds no row, and its client none: fill it, or move it away")
         if not everything and table.numbers.shape[1] != wanted.numbers.shape[1]:

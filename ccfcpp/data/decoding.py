@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import NO_IMAGE
 from ccfcpp.data import depths, dicom
-from ccfcpp.data.bit_depth import Window, to_8_bits
+from ccfcpp.data.depths import Window, to_8_bits
 
 UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),

@@ -1,4 +1,7 @@
-"""Values of more than 8 bits as files have them, which PIL cuts, scales or takes for others."""
+"""Values of more than 8 bits as files have them, which PIL cuts, scales or takes for others.
+
+They are mapped to 8 bits by their own range, or by a window.
+"""
 
 import re
 import sys
@@ -13,10 +16,41 @@ HIGH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 """Modes of PIL's images of more than 8 bits."""
 BITS = 258
 """The tag of TIFF for the bits of each channel."""
+Window = tuple[float, float]
+"""The values that become 0 and 255."""
+_EVEN = 128
+"""What an image of a single value becomes, which has no range."""
 _PHOTOMETRIC, _PLANES, _SAMPLES = 262, 284, 339
 _WHITE_IS_ZERO, _APART, _UNSIGNED, _SIGNED = 0, 2, 1, 2
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """The beginning of an image in JPEG 2000; the bits of its first channel lie 42 bytes on."""
+
+
+def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.uint8]:
+    """Map values linearly so that the window becomes 0 to 255, and round.
+
+    Args:
+        values: Integers or floats of any shape.
+        window: What becomes 0 and 255; values outside are clipped. None takes the smallest and the
+            largest of the values.
+
+    Returns:
+        uint8 of the same shape; 128 everywhere where all values are equal and no window is given.
+
+    Raises:
+        ValueError: A value is NaN or infinite.
+    """
+    exact = values.astype(np.float64)
+    low, high = window or (float(exact.min()), float(exact.max()))
+    if not np.isfinite(exact.sum()):
+        raise ValueError("some of its values are NaN or infinite")
+    if low == high:
+        return np.full(values.shape, _EVEN, np.uint8)
+    np.clip(exact, low, high, out=exact)
+    exact -= low
+    exact *= 255
+    exact /= high - low
+    return np.rint(exact, out=exact).astype(np.uint8)
 
 
 def raw_mode(image: Image.Image) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +17,14 @@ if TYPE_CHECKING:
     from ccfcpp.data.sizes import Sizes
 
 
-class Samples(ABC):
+# No generated `==`: comparing tensors gives a tensor, not a truth value.
+@dataclass(frozen=True, eq=False)
+class Samples:
     """Samples with optional classes and owners.
 
     Attributes:
         name: Name of the data set in reports.
+        values: The samples themselves, of shape `(samples, …)`.
         labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
         classes: Class names; empty exactly if unlabelled.
         owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
@@ -32,32 +34,44 @@ class Samples(ABC):
         names: Name of each sample; empty where there are none.
         reading: How files became these samples; None where they were no images.
         notes: What the user should hear of them, a line each.
+
+    Raises:
+        ValueError: If a dtype, a shape or an index does not agree with the above.
     """
 
     name: str
-    labels: Tensor | None
-    classes: tuple[str, ...]
-    owners: Tensor | None
-    owner_names: tuple[str, ...]
-    test: Tensor | None
-    names: tuple[str, ...]
+    values: Tensor
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
+    test: Tensor | None = None
+    names: tuple[str, ...] = ()
     reading: Reading | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    @abstractmethod
-    def values(self) -> Tensor:
-        """The samples themselves, of shape `(samples, …)`."""
+    unit: ClassVar[str]
+    """What a sample is: `image` or `vector`."""
 
-    @property
-    @abstractmethod
-    def unit(self) -> str:
-        """What a sample is: `image` or `vector`."""
+    def __post_init__(self) -> None:
+        self._check_values()
+        _check_indices("labels", self.labels, "classes", self.classes, len(self))
+        _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
+        test = self.test
+        if test is not None and (test.dtype != torch.bool or test.shape != (len(self),)):
+            raise ValueError(
+                f"test must be bool ({len(self)},), not {test.dtype} {tuple(test.shape)}"
+            )
+        if len(self.names) not in (0, len(self)):
+            raise ValueError(f"there are {len(self.names)} names for {len(self)} {self.unit}s")
+
+    def _check_values(self) -> None:
+        raise NotImplementedError
 
     @property
     def key(self) -> str:
-        """What the column of a table that says what samples are called is called itself."""
-        return "file" if self.unit == "image" else "row"
+        """Name of the column that holds the samples' names in a table."""
+        return "file"
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -68,11 +82,17 @@ class Samples(ABC):
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Change each tensor: the samples, labels, owners and test."""
-        this: Any = self  # Each kind is a dataclass.
-        own = {field.name: getattr(self, field.name) for field in fields(this)}
-        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
-        changed: Self = replace(this, **{name: change(tensor) for name, tensor in tensors.items()})
-        return changed
+
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
+        return replace(
+            self,
+            values=change(self.values),
+            labels=changed(self.labels),
+            owners=changed(self.owners),
+            test=changed(self.test),
+        )
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -98,10 +118,8 @@ class Samples(ABC):
         """Select samples by an index or a mask, with the same classes and clients."""
         called = self.called
         index = torch.arange(len(self))[chosen.cpu()].tolist()
-        this: Any = self
-        part: Any = replace(this, names=()).each(lambda tensor: tensor[chosen])
-        kept: Self = replace(part, names=tuple(called[i] for i in index))
-        return kept
+        part = replace(self, names=()).each(lambda tensor: tensor[chosen])
+        return replace(part, names=tuple(called[i] for i in index))
 
 
 def _counted(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
@@ -123,21 +141,6 @@ def rows(values: Tensor, index: Tensor) -> Tensor:
     return values[index]
 
 
-def check_facts(data: Samples) -> None:
-    """Check that labels, owners, test and names fit the samples.
-
-    Raises:
-        ValueError: If a dtype, a shape or an index does not fit.
-    """
-    _check_indices("labels", data.labels, "classes", data.classes, len(data))
-    _check_indices("owners", data.owners, "owner_names", data.owner_names, len(data))
-    test = data.test
-    if test is not None and (test.dtype != torch.bool or test.shape != (len(data),)):
-        raise ValueError(f"test must be bool ({len(data)},), not {test.dtype} {tuple(test.shape)}")
-    if len(data.names) not in (0, len(data)):
-        raise ValueError(f"there are {len(data.names)} names for {len(data)} {data.unit}s")
-
-
 def _check_indices(
     what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
 ) -> None:
@@ -156,48 +159,26 @@ def _check_indices(
         )
 
 
-# No generated `==`: comparing tensors gives a tensor, not a truth value.
 @dataclass(frozen=True, eq=False)
 class ImageData(Samples):
-    """Images of one size, held in memory.
+    """Images of one size, held in memory: uint8 `(samples, channels, height, width)`.
 
-    Attributes:
-        images: uint8 `(samples, channels, height, width)`; the others are those of `Samples`.
-        names: Of each image its file's path below the folder or in the archive, with slashes; empty
-            where there are none.
-
-    Raises:
-        ValueError: If a dtype, a shape or an index does not agree with the above.
+    The names are their files' paths below the folder or in the archive, with slashes.
     """
 
-    name: str
-    images: Tensor
-    labels: Tensor | None
-    classes: tuple[str, ...]
-    owners: Tensor | None = None
-    owner_names: tuple[str, ...] = ()
-    test: Tensor | None = None
-    names: tuple[str, ...] = ()
-    reading: Reading | None = None
-    notes: tuple[str, ...] = ()
+    unit = "image"
 
-    def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+    def _check_values(self) -> None:
+        if self.values.dtype != torch.uint8 or self.values.ndim != 4:
             raise ValueError(
                 "images must be uint8 (samples, channels, height, width), "
-                f"not {self.images.dtype} {tuple(self.images.shape)}"
+                f"not {self.values.dtype} {tuple(self.values.shape)}"
             )
-        check_facts(self)
 
     @property
-    def values(self) -> Tensor:
+    def images(self) -> Tensor:
         """The images."""
-        return self.images
-
-    @property
-    def unit(self) -> str:
-        """What a sample is."""
-        return "image"
+        return self.values
 
     @property
     def sizes(self) -> Sizes:

@@ -1,7 +1,7 @@
 """Two data sets as one."""
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -40,11 +40,9 @@ def joined(first: S, second: S, prefix: str) -> S:
             "all by one"
         )
     labels, classes = _labelled(first, second)
-    this: Any = first
-    values = "images" if first.unit == "image" else "vectors"
-    whole: S = replace(
-        this,
-        **{values: torch.cat([first.values, second.values.to(first.values.device)])},
+    return replace(
+        first,
+        values=torch.cat([first.values, second.values.to(first.values.device)]),
         labels=labels,
         classes=classes,
         owners=None,
@@ -54,7 +52,6 @@ def joined(first: S, second: S, prefix: str) -> S:
         reading=_read(first, second, prefix),
         notes=(*first.notes, *second.notes),
     )
-    return whole
 
 
 def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:

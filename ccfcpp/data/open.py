@@ -10,10 +10,9 @@ from ccfcpp.core.config_layers import validated
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
-from ccfcpp.data.choosing import keep_classes
 from ccfcpp.data.encoded import embed_images, read_encoded_texts
 from ccfcpp.data.encoders.encoder import Encoder
-from ccfcpp.data.folder import read_folder
+from ccfcpp.data.folder import keep_classes, read_folder
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.registry import DATASETS, root_folder
@@ -191,7 +190,7 @@ def _open_images(
         raise UsageError(
             f"the images of {source} are in colour, and grey ones are wanted: make them grey"
         )
-    return replace(images, images=fit(images.images, shape))
+    return replace(images, values=fit(images.images, shape))
 
 
 def _read_npz(source: str, path: Path) -> ImageData:

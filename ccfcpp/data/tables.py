@@ -21,17 +21,7 @@ from ccfcpp.core.kinds import VECTOR_SUFFIXES, is_hidden
 from ccfcpp.core.names import canonical, spellings
 from ccfcpp.core.units import counted
 from ccfcpp.data.arrow import read_csv, read_parquet
-from ccfcpp.data.columns import (
-    Roles,
-    Table,
-    aligned,
-    files_of_clients,
-    known_names,
-    places,
-    row_numbers,
-    split,
-    with_columns,
-)
+from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, table_of
 from ccfcpp.data.npz import as_strings
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -101,16 +91,10 @@ def _read(path: Path, roles: Roles) -> Table:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
-    table = reader(path, roles)
-    if not table.columns or table.numbers.size == 0:
-        return table
-    if roles.chosen:
-        return with_columns(table, roles.chosen)
-    counting = row_numbers(path, table.columns, table.numbers)
-    return table._replace(notes=(*table.notes, *counting))
+    return table_of(path, roles, reader(path, roles))
 
 
-def _read_arrays(path: Path, roles: Roles) -> Table:
+def _read_arrays(path: Path, roles: Roles) -> Source:
     suffix = path.suffix.lower()
     try:
         # Copied where it is written to, which it never is: PyTorch takes no read-only arrays.
@@ -128,32 +112,24 @@ def _read_arrays(path: Path, roles: Roles) -> Table:
     written = tuple(str(name) for name in held.get("columns", ()))
     if written and (numbers.ndim != 2 or len(written) != numbers.shape[1]):
         raise UsageError(f"{path}: {len(written)} columns are named for {numbers.shape}: name each")
-    table = Table(
-        tuple(known_names(path, written)),
+    if numbers.ndim != 2:
+        raise UsageError(
+            f"{path}: vectors have shape {numbers.shape}, but must have (n, d), neither of them 0"
+        )
+    return Source(
         written,
-        numbers,
+        numbers.shape[1],
+        lambda place: numbers[:, place],
+        lambda place: numbers[:, place],
         held.get("labels", held.get("y")),
         held.get("clients"),
         held.get("names"),
         str(held.get("encoder", "")),
-    )
-    if numbers.ndim != 2:
-        return table
-    every = [*range(numbers.shape[1])]
-    names = table.columns or tuple(map(str, every))
-    kept = places(path, roles, names, written)
-    return split(
-        path,
-        roles,
-        table._replace(columns=names),
-        kept,
-        # One that is mapped is not copied.
-        numbers if kept == every else numbers[:, kept],
-        [numbers[:, names.index(name)] for name in roles.named],
+        whole=numbers,
     )
 
 
-_READERS: dict[str, Callable[[Path, Roles], Table]] = {
+_READERS: dict[str, Callable[[Path, Roles], Source]] = {
     ".npy": _read_arrays,
     ".npz": _read_arrays,
     ".csv": read_csv,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import files_of
 from ccfcpp.core.names import canonical
-from ccfcpp.data.arrow import csv_blocks, line_of
+from ccfcpp.data.arrow import csv_columns, line_of
 from ccfcpp.data.columns import files_of_clients, known_names
 
 SUFFIXES = (".csv", ".txt")
@@ -77,11 +77,7 @@ def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
 
 
 def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
-    rows = [
-        row
-        for block in csv_blocks(file)
-        for row in zip(*(column.to_pylist() for column in block.columns), strict=True)
-    ]
+    rows = [*zip(*(column.to_pylist() for column in csv_columns(file)), strict=True)]
     names, found = known_names(file, rows[0] if rows else ()), list[list[str]]()
     for name in wanted:
         if canonical(name) not in names:

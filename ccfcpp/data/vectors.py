@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.images import Samples, check_facts
+from ccfcpp.data.images import Samples
 from ccfcpp.data.npz import index_names
-
-if TYPE_CHECKING:
-    from ccfcpp.data.reading import Reading
 
 Pictures = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """Returns small images, uint8 `(channels, height, width)`, of some samples by their names."""
@@ -30,57 +27,39 @@ _LARGEST = 1e150
 class VectorData(Samples):
     """Vectors of one length, in memory or mapped from a file.
 
+    They are float32 or float64 `(samples, d)`, with NaN where a value is missing.
+
     Attributes:
-        vectors: float32 or float64 `(samples, d)`; NaN where a value is missing. What is not named
-            here is that of `Samples`.
-        test: None: no vectors are set apart for testing.
         columns: Names of the d columns; empty if they have none.
         encoder: Content hash of the encoder that made the vectors; empty where none did.
         named_by: What the names are: of a `row`, a `file` or a `text`.
         pictures: Of vectors of photos, what shows some of these; None of others.
-
-    Raises:
-        ValueError: If a dtype, a shape or an index does not agree with the above.
     """
 
-    name: str
-    vectors: Tensor
-    labels: Tensor | None = None
-    classes: tuple[str, ...] = ()
-    owners: Tensor | None = None
-    owner_names: tuple[str, ...] = ()
-    test: Tensor | None = None
-    names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    reading: Reading | None = None
     encoder: str = ""
     named_by: str = "row"
     pictures: Pictures | None = None
-    notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.vectors.dtype not in (torch.float32, torch.float64) or self.vectors.ndim != 2:
+    unit = "vector"
+
+    def _check_values(self) -> None:
+        if self.values.dtype not in (torch.float32, torch.float64) or self.values.ndim != 2:
             raise ValueError(
                 "vectors must be float32 or float64 (samples, d), "
-                f"not {self.vectors.dtype} {tuple(self.vectors.shape)}"
+                f"not {self.values.dtype} {tuple(self.values.shape)}"
             )
-        if self.columns and len(self.columns) != self.vectors.shape[1]:
-            raise ValueError(f"{len(self.columns)} names for {self.vectors.shape[1]} columns")
-        check_facts(self)
+        if self.columns and len(self.columns) != self.values.shape[1]:
+            raise ValueError(f"{len(self.columns)} names for {self.values.shape[1]} columns")
 
     @property
-    def values(self) -> Tensor:
+    def vectors(self) -> Tensor:
         """The vectors."""
-        return self.vectors
-
-    @property
-    def unit(self) -> str:
-        """What a sample is."""
-        return "vector"
+        return self.values
 
     @property
     def key(self) -> str:
-        """What the column of a table that says what samples are called is called itself."""
+        """Name of the column that holds the vectors' names in a table."""
         return self.named_by
 
 

@@ -46,11 +46,11 @@ class Protection:
 
     @property
     def merges(self) -> bool:
-        """Whether clients of one process may send one sum: images, and not clients, are bounded."""
+        """Tell whether clients of one process may send one sum: where images are bounded."""
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """The clients' work as this stage has it, by the name of the exchange."""
+        """Wrap the clients' work for this stage, by the name of the exchange."""
         return works_in_sums(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
@@ -68,7 +68,7 @@ class Protection:
         self.mechanism.open(path)
 
     def header(self) -> list[str]:
-        """What a run says before its first round, line by line."""
+        """Return what a run says before its first round, line by line."""
         lines = []
         if self.config.secure_sums:
             lines.append("secure sums: the server learns sums over clients, and no client's part")
@@ -77,7 +77,7 @@ class Protection:
         return lines
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of it."""
+        """Return what a summary says of it."""
         found: dict[str, object] = {"secure_sums": self.config.secure_sums}
         if self.config.secure_sums:
             found |= {

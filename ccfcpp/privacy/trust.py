@@ -7,7 +7,7 @@ from ccfcpp.core.units import first_of
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """What a run has protected and given away, who attacked it and what stood against that.
+    """Say what a run has protected and given away, who attacked it and what stood against it.
 
     The texts come by title from a run's ``summary.json``; there is none where nothing was asked.
     """

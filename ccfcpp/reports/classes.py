@@ -8,41 +8,41 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ccfcpp.reports.drawing import Drawn, colour_bar, plate, thinned
-from ccfcpp.reports.examination import Run
-from ccfcpp.reports.numbers import CannotDrawError, counts_by
+from ccfcpp.reports.numbers import counts_by
 from ccfcpp.reports.palette import Look, ink_on
+from ccfcpp.reports.recorded import RecordedRun
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
 
 
-def cluster_names(run: Run) -> list[str]:
+def cluster_names(run: RecordedRun) -> list[str]:
     """Names of the predicted classes; clusters are named by their numbers."""
-    return [*(map(str, range(run.groups)) if run.clusters_images else run.seen.class_names)]
+    return [*map(str, range(run.groups))] if run.clusters_images else run.class_names
 
 
-def cluster_order(run: Run) -> list[int]:
+def cluster_order(run: RecordedRun) -> list[int]:
     """Sort clusters by the classes they are matched with; clusters without a class come last."""
     matched = run.matched.tolist()
     return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
 
 
-def confusion(run: Run) -> Drawn:
+def confusion(run: RecordedRun) -> Drawn:
     """Draw the table of true classes by clusters, or by predicted classes."""
     classes, found = run.classes, run.found
-    names, order = run.seen.class_names, cluster_order(run)
+    names, order = run.class_names, cluster_order(run)
     counts = counts_by(classes, found, len(names), run.groups)[:, order]
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     columns = [cluster_names(run)[number] for number in order]
     across = "cluster" if run.clusters_images else "predicted class"
-    figure = table(counts, shares, list(names), columns, ("class", across), "share of the class")
+    figure = table(counts, shares, names, columns, ("class", across), "share of the class")
     caption = (
         "Images of each true class (row) by cluster (column). Clusters are in the order of the "
         "classes they match best, so that agreement lies on the diagonal."
         if run.clusters_images
         else "Test images of each true class (row) by the class predicted (column)."
     )
-    if not run.clusters_images and run.seen.representations is None:
+    if not run.clusters_images and "points" not in run.shown:
         caption += (
             " Each client has its own model: where several were tested on the same images, the "
             "predictions of the first one are shown."
@@ -63,16 +63,14 @@ def confusion(run: Run) -> Drawn:
     return Drawn("confusion", title, caption, figure, rows)
 
 
-def holdings(run: Run) -> Drawn:
+def holdings(run: RecordedRun) -> Drawn:
     """Draw the table of the numbers of images by client and class."""
-    counts = run.holdings
-    if counts is None:
-        raise CannotDrawError("the images have no labels")
-    classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
-    return of_clients(run, counts, ("class", "classes"), classes)
+    return of_clients(run, run.holdings, ("class", "classes"), run.class_names)
 
 
-def of_clients(run: Run, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]) -> Drawn:
+def of_clients(
+    run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
+) -> Drawn:
     """Draw a table of numbers of images by client and column, whose kind has a plural, too."""
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]

@@ -2,23 +2,21 @@
 
 import statistics
 
-import torch
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.reports.classes import of_clients
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain
-from ccfcpp.reports.examination import Run
-from ccfcpp.reports.numbers import CannotDrawError
+from ccfcpp.reports.labels import Gathered, slug
+from ccfcpp.reports.numbers import CannotDrawError, counts_by
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.runs import Gathered, slug
+from ccfcpp.reports.recorded import RecordedRun
 
 Measured = dict[str, float]
 """Values by key of ``MEASURES``."""
 
 
-def judged(run: Run) -> Measured:
+def judged(run: RecordedRun) -> Measured:
     """Collect what is measured without labels."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
@@ -40,7 +38,7 @@ def draw_judged(gathered: Gathered[Measured]) -> list[Drawn]:
 
     There is nothing to draw where all runs have the same number.
     """
-    if len({run.groups_asked for run, _ in gathered}) == 1:
+    if len({run.clusters for run, _ in gathered}) == 1:
         return []
     known = {key for _, found in gathered for key in found}
     return [_by_number(gathered, key) for key in MEASURES if key in known]
@@ -52,7 +50,7 @@ def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
     for run, found in gathered:
         if key in found:
             of_system = values.setdefault(run.title, {})
-            of_system.setdefault(run.groups_asked, []).append(found[key])
+            of_system.setdefault(run.clusters, []).append(found[key])
     rows: list[dict[str, object]] = []
     with paper() as (figure, axes):
         for number, (system, by_k) in enumerate(values.items()):
@@ -70,12 +68,11 @@ def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
     return Drawn(slug(f"{title} by k"), f"{begun} by k", caption, figure, rows)
 
 
-def sizes(run: Run) -> Drawn:
+def sizes(run: RecordedRun) -> Drawn:
     """Draw the table of the numbers of images by client and cluster."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
-    if not isinstance(run.experiment, ClusteringExperiment):
-        raise CannotDrawError("clients on other machines keep the clusters of their images")
-    k, parts = run.groups_asked, run.experiment.parts
-    counts = torch.stack([run.found[part].bincount(minlength=k) for part in parts])
-    return of_clients(run, counts, ("cluster", "clusters"), range(counts.shape[1]))
+    owners = run.of_images("client", "no client is known")
+    held = owners >= 0
+    counts = counts_by(owners[held], run.found[held], len(run.clients), run.groups)
+    return of_clients(run, counts, ("cluster", "clusters"), range(run.groups))

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
-from ccfcpp.reports import certainty, classes, clusters, pictures, representations, rounds, spectra
+from ccfcpp.reports import classes, clusters, confidence, pictures, representations, rounds, spectra
 from ccfcpp.reports.drawing import Drawn, LeftOut
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import Gathered, T
 from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.runs import Gathered, T
+from ccfcpp.reports.recorded import RecordedRun
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Overlaid(Generic[T]):
     """Figures in which all runs that have the numbers are drawn together."""
 
     title: str
-    gather: Callable[[Run], T]
+    gather: Callable[[RecordedRun], T]
     draw: Callable[[Gathered[T]], list[Drawn]]
 
-    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[Drawn], list[LeftOut]]:
         """Draw the runs that have the numbers together."""
         gathered, left_out = _gathered(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
@@ -31,9 +31,9 @@ class Single:
     """One figure for each run that has the numbers."""
 
     title: str
-    draw: Callable[[Run], Drawn]
+    draw: Callable[[RecordedRun], Drawn]
 
-    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[Drawn], list[LeftOut]]:
         """Draw the figure of each run that has the numbers."""
         gathered, left_out = _gathered(self.title, runs, self.draw)
         drawn = []
@@ -44,8 +44,8 @@ class Single:
 
 
 def _gathered(
-    title: str, runs: Sequence[Run], read: Callable[[Run], T]
-) -> tuple[dict[int, tuple[Run, T]], list[LeftOut]]:
+    title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
+) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
     """Read runs, counted from 1; what a figure lacks is left out."""
     found, left_out = {}, []
     for number, run in enumerate(runs, start=1):
@@ -56,7 +56,7 @@ def _gathered(
     return found, left_out
 
 
-def _titled(title: str, run: Run) -> str:
+def _titled(title: str, run: RecordedRun) -> str:
     return f"{title}: {run.label}" if run.label else title
 
 
@@ -75,8 +75,8 @@ _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
     "Classes": (
         Single("Confusion matrix", classes.confusion),
         Single("Clients and classes", classes.holdings),
-        Single("Confidence and errors", certainty.confidence),
-        Single("Outliers and errors", certainty.outliers),
+        Single("Confidence and errors", confidence.confidence),
+        Single("Outliers and errors", confidence.outliers),
     ),
     "Images": (
         Single("Nearest to the centroids", pictures.nearest),
@@ -118,7 +118,7 @@ class Contents:
         return [figure for rows in self.sections.values() for row in rows for figure in row]
 
 
-def contents(runs: Sequence[Run]) -> Contents:
+def contents(runs: Sequence[RecordedRun]) -> Contents:
     """Draw all figures that can be drawn."""
     found, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from ccfcpp.clustering.judged import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles
-from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.reports.examination import Run
-from ccfcpp.reports.runs import differences
+from ccfcpp.reports.labels import differences
+from ccfcpp.reports.numbers import spread, sum_of
+from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 
 Table = list[dict[str, str]]
@@ -47,29 +48,28 @@ _NONE = "\N{EN DASH}"
 _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss")
 
 
-def heading(run: Run) -> str:
+def heading(run: RecordedRun) -> str:
     """Title of a run: its system and its data set."""
     return f"{run.title} on {Path(run.config.dataset).name}"
 
 
-def progress_note(run: Run) -> str | None:
-    """Note for the reader of a run that has not ended; None for a finished run."""
-    if run.summary is not None:
-        return None
+def note(run: RecordedRun) -> str | None:
+    """Note for the reader of a run that has not ended, or is old; None for others."""
     name = f"The run {run.label}" if run.label else "This run"
-    done = f"{len(run.log)} of {run.planned} rounds"
-    if run.remote:
-        return f"{name} has not ended: {done} are done."
-    if run.snapshot is None:
-        before = "was interrupted before its first checkpoint"
-        return f"{name} {before}, after {done}: there is only its setting."
-    return (
-        f"{name} has not ended: {done} are done. Clusters and representations are those of its "
-        "last checkpoint."
-    )
+    if run.summary is not None:
+        if run.setting:
+            return None
+        return (
+            f"{name} was made by an earlier version of ccfcpp, which recorded neither its setting "
+            "nor its representations for a report: run it again to see them."
+        )
+    done = f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done."
+    if not run.images:
+        return done
+    return f"{done} Clusters and representations are those of when it was stopped."
 
 
-def setting(run: Run) -> dict[str, str]:
+def setting(run: RecordedRun) -> dict[str, str]:
     """Setting of a run, by the name of each value."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
@@ -80,7 +80,7 @@ def setting(run: Run) -> dict[str, str]:
     return facts | trust_rows(run.summary or {})
 
 
-def results(run: Run) -> dict[str, str]:
+def results(run: RecordedRun) -> dict[str, str]:
     """Scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Json = run.summary or (scored[-1] if scored else {})
@@ -110,40 +110,43 @@ def _scores_by_presence(summary: Json) -> dict[str, str]:
     }
 
 
-def scored_by(run: Run) -> Table:
+def scored_by(run: RecordedRun) -> Table:
     """Table of whose labels gave which score; empty where clients have reported none.
 
     Each client's scores are computed as if there were no other images.
     """
-    experiment = run.experiment
-    if not isinstance(experiment, DeployedExperiment) or not run.tables:
+    if not run.tables or not run.setting:
         return []
-    rows = {name: run.tables.get(number) for number, name in run.clients.items()}
-    rows["all together"] = sum_of(run.tables)
-    found = [(name, _scores(experiment, own)) for name, own in rows.items()]
-    columns = dict.fromkeys(column for _, own in found for column in own)
+    tables = {name: run.tables.get(number) for number, name in run.clients.items()}
+    tables["all together"] = sum_of(run.tables)
+    found = {
+        name: {} if table is None or not table.sum() else _scores(run, table)
+        for name, table in tables.items()
+    }
+    columns = dict.fromkeys(column for own in found.values() for column in own)
     return [
         {"labels of": name} | {column: own.get(column, _NONE) for column in columns}
-        for name, own in found
+        for name, own in found.items()
     ]
 
 
-def _scores(experiment: DeployedExperiment, table: Tensor | None) -> dict[str, str]:
-    if table is None or not table.sum():
-        return {}
-    scores = experiment.scores_of(table)
+def _scores(run: RecordedRun, table: Tensor) -> dict[str, str]:
+    scores = {"accuracy": float(table.diagonal().sum() / table.sum())}
+    if run.clusters_images:
+        classes, clusters = spread(table)
+        scores = clustering_scores(classes.numpy(), clusters.numpy())
     images = {"images": f"{int(table.sum()):,}"}
     return images | {title(key): f"{scores[key]:.4g}" for key in _RESULTS if key in scores}
 
 
-def results_table(runs: Sequence[Run]) -> Table:
+def results_table(runs: Sequence[RecordedRun]) -> Table:
     """Table of results with one row for each run."""
     of_runs = [{"run": run.label} | results(run) for run in runs]
     columns = dict.fromkeys(column for row in of_runs for column in row)
     return [{column: row.get(column, _NONE) for column in columns} for row in of_runs]
 
 
-def differences_table(runs: Sequence[Run]) -> Table:
+def differences_table(runs: Sequence[RecordedRun]) -> Table:
     """Table with one row for each setting in which runs differ."""
     return [
         {column: _NONE if value is None else shown(value, column) for column, value in row.items()}

@@ -1,28 +1,26 @@
 """Computations that only figures need."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
-from ccfcpp.core.randomness import generator_of
-from ccfcpp.data.images import random_part
 
-_MOST_POINTS, _FEWEST_POINTS = 1_500, 8
-"""Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
+_FEWEST_POINTS = 8
+"""Fewest points of an embedding: fewer have no neighbourhoods."""
 
 
 class CannotDrawError(Exception):
     """A figure cannot be drawn; the message gives the reason for the reader of a report.
 
-    What a figure is drawn from, in ``Run`` and in the modules of figures, raises it where a run has
-    no such numbers.
+    What a figure is drawn from, in ``RecordedRun`` and in the modules of figures, raises it where a
+    run has no such numbers.
     """
 
 
@@ -60,15 +58,17 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     return matched
 
 
-def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:
-    """Find the ``count`` members of a cluster nearest to its centroid, or farthest from it.
+def sum_of(tables: Mapping[int, Tensor]) -> Tensor | None:
+    """Add clients' tables of counts; None if there are none or the sum is 0."""
+    total = sum(tables.values(), torch.tensor(0))
+    return total if int(total.sum()) > 0 else None
 
-    Members are given as bool of shape (points,). The result has indices of points, the most extreme
-    first; ties are in the order of the indices.
-    """
-    index: Tensor = members.nonzero().flatten()
-    order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)
-    return index[order[:count]]
+
+def spread(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return class and cluster of each image that a table of counts counts."""
+    rows, columns = table.nonzero(as_tuple=True)
+    times = table[rows, columns]
+    return rows.repeat_interleave(times), columns.repeat_interleave(times)
 
 
 def all_finite(points: Tensor) -> bool:
@@ -81,7 +81,7 @@ class Embedding:
     """Some of the points and their places in the plane.
 
     Attributes:
-        index: Indices of these points, int64 of shape (points,), ascending.
+        index: Numbers of their images, int64 of shape (points,), ascending.
         places: Coordinates, float64 of shape (points, 2).
     """
 
@@ -89,34 +89,36 @@ class Embedding:
     places: NDArray[np.float64]
 
 
-def embed(points: Tensor, by_angle: bool) -> Embedding:
-    """Compute t-SNE of at most 1,500 points; the result is the same at every call.
+def embed(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
+    """Compute t-SNE; the result is the same at every call.
 
-    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*. Points are floats of
-    shape (points, dimensions), which are normalised to length 1 where they are compared by angle.
+    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
+
+    Args:
+        points: Floats of shape (points, dimensions), of length 1 where they are compared by angle.
+        index: Numbers of their images, int64 of shape (points,).
+        by_angle: Whether they are.
 
     Raises:
         CannotDrawError: There are too few points, or all are the same.
     """
-    index = random_part(torch.arange(len(points)), _MOST_POINTS, generator_of(0))
-    if len(index) < _FEWEST_POINTS:
-        raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
-    chosen = points[index].double()
-    chosen = F.normalize(chosen, dim=1) if by_angle else chosen
-    rank = _rank(chosen, torch.finfo(points.dtype).eps)
+    if len(points) < _FEWEST_POINTS:
+        raise CannotDrawError(f"{len(points)} images are too few to have neighbourhoods")
+    rank = _rank(points)
     if rank == 0:
         raise CannotDrawError("all representations are the same" + " in direction" * by_angle)
     method = TSNE(
         # PCA cannot give the second coordinate of points on a line.
         init="pca" if rank > 1 else "random",
-        perplexity=min(30.0, (len(index) - 1) / 3),
+        perplexity=min(30.0, (len(points) - 1) / 3),
         random_state=0,
     )
-    return Embedding(index, np.asarray(method.fit_transform(chosen.numpy()), dtype=np.float64))
+    return Embedding(index, np.asarray(method.fit_transform(points.numpy()), dtype=np.float64))
 
 
-def _rank(points: Tensor, epsilon: float) -> int:
-    """Count the directions in which points differ by more than rounding errors."""
+def _rank(points: Tensor) -> int:
+    """Count the directions in which points differ by more than rounding errors of a model."""
     centred = points - points.mean(dim=0)
+    epsilon = torch.finfo(torch.float32).eps
     least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())
     return int((torch.linalg.svdvals(centred) > least).sum())

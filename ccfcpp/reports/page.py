@@ -11,8 +11,8 @@ from ccfcpp.core.tables import csv_bytes
 from ccfcpp.reports import facts
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import Drawn
-from ccfcpp.reports.examination import Run
-from ccfcpp.reports.runs import slug
+from ccfcpp.reports.labels import slug
+from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.reports.writing import for_page
 
 _MOST_EMBEDDED = 100_000
@@ -34,7 +34,7 @@ def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, o
     return TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
 
 
-def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
+def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) -> str:
     """Render the page of runs: one file that needs nothing else and runs no script.
 
     Several runs are labelled; it has the SVG of each figure by its name.
@@ -44,7 +44,7 @@ def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
         title=f"{len(runs)} runs side by side" if several else facts.heading(runs[0]),
         runs=[_described(run) for run in runs],
         several=several,
-        notes=[note for run in runs if (note := facts.progress_note(run))],
+        notes=[note for note in map(facts.note, runs) if note],
         results=facts.results_table(runs) if several else [],
         differences=facts.differences_table(runs) if several else [],
         sections=_sections(found, svgs),
@@ -61,7 +61,7 @@ def _sections(
     ]
 
 
-def _described(run: Run) -> dict[str, object]:
+def _described(run: RecordedRun) -> dict[str, object]:
     return {
         "label": run.label,
         "heading": facts.heading(run),

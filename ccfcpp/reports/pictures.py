@@ -1,5 +1,6 @@
 """Figures of the images nearest to each centroid, and of those farthest from it."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -8,19 +9,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccfcpp.core.metrics import distances
 from ccfcpp.core.units import shown as as_line
 from ccfcpp.reports.classes import cluster_order
 from ccfcpp.reports.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.reports.examination import Run
-from ccfcpp.reports.numbers import CannotDrawError, extremes
-from ccfcpp.runs.sheets import sheet, small_ones
+from ccfcpp.reports.numbers import CannotDrawError, all_finite
+from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.runs.sheets import sheet
+from ccfcpp.runs.shown import EACH, MOST_CLUSTERS, extremes
 
-_EACH, _MOST_CLUSTERS = 8, 40
 _INCHES_A_LETTER, _INCHES_A_LINE, _LETTERS = 0.088, 0.15, 80
-_LARGEST = 64
-"""Largest height and width of an image in a figure, in pixels."""
-
 
 _CAPTIONS = {
     "nearest": "The images of each cluster nearest to its centroid, the nearest one first: these "
@@ -30,44 +27,42 @@ _CAPTIONS = {
 }
 
 
-def _drawn(run: Run, name: str) -> Drawn:
+def _drawn(run: RecordedRun, name: str) -> Drawn:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
-    if run.seen.images.ndim != 4 and not run.seen.names and run.seen.pictures is None:
-        raise CannotDrawError("the vectors have neither pictures nor names")
-    far = name == "farthest"
-    found, centroids = run.found, run.seen.centroids
-    assert centroids is not None  # Without centroids no cluster is known.
-    distance = distances(run.points, found, centroids, run.seen.by_angle)
+    distance = run.of_images("distance", "the run knows no centroids")
+    if not all_finite(distance):
+        raise CannotDrawError("the model has diverged: its distances hold NaN or Inf")
+    numbers = run.shown.get("pictured", torch.arange(0)).tolist()
+    small = dict(zip(numbers, run.shown.get("pictures", ()), strict=True))
+    names = run.names
+    if not small and not names:
+        raise CannotDrawError("no picture of the images is kept, and they have no names")
     chosen = {
-        cluster: extremes(distance, found == cluster, _EACH, far) for cluster in cluster_order(run)
+        cluster: extremes(distance, run.found == cluster, name == "farthest").tolist()
+        for cluster in cluster_order(run)
     }
-    caption = _CAPTIONS[name]
-    title = f"{name.capitalize()} {'from' if far else 'to'} the centroids"
-    names = run.seen.names
     rows = [
-        {"cluster": cluster, "rank": rank + 1, "image": image}
+        {"cluster": cluster, "rank": rank, "image": image}
         | ({"file": names[image]} if names else {})
         | {"distance": float(distance[image])}
         for cluster, index in chosen.items()
-        for rank, image in enumerate(index.tolist())
+        for rank, image in enumerate(index, start=1)
     ]
-    shown = dict(list(chosen.items())[:_MOST_CLUSTERS])
+    shown = {cluster: index for cluster, index in chosen.items() if cluster < MOST_CLUSTERS}
+    caption = _CAPTIONS[name]
     if len(shown) < len(chosen):
         caption += f" The first {len(shown)} of {len(chosen)} clusters; the CSV file has all."
-    caption += f" Distances are {'angles' if run.seen.by_angle else 'Euclidean'}."
-    if run.seen.classes is not None:
+    caption += f" Distances are {'angles' if run.by_angle else 'Euclidean'}."
+    if run.has_labels:
         caption += " The class beside a cluster is the one it is matched with."
     listed = {
-        f"cluster {cluster}": ", ".join(as_line(names[image]) for image in index.tolist())
+        f"cluster {cluster}": ", ".join(as_line(names[image]) for image in index)
         for cluster, index in shown.items()
         if names
     }
-    seen, numbers = run.seen, torch.cat(list(shown.values())).tolist()
-    # Images in memory are called by their numbers.
-    called = seen.names or tuple(map(str, range(len(seen.images))))
-    small = small_ones(numbers, seen.images, called, seen.pictures, _LARGEST)
     figure = _figure(run, shown, small) if small else _named(run, shown)
+    title = f"{name.capitalize()} {'from' if name == 'farthest' else 'to'} the centroids"
     return Drawn(name, title, caption, figure, rows, listed)
 
 
@@ -75,10 +70,10 @@ nearest = partial(_drawn, name="nearest")
 farthest = partial(_drawn, name="farthest")
 
 
-def _named(run: Run, shown: dict[int, Tensor]) -> Figure:
+def _named(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
     """List samples without pictures, by their names."""
     lines = [(_row_name(run, cluster).replace("\n", ", "), "bold") for cluster in shown]
-    members = [[(run.seen.names[i], "normal") for i in index.tolist()] for index in shown.values()]
+    members = [[(run.names[i], "normal") for i in index] for index in shown.values()]
     lines = [each for line, own in zip(lines, members, strict=True) for each in (line, *own)]
     with plate(_INCHES_A_LINE * (len(lines) + 1)) as (figure, axes):
         axes.set(ylim=(len(lines), -1), xticks=[], yticks=[])
@@ -88,7 +83,9 @@ def _named(run: Run, shown: dict[int, Tensor]) -> Figure:
     return figure
 
 
-def _figure(run: Run, shown: dict[int, Tensor], small: dict[int, Tensor]) -> Figure:
+def _figure(
+    run: RecordedRun, shown: dict[int, list[int]], small: Mapping[int | None, Tensor]
+) -> Figure:
     picture = _picture(small, shown)
     down, across, _ = picture.shape
     names = [_row_name(run, cluster) for cluster in shown]
@@ -105,24 +102,23 @@ def _figure(run: Run, shown: dict[int, Tensor], small: dict[int, Tensor]) -> Fig
     return figure
 
 
-def _picture(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.uint8]:
+def _picture(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -> NDArray[np.uint8]:
     """Arrange images, uint8 of shape (channels, height, width) by number, in rows of at most 8.
 
     Places without an image are transparent: this is RGBA of shape (pixels down, across, 4).
     """
     blank = torch.full_like(next(iter(images.values())), 255)
     numbers = [
-        int(index[column]) if column < len(index) else None
+        index[column] if column < len(index) else None
         for index in shown.values()
-        for column in range(_EACH)
+        for column in range(EACH)
     ]
-    there = [number if number in images else None for number in numbers]
-    cells = [blank if number is None else images[number] for number in there]
-    empty = [blank if number is None else torch.zeros_like(blank) for number in there]
-    opaque = 255 - sheet(torch.stack(empty), _EACH)[..., :1]
-    return torch.cat([sheet(torch.stack(cells), _EACH), opaque], dim=2).numpy()
+    cells = [images.get(number, blank) for number in numbers]
+    empty = [torch.zeros_like(blank) if number in images else blank for number in numbers]
+    opaque = 255 - sheet(torch.stack(empty), EACH)[..., :1]
+    return torch.cat([sheet(torch.stack(cells), EACH), opaque], dim=2).numpy()
 
 
-def _row_name(run: Run, cluster: int) -> str:
+def _row_name(run: RecordedRun, cluster: int) -> str:
     name, matched = f"cluster {cluster}", int(run.matched[cluster])
-    return f"{name}\nclass {short(run.seen.class_names[matched], 9)}" if matched >= 0 else name
+    return f"{name}\nclass {short(run.class_names[matched], 9)}" if matched >= 0 else name

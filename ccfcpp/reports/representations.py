@@ -6,44 +6,44 @@ from torch import Tensor
 
 from ccfcpp.reports import drawing
 from ccfcpp.reports.classes import cluster_names
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import Gathered, of_run
 from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
 from ccfcpp.reports.palette import INK, PAPER, Look, colours, line_style, marker
-from ccfcpp.reports.runs import Gathered, of_run
+from ccfcpp.reports.recorded import RecordedRun
 
 _READING = "Points that lie close together are neighbours; distances between groups mean little."
 _BOX: Look = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}
 _NAME: Look = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fontweight": "bold"}
 
 
-def by_cluster(run: Run) -> drawing.Drawn:
+def by_cluster(run: RecordedRun) -> drawing.Drawn:
     """Draw the embedding coloured by cluster, or by predicted class."""
     kind = "cluster" if run.clusters_images else "predicted class"
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
-    if run.clusters_images and run.seen.classes is not None:
+    if run.clusters_images and run.has_labels:
         caption += " A cluster has the colour of the class it is matched with."
     return _drawn(
         run, "tsne-clusters", kind, caption, run.found, cluster_names(run), _cluster_inks(run)
     )
 
 
-def by_class(run: Run) -> drawing.Drawn:
+def by_class(run: RecordedRun) -> drawing.Drawn:
     """Draw the embedding coloured by true class."""
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
-    names = list(run.seen.class_names)
+    names = run.class_names
     inks = list(range(len(names)))
     return _drawn(run, "tsne-classes", "class", caption, run.classes, names, inks)
 
 
-def _cluster_inks(run: Run) -> list[int]:
+def _cluster_inks(run: RecordedRun) -> list[int]:
     """Number of each cluster's colour: that of its class, or one that no class has."""
     matched = run.matched.tolist()
-    free = iter(range(len(run.seen.class_names), len(run.seen.class_names) + run.groups))
+    free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]
 
 
 def _drawn(
-    run: Run,
+    run: RecordedRun,
     name: str,
     kind: str,
     caption: str,
@@ -69,8 +69,8 @@ def _drawn(
                 axes.text(x, y, drawing.short(names[number]), bbox=box, **_NAME)
     if len(names) > drawing.MOST_NAMES:
         caption += " The groups are too many to be named here; the CSV file names them."
-    if len(index) < len(run.seen.images):
-        caption += f" {len(index):,} of {len(run.seen.images):,} images, drawn at random."
+    if len(index) < len(labels):
+        caption += f" {len(index):,} of {len(labels):,} images, drawn at random."
     rows = [
         {"image": int(image), "x": float(place[0]), "y": float(place[1]), kind: names[label]}
         for image, place, label in zip(index, places, own, strict=True)
@@ -83,7 +83,7 @@ _QUANTILE = 0.995
 """Quantile of the entries at which the colour scale ends, since a few variances are very large."""
 
 
-def covariance(run: Run) -> drawing.Drawn:
+def covariance(run: RecordedRun) -> drawing.Drawn:
     """Draw the covariance matrix of the representations."""
     matrix = run.covariance
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
@@ -104,7 +104,7 @@ def covariance(run: Run) -> drawing.Drawn:
     return drawing.Drawn("covariance", "Covariance matrix", caption, figure, rows)
 
 
-def correlations(run: Run) -> Tensor:
+def correlations(run: RecordedRun) -> Tensor:
     """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
     found = pair_correlations(run.covariance)
     if len(found) == 0:

@@ -1,7 +1,7 @@
 """Figures of scores, losses, bytes and participation by round."""
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -9,38 +9,36 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.reports.runs import Gathered, slug
+from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 
 Curve = list[tuple[int, float]]
 """Pairs of a round, counted from 1, and a value."""
 Curves = dict[str, Curve]
 
-SCORE_TITLES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
+_SCORES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
 _MOST_CURVES = 10
 
 
-def scores(run: Run) -> Curves:
+def scores(run: RecordedRun) -> Curves:
     """Collect each score by round."""
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
     # The curves of many domains, or of many clients' own models, would hide each other.
-    keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
-    found = {
-        SCORE_TITLES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged
-    }
+    keys = [*_SCORES, *(single if len(single) < _MOST_CURVES else [])]
+    found = {_SCORES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged}
     if not found:
-        labelled = run.holdings is not None
+        labelled = run.setting is None or run.setting.classes
         raise CannotDrawError(
             "no round was scored" if labelled else "the images have no labels to score against"
         )
     return found
 
 
-def ranks(run: Run) -> Curves:
+def ranks(run: RecordedRun) -> Curves:
     """Collect the effective rank by round."""
     curve = _logged(run, "scores", "effective_rank")
     if not curve:
@@ -48,7 +46,7 @@ def ranks(run: Run) -> Curves:
     return {"effective rank": curve}
 
 
-def losses(run: Run) -> Curves:
+def losses(run: RecordedRun) -> Curves:
     """Collect the figures of the exchanges by round, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
@@ -58,11 +56,11 @@ def losses(run: Run) -> Curves:
     return found
 
 
-def _logged(run: Run, kind: str, key: str) -> Curve:
+def _logged(run: RecordedRun, kind: str, key: str) -> Curve:
     return [(row["round"] + 1, row[kind][key]) for row in run.log if key in row[kind]]
 
 
-def traffic(run: Run) -> Curves:
+def traffic(run: RecordedRun) -> Curves:
     """Collect the megabytes that all clients received, and sent, up to each round."""
     if not run.log:
         raise CannotDrawError("no round was run")
@@ -74,48 +72,75 @@ def traffic(run: Run) -> Curves:
     }
 
 
-def _curves(
-    stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
-) -> list[Drawn]:
-    """Draw all curves of one run in one figure; several runs have one figure for each curve."""
-    title = f"{title} by round"
-    if len(gathered) == 1:
-        ((run, curves),) = gathered
-        return [_drawn(stem, title, unit, caption, curves, _phase(run))]
-    keys = dict.fromkeys(key for _, curves in gathered for key in curves)
-    figures = []
-    for key in keys:
-        of_runs = {run.label: curves[key] for run, curves in gathered if key in curves}
-        name, heading = (
-            (stem, title) if len(keys) == 1 else (f"{stem}-{slug(key)}", f"{title}: {key}")
-        )
-        figures.append(_drawn(name, heading, unit, caption, of_runs))
-    return figures
+@dataclass(frozen=True)
+class ByRound:
+    """Draws curves: all of one run in one figure; several runs have one figure for each curve."""
+
+    name: str
+    title: str
+    unit: str
+    caption: str
+
+    def __call__(self, gathered: Gathered[Curves]) -> list[Drawn]:
+        """Draw the curves of some runs."""
+        title = f"{self.title} by round"
+        if len(gathered) == 1:
+            ((run, curves),) = gathered
+            return [self._drawn(self.name, title, curves, _phase(run))]
+        keys = dict.fromkeys(key for _, curves in gathered for key in curves)
+        names = {key: (f"{self.name}-{slug(key)}", f"{title}: {key}") for key in keys}
+        if len(keys) == 1:
+            names = dict.fromkeys(keys, (self.name, title))
+        return [
+            self._drawn(*names[key], {run.label: own[key] for run, own in gathered if key in own})
+            for key in keys
+        ]
+
+    def _drawn(self, name: str, title: str, curves: Curves, phase: int | None = None) -> Drawn:
+        caption = self.caption
+        with paper() as (figure, axes):
+            for number, (series, curve) in enumerate(curves.items()):
+                spacing = max(1, len(curve) // 12)
+                # Markers of different lines are at different rounds, so that none hides another.
+                start = min(number * spacing // len(curves), len(curve) - 1)
+                look = line_style(number) | {"markersize": 4.5, "linewidth": 1.6}
+                rounds, values = zip(*curve, strict=True)
+                label = short(series, 24)
+                axes.plot(rounds, values, label=label, markevery=(start, spacing), **look)
+            if phase is not None:
+                axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
+                caption += f" Dotted: pre-training ends after round {phase}."
+            axes.set(xlabel="round", ylabel=self.unit)
+            axes.xaxis.set_major_locator(_whole_numbers())
+            axes.yaxis.set_major_formatter(plain)
+            legend_above(axes)
+        rows = [
+            {"series": series, "round": number, "value": value}
+            for series, curve in curves.items()
+            for number, value in curve
+        ]
+        return Drawn(name, title, caption, figure, rows)
 
 
-draw_scores = partial(
-    _curves,
+draw_scores = ByRound(
     "scores",
     "Scores",
     "score",
     "Agreement of the global model with the true classes, round by round; 1 is best.",
 )
-draw_ranks = partial(
-    _curves,
+draw_ranks = ByRound(
     "rank",
     "Effective rank",
     "directions",
     "About so many directions of the global model's representations are in use.",
 )
-draw_losses = partial(
-    _curves,
+draw_losses = ByRound(
     "loss",
     "Loss and progress",
     "value",
     "Mean loss over the clients that took part in a round, or the movement of the centroids.",
 )
-draw_traffic = partial(
-    _curves,
+draw_traffic = ByRound(
     "bytes",
     "Bytes",
     "MB so far",
@@ -124,48 +149,10 @@ draw_traffic = partial(
 )
 
 
-def _phase(run: Run) -> int | None:
+def _phase(run: RecordedRun) -> int | None:
     """Last round of pre-training; None for a run that has not had both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
-
-
-def _drawn(
-    name: str,
-    title: str,
-    unit: str,
-    caption: str,
-    curves: Mapping[str, Curve],
-    phase: int | None = None,
-) -> Drawn:
-    with paper() as (figure, axes):
-        for number, (series, curve) in enumerate(curves.items()):
-            rounds, values = zip(*curve, strict=True)
-            spacing = max(1, len(curve) // 12)
-            # Markers of different lines are at different rounds, so that none hides another.
-            start = number * spacing // len(curves)
-            axes.plot(
-                rounds,
-                values,
-                label=short(series, 24),
-                markersize=4.5,
-                markevery=(min(start, len(curve) - 1), spacing),
-                linewidth=1.6,
-                **line_style(number),
-            )
-        if phase is not None:
-            axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
-            caption += f" Dotted: pre-training ends after round {phase}."
-        axes.set(xlabel="round", ylabel=unit)
-        axes.xaxis.set_major_locator(_whole_numbers())
-        axes.yaxis.set_major_formatter(plain)
-        legend_above(axes)
-    rows = [
-        {"series": series, "round": number, "value": value}
-        for series, curve in curves.items()
-        for number, value in curve
-    ]
-    return Drawn(name, title, caption, figure, rows)
 
 
 def _whole_numbers() -> MaxNLocator:
@@ -182,7 +169,7 @@ STATES: Mapping[str, str | None] = {
 """States of a client in a round, with their colours; None is the background's."""
 
 
-def participation(run: Run) -> Drawn:
+def participation(run: RecordedRun) -> Drawn:
     """Draw which clients took part in which round."""
     if not run.log:
         raise CannotDrawError("no round was run")
@@ -216,7 +203,7 @@ def participation(run: Run) -> Drawn:
     return Drawn("participation", "Who took part", caption, figure, rows)
 
 
-def _state(run: Run, row: Json, client: int) -> int:
+def _state(run: RecordedRun, row: Json, client: int) -> int:
     if client not in run.connected:
         state = "never there"
     elif str(client) in row["refused"]:

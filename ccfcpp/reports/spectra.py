@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.reports.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import Gathered, of_run
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.reports.runs import Gathered, of_run
+from ccfcpp.reports.recorded import RecordedRun
 
 _MAIN = {"global model", "representations", "mean"}
 """Names of the bars that stand out."""
@@ -45,10 +45,10 @@ class Spectra:
         return {client: spectral_gap(own, self.of_all) for client, own in self.local.items()}
 
 
-def spectra(run: Run) -> Spectra:
+def spectra(run: RecordedRun) -> Spectra:
     """Read the spectra of the last round, or compute them from the last checkpoint."""
     if "global" not in run.spectra:
-        return Spectra(torch.linalg.eigvalsh(run.covariance).flip(0).clamp(min=0), {})
+        return Spectra(run.singular_values, {})
     of_all = run.spectra["global"]
     if not torch.isfinite(of_all).all():
         raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
@@ -56,7 +56,7 @@ def spectra(run: Run) -> Spectra:
     return Spectra(of_all, {c: values for c, values in local if torch.isfinite(values).all()})
 
 
-def local_spectra(run: Run) -> Spectra:
+def local_spectra(run: RecordedRun) -> Spectra:
     """Read the spectra of a run whose local models were compared with the global one."""
     found = spectra(run)
     if found.local:
@@ -74,7 +74,7 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
             local = found.local if len(gathered) == 1 else {}
             for client, values in local.items():
                 axes.plot(*_curve(values), color=MUTED, linewidth=0.6, zorder=3)
-                rows += _rows(run, run.clients[client], values)
+                rows += _rows(run, run.client_name(client), values)
             look = line_style(number) | {"marker": ""}
             name = "global model" if local else "representations"
             label = short(run.label, 32) or name
@@ -99,7 +99,7 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
         ranks = found.ranks
         own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
         if len(gathered) == 1:
-            own |= {run.clients[client]: rank for client, rank in ranks.items()}
+            own |= {run.client_name(client): rank for client, rank in ranks.items()}
         elif ranks:
             own["mean of local models"] = sum(ranks.values()) / len(ranks)
         values.append((run, own))
@@ -119,7 +119,7 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
         gaps = found.gaps
         own = {"mean": sum(gaps.values()) / len(gaps)}
         if len(gathered) == 1:
-            own |= {run.clients[client]: gap for client, gap in gaps.items()}
+            own |= {run.client_name(client): gap for client, gap in gaps.items()}
         values.append((run, own))
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
@@ -138,7 +138,7 @@ def _drawable(values: Tensor) -> list[float]:
     return list(above_rounding(values).tolist())
 
 
-def _rows(run: Run, model: str, values: Tensor) -> Rows:
+def _rows(run: RecordedRun, model: str, values: Tensor) -> Rows:
     return [
         of_run(run) | {"model": model, "dimension": place + 1, "singular value": value}
         for place, value in enumerate(_drawable(values))
@@ -146,7 +146,7 @@ def _rows(run: Run, model: str, values: Tensor) -> Rows:
 
 
 def _bars(
-    values: Sequence[tuple[Run, dict[str, float]]], unit: str, form: str
+    values: Sequence[tuple[RecordedRun, dict[str, float]]], unit: str, form: str
 ) -> tuple[Figure, Rows]:
     """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour."""
     bars = [(run, model, value) for run, own in values for model, value in own.items()]

@@ -28,7 +28,7 @@ from ccfcpp.robust.config import AttackConfig
 
 
 def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:
-    """The hostile ones among some clients, ascending; they follow from the seed alone.
+    """Draw the hostile ones among some clients, ascending; they follow from the seed alone.
 
     Raises:
         UsageError: None is hostile, or none is honest.
@@ -73,15 +73,15 @@ class Attack:
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """The clients' work, by the name of the exchange, with what attackers make of it."""
+        """Wrap the clients' work, by the name of the exchange, with what attackers make of it."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def known(self, members: Sequence[Member]) -> list[Member]:
-        """What the server knows of the clients: it takes their sizes for what they say."""
+        """Return the clients as the server knows them: with the sizes that they report."""
         return [replace(member, samples=self.claimed(member.id)) for member in members]
 
     def claimed(self, client: int) -> int:
-        """As how many images a client has it passes itself off."""
+        """Return the number of images that a client reports."""
         held = self._honest[client]
         lies = self.config.kind == "false-sizes" and client in self.attackers
         return max(1, round(held * self.config.scale)) if lies else held
@@ -89,25 +89,28 @@ class Attack:
     def falsified(
         self, exchange: AnyExchange, task: Task, message: object, update: object, client: int
     ) -> object:
-        """What an attacker sends for what it should."""
+        """Return what an attacker sends for what it should."""
         draw = self.randomness.at_round(task.round).of_client(client)
         generator = draw.generator(f"attack {task.index}")
-        honest = Honest(exchange.parts, pack(update), pack(message), self.config.scale, generator)
+        honest = HonestUpdate(
+            exchange.parts, pack(update), pack(message), self.config.scale, generator
+        )
         tensors = honest.tensors | _ATTACKS[self.config.kind](honest)
         if self.config.kind == "false-sizes":
-            for name in honest.weights:
+            means = [part.weight for part in exchange.parts.values() if isinstance(part, Mean)]
+            for name in tensors.keys() & means:
                 tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
         return unpack(type(update), tensors)
 
     def header(self) -> str:
-        """What a run says before its first round."""
+        """Return what a run says before its first round."""
         return (
             f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
             f"{len(self._honest)} clients ({first_of(self.attackers)})"
         )
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of it."""
+        """Return what a summary says of it."""
         return {
             "kind": self.config.kind,
             "attackers": self.attackers,
@@ -129,7 +132,7 @@ class AttackedWork(AnyClientWork):
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
     ) -> list[object]:
-        """What each client sends."""
+        """Return what each client sends."""
         updates = self.work.local_updates(task, message, clients, randomness)
         return [
             update
@@ -143,7 +146,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Honest:
+class HonestUpdate:
     """An honest update, and what an attacker may use."""
 
     parts: Mapping[str, Part]
@@ -151,12 +154,6 @@ class Honest:
     message: Tensors
     scale: float
     generator: torch.Generator
-
-    @property
-    def weights(self) -> list[str]:
-        """Names of the numbers by which clients count in means."""
-        means = [part.weight for part in self.parts.values() if isinstance(part, Mean)]
-        return [name for name in self.tensors if name in means]
 
     @property
     def learned(self) -> list[str]:
@@ -174,20 +171,31 @@ class Honest:
                 return not report and not is_statistic(name)
             case Sum(report=report, statistic=statistic):
                 return not report and not statistic
-            case Votes():
-                return True
-            case _:
-                return False
+            case part:
+                return isinstance(part, Votes)
 
-    def start(self, name: str) -> Tensor:
-        """From where a tensor counts: a mean's change is what was learned; all else is from 0."""
-        is_mean = isinstance(part_of(self.parts, name), Mean)
-        zeros = torch.zeros_like(self.tensors[name])
-        return self.message.get(name, zeros) if is_mean else zeros
+    def with_changes(self, other: Callable[[Tensor], Tensor]) -> Tensors:
+        """Put another change in place of each that was learned.
+
+        A mean's change is from what went down; all else counts from 0.
+        """
+        found: Tensors = {}
+        for name in self.learned:
+            tensor, start = self.tensors[name], torch.zeros_like(self.tensors[name])
+            if isinstance(part_of(self.parts, name), Mean):
+                start = self.message.get(name, start)
+            found[name] = start + other(tensor - start)
+        return found
+
+    def noise_like(self, change: Tensor) -> Tensor:
+        """Draw normal numbers of ``scale`` times the size of a change."""
+        size = change.square().mean().sqrt()
+        drawn = torch.randn(change.shape, generator=self.generator, dtype=torch.float64)
+        return self.scale * size * drawn.to(change)
 
 
 def acts_on(kind: str, exchange: AnyExchange) -> bool:
-    """Whether an attack changes anything in the updates of an exchange."""
+    """Tell whether an attack changes anything in the updates of an exchange."""
     parts = exchange.parts.values()
     if not exchange.travels:
         return False
@@ -198,23 +206,8 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
     return any(isinstance(part, Mean | Votes | Sum) for part in parts)
 
 
-def _times(honest: Honest, factor: float) -> Tensors:
-    starts = {name: honest.start(name) for name in honest.learned}
-    return {name: start + factor * (honest.tensors[name] - start) for name, start in starts.items()}
-
-
-def _noise(honest: Honest) -> Tensors:
-    changed = {}
-    for name in honest.learned:
-        part, start = honest.tensors[name], honest.start(name)
-        size = (part - start).square().mean().sqrt()
-        drawn = torch.randn(part.shape, generator=honest.generator, dtype=torch.float64).to(part)
-        changed[name] = start + honest.scale * size * drawn
-    return changed
-
-
-def _constant(honest: Honest) -> Tensors:
-    """Of the size of a model's or of other numbers, and alike for all attackers."""
+def _constant(honest: HonestUpdate) -> Tensors:
+    """Put one number everywhere, of the size of a model's or of others, for all attackers."""
     return {
         name: torch.full_like(
             honest.tensors[name], 0.1 if isinstance(part_of(honest.parts, name), Mean) else 1.0
@@ -223,8 +216,8 @@ def _constant(honest: Honest) -> Tensors:
     }
 
 
-def _false_sizes(honest: Honest) -> Tensors:
-    """All that adds up over images, so many times."""
+def _false_sizes(honest: HonestUpdate) -> Tensors:
+    """Multiply all that adds up over images."""
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
@@ -232,8 +225,8 @@ def _false_sizes(honest: Honest) -> Tensors:
     }
 
 
-def _one_point(honest: Honest) -> Tensors:
-    """All centroids, or means of clusters, at the client's first one."""
+def _one_point(honest: HonestUpdate) -> Tensors:
+    """Put all centroids, or means of clusters, at the client's first one."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
         part = part_of(honest.parts, name)
@@ -247,10 +240,10 @@ def _one_point(honest: Honest) -> Tensors:
     return changed
 
 
-_ATTACKS: dict[str, Callable[[Honest], Tensors]] = {
-    "sign-flip": lambda honest: _times(honest, -1.0),
-    "scaled": lambda honest: _times(honest, honest.scale),
-    "noise": _noise,
+_ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
+    "sign-flip": lambda honest: honest.with_changes(torch.neg),
+    "scaled": lambda honest: honest.with_changes(lambda change: honest.scale * change),
+    "noise": lambda honest: honest.with_changes(honest.noise_like),
     "constant": _constant,
     "false-sizes": _false_sizes,
     "one-point": _one_point,

@@ -19,7 +19,7 @@ _MOST_STEPS = 50
 def robust_kmeans(
     local: Sequence[Tensor], estimate: Estimator, hostile: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Lloyd's k-means in which clients vote.
+    """Run Lloyd's k-means in which clients vote.
 
     Args:
         local: Each client's centroids, of shape (at most k, dimensions); one client at least.
@@ -52,7 +52,7 @@ def robust_kmeans(
 
 
 def disagreement(local: Sequence[Tensor]) -> Tensor:
-    """How far a client's centroids lie from those of most others, float64 of shape (clients,).
+    """Measure how far clients' centroids lie from most others', float64 of shape (clients,).
 
     Two clients are as far apart as the mean distance of a centroid of either to the nearest of the
     other; a client's score is the median over all others.
@@ -80,7 +80,7 @@ def _centre(
     centres: Tensor,
     estimate: Estimator,
 ) -> Tensor:
-    """A centre of its votes; where there is none, it stays."""
+    """Estimate a centre from its votes; where there is none, it stays."""
     votes = [
         own[label == number].mean(dim=0)
         for own, label in zip(local, labels, strict=True)

@@ -121,7 +121,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """What a rule does to the updates of an exchange, by what their parts mean."""
+    """Return what a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
     where = f"defence.rule = {config.rule}: in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
@@ -153,10 +153,9 @@ class Robust:
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """A single update."""
+        """Make a single update."""
         updates = [pack(update) for _, update in received]
-        names = dict.fromkeys(name for update in updates for name in update)
-        known = {name: part_of(self.parts, name) for name in names}
+        known = _known(self.parts, updates)
         models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_figure(part)]
         found = self.model([{name: update[name] for name in models} for update in updates])
         for name, part in known.items():
@@ -179,7 +178,7 @@ class Robust:
         )
 
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """The robust mean of some models of the same entries.
+        """Compute the robust mean of some models of the same entries.
 
         By rules that go by distances, parameters and batch normalisation's running statistics are
         each taken by the median of their own distances, so that neither hides the other. Of an
@@ -199,7 +198,7 @@ class Robust:
     def _centres(
         self, name: str, part: Votes, local: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """One set of centroids by votes; their sizes are those of all clients together."""
+        """Make one set of centroids by votes; their sizes are those of all clients together."""
         hostile = hostile_of(self.config.hostile, len(local))
         centres, labels = robust_kmeans(local, estimator(self.config), hostile)
         found = {name: centres}
@@ -214,7 +213,7 @@ class Robust:
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Sums that have the robust means: a client votes by its mean of each cluster it holds."""
+        """Make sums that have robust means: a client votes by its mean of each cluster it holds."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling(name, part.count)] for update in updates])
@@ -243,46 +242,48 @@ class Bounded:
     exchange: AnyExchange
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """The updates, in their order."""
+        """Bound the updates, in their order."""
         samples = [float(sum(member.samples for member in members)) for members, _ in received]
         most = self.config.weight * statistics.median(samples)
         shares = [min(1.0, most / max(own, 1.0)) for own in samples]
         updates = [pack(update) for _, update in received]
-        names = dict.fromkeys(name for update in updates for name in update)
-        known = {name: part_of(self.exchange.parts, name) for name in names}
+        known = _known(self.exchange.parts, updates)
         means = [n for n, part in known.items() if isinstance(part, Mean) and not part.report]
         figures = [name for name in means if _is_figure(known[name])]
-        models = [name for name in means if name not in figures]
+        floats = {n for own in updates for n, tensor in own.items() if tensor.is_floating_point()}
+        models = [name for name in means if name in floats and name not in figures]
         parameters = [name for name in models if not is_statistic(name)]
+        sent, ones = pack(message), [1.0] * len(samples)
+        starts = {name: sent[name].double() for name in means if name in sent}
         for kind in (parameters, list(filter(is_statistic, models)), *([name] for name in figures)):
-            self._bound_means(pack(message), updates, kind)
+            self._bound(updates, kind, starts, ones)
         self._bound_votes(updates, [n for n, part in known.items() if isinstance(part, Votes)])
         # Beside a mean there are sums over clients; else they are over images, and so are counts.
-        kinds, held = (Sum, [1.0] * len(samples)) if means else (Sum | Count, samples)
+        kinds, held = (Sum, ones) if means else (Sum | Count, samples)
         tables = {n for own in updates for n, tensor in own.items() if tensor.ndim}
         sums = [n for n, part in known.items() if isinstance(part, kinds) and n in tables]
-        self._bound_sums(updates, sums, held)
+        for group in groups(self.exchange.parts, sums).values():
+            self._bound(updates, group, {}, held)
         for (_, update), tensors, share in zip(received, updates, shares, strict=True):
             yield unpack(type(update), tensors | self._weighed(tensors, known, share))
 
-    def _bound_means(
+    def _bound(
         self,
-        message: Mapping[str, Tensor],
         updates: Sequence[dict[str, Tensor]],
         names: Sequence[str],
+        starts: Mapping[str, Tensor],
+        held: Sequence[float],
     ) -> None:
-        starts = {name: message[name].double() for name in names if name in message}
-        there = [own for own in updates if any(name in own for name in names)]
+        """Scale down what some tensors of an update add to their starts, for each of ``held``."""
+        there = [(own, n) for own, n in zip(updates, held, strict=True) if own.keys() & {*names}]
         changes = [
-            {
-                name: own[name].double() - starts.get(name, 0.0)
-                for name in names
-                if own[name].is_floating_point()
-            }
-            for own in there
+            {name: own[name].double() - starts.get(name, 0.0) for name in names if name in own}
+            for own, _ in there
         ]
-        factors = self._factors([_norm(change) for change in changes])
-        for own, change, factor in zip(there, changes, factors, strict=True):
+        norms = [_norm(each) / max(n, 1.0) for each, (_, n) in zip(changes, there, strict=True)]
+        longest = self.config.norm * statistics.median(norms) if norms else 0.0
+        for (own, _), change, norm in zip(there, changes, norms, strict=True):
+            factor = 1.0 if norm <= longest else longest / norm
             for name, moved in change.items():
                 own[name] = (starts.get(name, 0.0) + factor * moved).to(own[name].dtype)
 
@@ -295,25 +296,10 @@ class Bounded:
                 factors = (longest / own.clamp(min=1e-300)).clamp(max=1).unsqueeze(1)
                 update[name] = (update[name] * factors).to(update[name].dtype)
 
-    def _bound_sums(
-        self,
-        updates: Sequence[dict[str, Tensor]],
-        names: Sequence[str],
-        samples: Sequence[float],
-    ) -> None:
-        for group in groups(self.exchange.parts, names).values():
-            of_image = [
-                _norm({name: own[name] for name in group if name in own}) / max(held, 1.0)
-                for own, held in zip(updates, samples, strict=True)
-            ]
-            for own, factor in zip(updates, self._factors(of_image), strict=True):
-                for name in own.keys() & group:
-                    own[name] = (factor * own[name].double()).to(own[name].dtype)
-
     def _weighed(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
-        """All that adds up over images, for a client that counts for a share of its own."""
+        """Scale all that adds up over images, for a client that counts for a share of its own."""
         found = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):
@@ -325,19 +311,20 @@ class Bounded:
             found[name] = found[name].to(tensor.dtype)
         return found
 
-    def _factors(self, norms: Sequence[float]) -> list[float]:
-        """By how much each of some is scaled down."""
-        longest = self.config.norm * statistics.median(norms) if norms else 0.0
-        return [1.0 if norm <= longest else longest / norm for norm in norms]
+
+def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
+    """Return what each tensor of some updates means, also of those that some clients lack."""
+    names = dict.fromkeys(name for update in updates for name in update)
+    return {name: part_of(parts, name) for name in names}
 
 
 def _is_figure(part: Part) -> bool:
-    """Whether a part is a mean that some clients may not have, or that a report alone needs."""
+    """Tell whether a part is a mean that some clients lack, or that a report alone needs."""
     return isinstance(part, Mean) and (part.report or part.optional)
 
 
 def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
-    """Squared distances between models, float64 of shape (n, n) on the CPU."""
+    """Compute squared distances between models, float64 of shape (n, n) on the CPU."""
     total = torch.zeros(len(models), len(models), dtype=torch.float64)
     for kind in {is_statistic(name) for name in names}:
         of_kind = [name for name in names if is_statistic(name) == kind]
@@ -350,7 +337,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
 
 
 def _in_the_middle(points: Tensor) -> Tensor:
-    """One of the values of each coordinate, for what has no mean."""
+    """Take the value in the middle of each coordinate, for what has no mean."""
     return points.sort(dim=0).values[len(points) // 2]
 
 

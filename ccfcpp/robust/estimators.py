@@ -27,7 +27,7 @@ _ABSURD = 1e12
 
 
 def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
-    """The mean of each coordinate without its smallest and its largest values.
+    """Average each coordinate without its smallest and its largest values.
 
     Source: Yin, Chen, Ramchandran and Bartlett, *Byzantine-Robust Distributed Learning* (ICML
     2018), Definition 2.
@@ -45,12 +45,12 @@ def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
 
 
 def median(points: Tensor) -> Tensor:
-    """The median of each coordinate, between both in the middle (Yin et al. 2018, Definition 1)."""
+    """Return the median of each coordinate (Yin et al. 2018, Definition 1)."""
     return trimmed_mean(points, (len(points) - 1) // 2)
 
 
 def median_weights(squares: Squares) -> Tensor:
-    """The weights with which points have their geometric median as mean.
+    """Find the weights with which points have their geometric median as mean.
 
     It is the point whose distances to all others have the smallest sum. Being a mean of the points,
     it needs nothing but the distances between them.
@@ -69,7 +69,7 @@ def median_weights(squares: Squares) -> Tensor:
 
 
 def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
-    """The weights, with squared distances to the median taken to be so large at least."""
+    """Find the weights, with squared distances to the median taken to be so large at least."""
     weights = squares.new_full((len(squares),), 1 / len(squares))
     if nearest == 0:
         return weights  # all lie in one place
@@ -86,7 +86,7 @@ def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
 
 
 def most_central(squares: Squares) -> tuple[int, float]:
-    """The point whose median of squared distances to all others is smallest, and that median.
+    """Find the point with the smallest median of squared distances to others, and that median.
 
     Fewer than half of the points cannot make it larger than the honest ones have it.
     """
@@ -100,7 +100,7 @@ def most_central(squares: Squares) -> tuple[int, float]:
 
 
 def krum_order(squares: Squares, hostile: int) -> Tensor:
-    """Points in the order of Krum's score, the best first.
+    """Order points by Krum's score, the best first.
 
     The score is the sum of squared distances to the n − f − 2 nearest others (Blanchard, El Mhamdi,
     Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), with f the
@@ -113,18 +113,18 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
 
 
 def squared_distances(points: Tensor) -> Tensor:
-    """Between all points, float64 of shape (n, n)."""
+    """Compute squared distances between all points, float64 of shape (n, n)."""
     # One point at a time: a difference is exact where points are far from 0 and near each other.
     return torch.stack([(points - one).double().square().sum(dim=1) for one in points])
 
 
 def hostile_of(share: float, points: int) -> int:
-    """How many of some points are taken to be hostile: fewer than half, so that some are left."""
+    """Return how many of some points are taken to be hostile: fewer than half."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
 def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
-    """The weights of points by ``geometric-median``, ``krum`` or ``multi-krum``.
+    """Weigh points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
         float64 of shape (n,): not negative, with sum 1.
@@ -140,7 +140,7 @@ def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
 
 
 def estimator(config: DefenceConfig) -> Estimator:
-    """The one that a configuration asks for."""
+    """Return the estimator that a configuration asks for."""
 
     def estimate(points: Tensor) -> Tensor:
         if config.rule == "median":

@@ -2,13 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig
@@ -18,10 +15,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Rows
 from ccfcpp.core.units import counted
 from ccfcpp.data.images import Samples
-from ccfcpp.data.vectors import Pictures
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AnyExchange, ClientSide, State
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
@@ -38,45 +33,14 @@ from ccfcpp.robust.attacks import Attack
 from ccfcpp.robust.config import AttackConfig, DefenceConfig
 from ccfcpp.robust.defence import Defence
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
-from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.folder import Arrays, RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
-from ccfcpp.runs.paths import Json, Summary
+from ccfcpp.runs.paths import Json, RunSetting, Summary
 from ccfcpp.runs.store import History, RunStore
 from ccfcpp.runs.tracking import check_tracker
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
-Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
-"""Results by file and name."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Results of a state on images: all of them, or those for testing.
-
-    Attributes:
-        images: uint8 of shape (images, channels, height, width), or vectors (vectors, d).
-        representations: Floats of shape (images, dimensions); None where images have no common
-            space.
-        found: The cluster, or the predicted class, of each image; None where it is not known yet.
-        classes: The true class of each image; None where it is not known.
-        class_names: Their names, in order.
-        centroids: Of shape (clusters, dimensions), where the images are clustered.
-        by_angle: Whether images belong to the centroid of the nearest direction, whatever its
-            length; else to the nearest one.
-        names: Name of each image's file; empty where images have none.
-        pictures: Of vectors of photos, what shows some of these by their names; None of others.
-    """
-
-    images: Tensor
-    representations: Tensor | None
-    found: Tensor | None
-    classes: Tensor | None
-    class_names: tuple[str, ...]
-    centroids: Tensor | None = None
-    by_angle: bool = False
-    names: tuple[str, ...] = ()
-    pictures: Pictures | None = None
 
 
 class Experiment(ABC, Generic[State]):
@@ -143,9 +107,9 @@ class Experiment(ABC, Generic[State]):
             Floats of shape (images, dimensions); None where the model cannot be compared.
         """
 
-    @abstractmethod
-    def snapshot(self, state: State, memories: ClientMemories) -> Snapshot:
-        """Return the results of a state on the images."""
+    def image_results(self, state: State, memories: ClientMemories) -> Arrays:
+        """Return what a state makes of the images, for the report of a run that was stopped."""
+        return {}
 
     def pictures(self, state: State) -> Mapping[str, Tensor]:
         """Return pictures of a state by name, each uint8 of shape (height, width, 3)."""
@@ -163,6 +127,23 @@ class Experiment(ABC, Generic[State]):
     @abstractmethod
     def describe(self) -> Json:
         """Return the setting, for the summary."""
+
+    def client_name(self, number: int) -> str:
+        """Return the name of a client."""
+        return f"client {number}"
+
+    def setting(self) -> RunSetting:
+        """Return what the report tells beside log and results."""
+        labels, names = self.data.labels, self.data.classes
+        held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
+        return RunSetting(
+            self.algorithm.rounds,
+            self.describe(),
+            {str(number): self.client_name(number) for number in range(len(self.parts))},
+            [client.id for client in self.clients],
+            list(names),
+            [own.bincount(minlength=len(names)).tolist() for own in held] or None,
+        )
 
     @property
     def epilogue(self) -> Epilogue | None:
@@ -242,6 +223,7 @@ class Experiment(ABC, Generic[State]):
         history.hold(self.clients)
         if other := self.as_of(first_round):
             return other
+        folder.write_setting(self.setting())
         if self.protection is not None:
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
@@ -265,6 +247,7 @@ class Experiment(ABC, Generic[State]):
                 if stopping or over or other or store.is_due():
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
+                    folder.write_arrays(self.image_results(state, memories))
                     raise StoppedError
                 if other:
                     return other
@@ -342,15 +325,6 @@ class Experiment(ABC, Generic[State]):
                 loss = "" if own is None else f"loss {own:+.4f}, "
                 print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
-
-    def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
-        """Return the results of the last checkpoint's state, if any; the folder stays the same."""
-        if not folder.checkpoint.exists():
-            return None
-        checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
-        memories = self._memories(folder.checkpoint.parent)
-        memories.look_at(checkpoint.memories)
-        return self.snapshot(checkpoint.state, memories)
 
     @property
     def members(self) -> list[Member]:

@@ -20,6 +20,8 @@ from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
 RoundLog = Callable[[Line], None]
+Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
+"""Results by file and name."""
 
 # Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
 _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
@@ -73,38 +75,37 @@ class RunFolder(RunPaths):
             write_whole(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
-        """Return the arrays of a file that ``write_results`` wrote; empty where there is none.
+        """Return the arrays of numbers of a file that ``write_arrays`` wrote.
 
         Args:
             file: The file's name without its suffix.
 
+        Returns:
+            Nothing where there is no such file.
+
         Raises:
             UsageError: The file is damaged.
         """
+        arrays = self._read(file)
+        return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
+
+    def read_texts(self, file: str, name: str) -> tuple[str, ...]:
+        """Return an array of texts as ``read_arrays`` does those of numbers."""
+        found = self._read(file).get(name)
+        return () if found is None or found.dtype.kind != "U" else tuple(found.tolist())
+
+    def _read(self, file: str) -> dict[str, NDArray[np.generic]]:
         path = self.path / f"{file}.npz"
         if not path.is_file():
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                # Names, such as those of files, are no tensors.
-                held = {name: arrays[name] for name in arrays.files}
-                return {n: torch.from_numpy(a) for n, a in held.items() if a.dtype.kind != "U"}
+                return {name: arrays[name] for name in arrays.files}
         except _DAMAGED_ARRAYS as error:
             raise damaged(path, error) from error
 
-    def write_results(
-        self,
-        summary: dict[str, object],
-        model: Mapping[str, Tensor],
-        arrays: Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]],
-        pictures: Mapping[str, Tensor],
-        model_facts: dict[str, str],
-    ) -> None:
-        """Write the model, arrays by file and name, pictures, and last the summary.
-
-        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the model's header.
-        """
-        save_tensors(self.model, model, model_facts)
+    def write_arrays(self, arrays: Arrays) -> None:
+        """Write arrays by file and name."""
         for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
@@ -113,6 +114,21 @@ class RunFolder(RunPaths):
             # Into the file itself: that of millions of images fills the memory.
             with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
+
+    def write_results(
+        self,
+        summary: dict[str, object],
+        model: Mapping[str, Tensor],
+        arrays: Arrays,
+        pictures: Mapping[str, Tensor],
+        model_facts: dict[str, str],
+    ) -> None:
+        """Write the model, arrays by file and name, pictures, and last the summary.
+
+        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the model's header.
+        """
+        save_tensors(self.model, model, model_facts)
+        self.write_arrays(arrays)
         for name, picture in pictures.items():
             self.figures.mkdir(exist_ok=True)
             write_whole(self.figures / f"{name}.png", as_png(picture))

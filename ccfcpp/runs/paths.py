@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -25,6 +26,27 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 """Keys that may differ when a run is resumed: the machine, its use, and additional logs."""
 
 
+@dataclass(frozen=True)
+class RunSetting:
+    """What the report tells of a run beside its log and its results, as in ``setting.json``.
+
+    Attributes:
+        planned: Largest number of rounds.
+        described: The facts that a summary says of the setting.
+        clients: Names of all clients, by their numbers.
+        connected: Numbers of those that take part and hold images.
+        classes: Names of the classes, in order.
+        holdings: Numbers of images by client and class; None where the run does not know them.
+    """
+
+    planned: int
+    described: Json
+    clients: dict[str, str]
+    connected: list[int]
+    classes: list[str]
+    holdings: list[list[int]] | None
+
+
 class RunPaths:
     """The folder of a run, started by ``create`` or resumed by ``reopen``; files appear whole."""
 
@@ -34,6 +56,7 @@ class RunPaths:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
+        self.setting = path / "setting.json"
         self.model = path / "model.safetensors"
         self.figures = path / "figures"
         self.tensorboard = path / "tensorboard"
@@ -119,6 +142,23 @@ class RunPaths:
     def read_summary(self) -> Summary:
         """Return the results of a finished run; ``UsageError`` where the file is damaged."""
         return _object_in(self.summary)
+
+    def write_setting(self, setting: RunSetting) -> None:
+        """Record the setting at the start of a session."""
+        write_whole(self.setting, json.dumps(vars(setting)).encode())
+
+    def read_setting(self) -> RunSetting | None:
+        """Return the setting; None where an earlier version made the run.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        if not self.setting.is_file():
+            return None
+        try:
+            return RunSetting(**_object_in(self.setting))
+        except TypeError as error:
+            raise damaged(self.setting, error) from error
 
     def write_leakage(self, found: Json) -> None:
         """Record the results of attacks on the finished run."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.ticker import NullFormatter
 
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.runs import slug
 from ccfcpp.studies.scores import ScoreTable
 from ccfcpp.studies.tables import over_seeds
 

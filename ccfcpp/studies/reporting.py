@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def report(*runs: str | Path, out: str | Path | None = None, encoder: str | None = None) -> Path:
+def report(*runs: str | Path, out: str | Path | None = None) -> Path:
     """Show a run, several side by side, or studies joined in one, on one HTML page.
 
     The state of a client of a federation is shown as a page for its owner.
@@ -27,7 +27,6 @@ def report(*runs: str | Path, out: str | Path | None = None, encoder: str | None
         runs: Folders of runs, or of studies, or the folder of one client's state.
         out: New folder of the report; that of the run or study where it is None, or a new one under
             ``reports/`` for several.
-        encoder: Where this machine has the runs' encoder; one that is a program must be named.
 
     Returns:
         The page, ``report.html``, with its figures beside it.
@@ -36,19 +35,14 @@ def report(*runs: str | Path, out: str | Path | None = None, encoder: str | None
         UsageError: A folder is neither, or the new folder holds something.
     """
     place = None if out is None else Path(out)
-    return write_report(list(map(Path, runs)), place, encoder=encoder)[0]
+    return write_report(list(map(Path, runs)), place)[0]
 
 
 def write_report(
-    runs: Sequence[Path],
-    out: Path | None = None,
-    data_root: str | None = None,
-    encoder: str | None = None,
-    say: Say = lambda line: None,
+    runs: Sequence[Path], out: Path | None = None, say: Say = lambda line: None
 ) -> tuple[Path, Contents]:
     """Write a report as ``report`` does, and return its page and its figures.
 
-    ``data_root`` is the folder of the data sets, where it is another than when the runs were made;
     ``say`` is called with what is going on.
     """
     from ccfcpp.deployment.client.audit import is_state
@@ -69,18 +63,16 @@ def write_report(
         return _write(folder, Contents(), lambda svgs: page)
     if all(map(is_study, runs)):
         return _write_studies(runs, folder)
-    return _write_runs(runs, folder, data_root, encoder, say)
+    return _write_runs(runs, folder, say)
 
 
-def _write_runs(
-    runs: Sequence[Path], folder: Path, data_root: str | None, encoder: str | None, say: Say
-) -> tuple[Path, Contents]:
+def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Contents]:
     from ccfcpp.reports.contents import contents
-    from ccfcpp.reports.examination import examine
+    from ccfcpp.reports.labels import labelled
     from ccfcpp.reports.page import page
-    from ccfcpp.reports.runs import labelled
+    from ccfcpp.reports.recorded import read_run
 
-    examined = []
+    recorded = []
     for run in runs:
         paths = RunPaths(run)
         if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
@@ -88,10 +80,9 @@ def _write_runs(
                 f"no round of the run in {run} has ended yet, and there is nothing to show: wait, "
                 "or go on with it by --resume"
             )
-        say(f"reading {run} …")
-        examined.append(examine(run, data_root, encoder))
+        recorded.append(read_run(run))
     say("drawing …")
-    shown = labelled(examined)
+    shown = labelled(recorded)
     drawn = contents(shown)
     return _write(folder, drawn, partial(page, shown, drawn))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
-from ccfcpp.reports.examination import Run, examine
+from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.scores import DATASETS
 from ccfcpp.studies.tables import plain
@@ -43,9 +43,9 @@ class Result:
         return values_of(self.config)
 
     @cached_property
-    def examined(self) -> Run:
-        """The run with its images, which may lie elsewhere than when it was made."""
-        return examine(self.folder.path, self.settings["data.root"])
+    def recorded(self) -> RecordedRun:
+        """The run as its folder has it."""
+        return read_run(self.folder.path)
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:

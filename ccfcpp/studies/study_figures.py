@@ -11,9 +11,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import Drawn, legend_above, paper
 from ccfcpp.reports.drawing import plain as in_full
-from ccfcpp.reports.examination import title_of_system
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.runs import slug
+from ccfcpp.reports.recorded import title_of_system
 from ccfcpp.studies.comparison import by_presence, with_costs
 from ccfcpp.studies.drawing import draw_scores
 from ccfcpp.studies.grids import Axes

@@ -6,12 +6,11 @@ import sys
 import pytest
 
 from ccfcpp.cli.app import main
-from tests.support.command import ccfcpp
+from tests.support.command import ccfcpp, succeeded
 
 
 def test_alone_it_prints_its_help_with_examples() -> None:
-    result = ccfcpp()
-    assert result.code == 0
+    result = succeeded()
     assert result.stderr == ""
     assert result.stdout == ccfcpp("--help").stdout
     for command in ("cluster --p", "cluster --dataset", "report runs/"):
@@ -27,9 +26,7 @@ def test_help_says_what_arguments_are() -> None:
     ["cluster", "classify", "compare", "datasets", "predict", "presets", "report", "reproduce"],
 )
 def test_flags_without_a_value_show_no_type(command: str) -> None:
-    shown = ccfcpp(command, "--help")
-    assert shown.code == 0
-    assert "bool" not in shown.stdout.lower()
+    assert "bool" not in succeeded(command, "--help").stdout.lower()
 
 
 def test_letters_that_a_terminal_lacks_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

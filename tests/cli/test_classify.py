@@ -23,7 +23,7 @@ from ccfcpp.core.presets import preset_folder
 from ccfcpp.studies.grids import Planned, ordered, plan_grid
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from tests.support.command import Result, ccfcpp
+from tests.support.command import ccfcpp, refused, succeeded
 
 TINY = (
     *("--rounds", 2, "--local-epochs", 1, "--clients", 3),
@@ -33,28 +33,23 @@ TINY = (
 """Settings of a run on the digits that takes a fraction of a second."""
 
 
-def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
-    return plan_grid(ClassifyConfig, "classify", ordered(files, values, seeds))
+def _plan(
+    files: list[Path],
+    values: Tree | None = None,
+    seeds: int = 1,
+    axes: dict[str, list[object]] | None = None,
+) -> list[Planned[ClassifyConfig]]:
+    asked = ordered(read_configs(files), values or {}, seeds, axes or {})
+    return plan_grid(ClassifyConfig, "classify", asked)
 
 
 def complaint(*arguments: object) -> str:
-    """The one line on stderr that a user error must end with."""
-    result = ccfcpp("classify", *arguments)
-    assert result.code == 2, result
-    assert result.stdout == ""
-    *before, line = result.stderr.splitlines()
-    # What only the images show is found when the run has been announced.
-    assert len(before) <= 1, result.stderr
-    assert all(" on " in each for each in before), result.stderr
-    assert line.startswith("error: ")
-    return line
+    return refused("classify", *arguments)
 
 
 def classify(*arguments: object) -> dict[str, Any]:
     """The JSON of a run that must succeed."""
-    result = ccfcpp("classify", "--json", *arguments)
-    assert result.code == 0, result.stderr
-    parsed: dict[str, Any] = json.loads(result.stdout)
+    parsed: dict[str, Any] = json.loads(succeeded("classify", "--json", *arguments).stdout)
     return parsed
 
 
@@ -96,8 +91,7 @@ def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
 
 def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = ccfcpp("classify", "--out", run, "--disconnection-rate", 0.34, *TINY)
-    assert result.code == 0, result.stderr
+    result = succeeded("classify", "--out", run, "--disconnection-rate", 0.34, *TINY)
     assert "accuracy" in result.stdout
     summary = json.loads((run / "summary.json").read_text())
     rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -284,8 +278,7 @@ def test_seeds_give_mean_and_deviation(tmp_path: Path) -> None:
 
 def test_a_grid_is_a_table_in_the_files_order(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    result = ccfcpp("classify", "--config", grid_file(tmp_path), "--out", run)
-    assert result.code == 0, result.stderr
+    result = succeeded("classify", "--config", grid_file(tmp_path), "--out", run)
     with (run / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     cells = [(row["method"], row["decorrelation.kind"]) for row in rows]
@@ -320,46 +313,52 @@ def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
     assert "'0.1,' holds an empty value" in complaint("--beta", "0.1,")
 
 
-def test_lists_take_the_place_of_the_grids(tmp_path: Path) -> None:
-    files = read_configs([Path("feddecorr/table1")])
-    axes: dict[str, list[object]] = {
-        "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
-    }  # fmt: skip
-    plan = plan_grid(ClassifyConfig, "classify", ordered(files, {}, 1, axes))
-    assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
-
-
 def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("grid: {seed: [3, 4]}\ndecorrelation: {beta: 0.3}\n")
-    plan = _plan(read_configs([Path("feddecorr/table7"), Path("classify/cifar100"), path]), {}, 1)
+    plan = _plan([Path("feddecorr/table7"), Path("classify/cifar100"), path])
     assert [planned.config.seed for planned in plan] == [3, 4]
     assert {planned.config.decorrelation.beta for planned in plan} == {0.3}
     assert {planned.config.dataset for planned in plan} == {"cifar100"}
 
 
 def test_a_grid_must_be_made_of_lists(tmp_path: Path) -> None:
-    path = tmp_path / "grid.yaml"
-    path.write_text("grid: {method: fedavg}")
-    assert "grid must hold lists" in complaint("--config", path)
+    (tmp_path / "grid.yaml").write_text("grid: {method: fedavg}")
+    assert "grid must hold lists" in complaint("--config", tmp_path / "grid.yaml")
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ccfcpp", "classify", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+def stopped(folder: Path, *arguments: object) -> tuple[int, str]:
+    """Start a study as a user does, and stop it after its first run: exit code and messages."""
+    command = [sys.executable, "-m", "ccfcpp", "classify", "--out", folder, *arguments]
+    process = subprocess.Popen(
+        [*map(str, command)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+    deadline = time.monotonic() + 120
+    while not list(folder.rglob("summary.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    return process.returncode, stderr
 
 
 def test_a_part_of_a_table_has_the_settings_of_its_cells() -> None:
-    files = read_configs([Path("feddecorr/table4")])
     values = {"dataset": "cifar100", "partition": {"alpha": "0.05", "clients": "50"}}
-    plan = _plan(files, values, 1)
+    plan = _plan([Path("feddecorr/table4")], values)
     assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
     assert {planned.config.availability.sample_fraction for planned in plan} == {0.2}
-    table1 = _plan(read_configs([Path("feddecorr/table1")]), {"decorrelation": {"kind": "none"}}, 1)
-    assert {planned.config.method for planned in table1} >= {"scaffold", "fedavg"}
+    lists: dict[str, list[object]] = {
+        "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
+    }  # fmt: skip
+    plan = _plan([Path("feddecorr/table1")], axes=lists)
+    assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
+    plan = _plan([Path("feddecorr/table1")], {"decorrelation": {"kind": "none"}})
+    assert {planned.config.method for planned in plan} >= {"scaffold", "fedavg"}
 
 
 def test_nothing_is_written_before_every_cell_was_checked(tmp_path: Path) -> None:
@@ -385,15 +384,8 @@ def test_a_folder_of_several_runs_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_a_study_is_stopped_by_a_signal_in_the_last_round_of_a_run(tmp_path: Path) -> None:
-    process = start("--seeds", 50, "--out", tmp_path / "run", *TINY, "--rounds", 1)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.rglob("summary.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130, stderr
+    code, stderr = stopped(tmp_path / "run", "--seeds", 50, *TINY, "--rounds", 1)
+    assert code == 130, stderr
     assert "--resume" in stderr
     assert len(list(tmp_path.rglob("summary.json"))) < 50
     # What is done has its table already.
@@ -402,8 +394,7 @@ def test_a_study_is_stopped_by_a_signal_in_the_last_round_of_a_run(tmp_path: Pat
 
 def test_a_diverged_model_ends_with_a_summary(tmp_path: Path) -> None:
     arguments = ("--method", "fedadam", "--set", "adaptive.learning_rate=1e38")
-    result = ccfcpp("classify", *arguments, "--out", tmp_path / "run", *TINY)
-    assert result.code == 0, result.stderr
+    result = succeeded("classify", *arguments, "--out", tmp_path / "run", *TINY)
     assert "diverged" in result.stdout
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["effective_rank"] is None
 
@@ -411,16 +402,9 @@ def test_a_diverged_model_ends_with_a_summary(tmp_path: Path) -> None:
 def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     file, run = grid_file(tmp_path), tmp_path / "run"
     whole = classify("--config", file, "--out", tmp_path / "whole")
-    process = start("--config", file, "--out", run)
-    deadline = time.monotonic() + 120
-    while not list(run.rglob("summary.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
-    if process.returncode != 0:  # Else it was done before the signal came.
-        assert process.returncode == 130, stderr
+    code, stderr = stopped(run, "--config", file)
+    if code != 0:  # Else it was done before the signal came.
+        assert code == 130, stderr
         assert "--resume" in stderr
     finished = {path: path.stat().st_mtime_ns for path in run.rglob("summary.json")}
     resumed = classify("--out", run, "--resume")
@@ -436,32 +420,21 @@ def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_single_run_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
+    again = ("--out", tmp_path / "run", "--resume")
     first = classify("--out", tmp_path / "run", "--method", "moon", *TINY)
-    again: Result = ccfcpp("classify", "--out", tmp_path / "run", "--resume", "--json")
-    assert json.loads(again.stdout)["accuracy"] == first["accuracy"]
-    line = complaint("--out", tmp_path / "run", "--resume", "--seeds", 2)
-    assert "holds a single run" in line
-    line = complaint("--out", tmp_path / "run", "--resume", "--beta", 7)
-    assert "was started with --beta 0.1: leave it out" in line
+    assert classify(*again)["accuracy"] == first["accuracy"]
+    assert "holds a single run" in complaint(*again, "--seeds", 2)
+    assert "was started with --beta 0.1: leave it out" in complaint(*again, "--beta", 7)
 
 
 # --- presets --------------------------------------------------------------------------------------
 
 TABLES = {
-    "table1": 120,
-    "table2": 90,
-    "table3": 10,
-    "iclr-table3": 30,
-    "iclr-table10": 4,
-    "table4": 40,
-    "table5": 32,
-    "table6": 12,
-    "table7": 12,
-    "table8": 12,
-    "figure9": 24,
-    "digits-methods": 28,
+    "table1": 120, "table2": 90, "table3": 10, "iclr-table3": 30, "iclr-table10": 4, "table4": 40,
+    "table5": 32, "table6": 12, "table7": 12, "table8": 12, "figure9": 24, "digits-methods": 28,
     "cifar10-two-cores": 4,
-}
+}  # fmt: skip
+"""Runs of each preset with one seed."""
 
 
 def test_there_is_a_preset_for_each_table() -> None:
@@ -470,13 +443,13 @@ def test_there_is_a_preset_for_each_table() -> None:
 
 @pytest.mark.parametrize(("name", "runs"), TABLES.items())
 def test_every_table_can_be_planned(name: str, runs: int) -> None:
-    plan = _plan(read_configs([Path("feddecorr") / name]), {}, seeds=2)
+    plan = _plan([Path("feddecorr") / name], seeds=2)
     assert len(plan) == 2 * runs
     assert len({planned.folder for planned in plan}) == 2 * runs
 
 
 def test_table_1_has_the_published_settings() -> None:
-    plan = _plan(read_configs([Path("feddecorr/table1")]), {}, seeds=1)
+    plan = _plan([Path("feddecorr/table1")])
     by_data = {planned.config.dataset: planned.config for planned in plan}
     assert [by_data[d].training.rounds for d in ("cifar10", "cifar100", "tiny-imagenet")] == [
         100, 100, 50,

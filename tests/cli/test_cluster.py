@@ -1,6 +1,7 @@
 """What a user sees: results, files, and one clear line where something does not fit."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.support.command import (
     Result,
     assigned,
     ccfcpp,
+    refused,
     succeeded,
 )
 
@@ -40,16 +42,24 @@ EITHER = pytest.mark.parametrize(
 """Systems that are nothing alike: models that are averaged, and steps over all clients."""
 
 
-def complaint(result: Result) -> str:
-    """The one line on stderr that a user error must end with."""
-    assert result.code == 2, result
-    assert result.stdout == ""
-    *before, line = result.stderr.splitlines()
-    # What only the images show is found when the run has been announced.
-    assert len(before) <= 2, result.stderr
-    assert all(" on " in each or each.startswith("reading ") for each in before), result.stderr
-    assert line.startswith("error: ")
-    return line
+def summary_of(*arguments: object) -> dict[str, Any]:
+    """The summary of a run that must succeed."""
+    summary: dict[str, Any] = json.loads(succeeded("cluster", "--json", *arguments).stdout)
+    return summary
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, which no test changes."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    succeeded("cluster", "--out", run, *TINY)
+    return run
+
+
+@pytest.fixture
+def finished(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test to change."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 def write_images(folder: Path, count: int, size: int = 8) -> Path:
@@ -89,8 +99,7 @@ def test_datasets_are_listed() -> None:
 def test_json_is_one_object_with_the_results(
     tmp_path: Path, method: str, tiny: tuple[str, ...]
 ) -> None:
-    result = ccfcpp("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *tiny)
-    assert result.code == 0, result.stderr
+    result = succeeded("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *tiny)
     summary = json.loads(result.stdout)
     promised = {"method", "dataset", "p", "nmi", "kappa", "accuracy", "ari", "clients", "connected"}
     assert promised | {"rounds", "seconds", "out"} <= summary.keys()
@@ -113,12 +122,12 @@ def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
     assert header in result.stderr
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["preset"], config["method"]) == ("published", "ccfc++")
-    line = complaint(ccfcpp("cluster", *few, "--out", tmp_path / "other"))
+    line = refused("cluster", *few, "--out", tmp_path / "other")
     assert "--pretrain-rounds 1 has no effect: it needs training.pretraining = siamese" in line
     again = succeeded("cluster", "--out", tmp_path / "run", "--resume")
     assert f"going on with {header}" in again.stderr
     other = ("--resume", "--preset", "default")
-    line = complaint(ccfcpp("cluster", "--out", tmp_path / "run", *other))
+    line = refused("cluster", "--out", tmp_path / "run", *other)
     assert "was started with --preset published: leave it out" in line
 
 
@@ -153,26 +162,31 @@ def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
 
 def test_an_imbalance_makes_the_first_class_the_largest(tmp_path: Path) -> None:
     settings = ("--set", "data.imbalance=10", "--partition", "iid")
-    result = succeeded("cluster", *KM, *settings, "--json", "--out", tmp_path / "run")
-    summary = json.loads(result.stdout)
+    summary = summary_of(*KM, *settings, "--out", tmp_path / "run")
     classes = np.bincount(np.load(tmp_path / "run" / "assignments.npz")["class"])
     assert (classes[0], classes[-1]) == (174, 17)
     assert (summary["samples"], summary["imbalance"]) == (classes.sum(), 10)
 
 
-def test_a_number_of_classes_names_its_partition(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    result = succeeded("cluster", *KM, "--classes-per-client", 2, "--clients", 5, "--out", out)
-    assert "KM on digits, default preset, 2 classes a client, seed 0: " in result.stderr
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["partition"], summary["classes_per_client"]) == ("classes", 2)
-    assert (summary["p"], summary["clients"]) == (None, 5)
-
-
-def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
-    result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
-    assert "KM on digits, default preset, skew, p = 0.75, seed 0: " in result.stderr
-    assert "skew, p = 0.75" in result.stdout
+@pytest.mark.parametrize(
+    ("arguments", "named", "told"),
+    [
+        (
+            ("--classes-per-client", 2, "--clients", 5),
+            "2 classes a client",
+            {"partition": "classes", "classes_per_client": 2, "p": None, "clients": 5},
+        ),
+        (("--p", 0.75), "skew, p = 0.75", {"partition": "skew", "p": 0.75}),
+    ],
+)
+def test_a_partition_is_named_with_its_degree(
+    arguments: tuple[object, ...], named: str, told: dict[str, object], tmp_path: Path
+) -> None:
+    result = succeeded("cluster", *KM, *arguments, "--out", tmp_path / "run")
+    assert f"KM on digits, default preset, {named}, seed 0: " in result.stderr
+    assert named in result.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {key: summary[key] for key in told} == told
 
 
 @pytest.mark.parametrize(
@@ -199,8 +213,7 @@ def test_the_files_of_a_run_agree_with_its_summary(
     tmp_path: Path, method: str, tiny: tuple[str, ...]
 ) -> None:
     run = tmp_path / "run"
-    result = ccfcpp("cluster", "--out", run, "--disconnection-rate", 0.25, *tiny)
-    assert result.code == 0, result.stderr
+    result = succeeded("cluster", "--out", run, "--disconnection-rate", 0.25, *tiny)
     assert "NMI" in result.stdout
     summary = json.loads((run / "summary.json").read_text())
     assert summary["method"] == method
@@ -253,22 +266,18 @@ def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
 def test_the_same_command_gives_the_same_numbers(
     tmp_path: Path, method: str, tiny: tuple[str, ...]
 ) -> None:
-    summaries = []
-    for name in ("a", "b"):
-        result = ccfcpp("cluster", "--json", "--out", tmp_path / name, *tiny)
-        summaries.append(json.loads(result.stdout) | {"seconds": None, "out": None})
-    assert summaries[0] == summaries[1]
-    assert summaries[0]["method"] == method
+    first, second = (
+        summary_of("--out", tmp_path / name, *tiny) | {"seconds": None, "out": None}
+        for name in ("a", "b")
+    )
+    assert first == second
+    assert first["method"] == method
 
 
 def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 40)
-    result = ccfcpp(
-        "cluster", "--dataset", folder, "--partition", "iid", "--clusters", 3, "--json",
-        "--out", tmp_path / "run", *TINY,
-    )  # fmt: skip
-    assert result.code == 0, result.stderr
-    summary = json.loads(result.stdout)
+    where = ("--dataset", folder, "--partition", "iid", "--clusters", 3)
+    summary = summary_of(*where, "--out", tmp_path / "run", *TINY)
     assert summary["nmi"] is summary["kappa"] is summary["p"] is None
     assert "class" not in np.load(tmp_path / "run" / "assignments.npz")
     shown = ccfcpp("cluster", "--out", tmp_path / "run", "--resume")
@@ -278,12 +287,8 @@ def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
 def test_colour_images_are_learnt_by_a_resnet(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (12, 16, 16, 3), np.uint8)
     np.savez(tmp_path / "colour.npz", x=pixels, y=np.array(["cat", "dog"] * 6))
-    result = ccfcpp(
-        "cluster", "--dataset", tmp_path / "colour.npz", *CCFCPP, "--rounds", 1,
-        "--pretrain-rounds", 1, "--json", "--out", tmp_path / "run",
-    )  # fmt: skip
-    assert result.code == 0, result.stderr
-    summary = json.loads(result.stdout)
+    short = (*CCFCPP, "--rounds", 1, "--pretrain-rounds", 1)
+    summary = summary_of("--dataset", tmp_path / "colour.npz", *short, "--out", tmp_path / "run")
     assert (summary["clients"], summary["clusters"]) == (2, 2)
     names = load_file(tmp_path / "run" / "model.safetensors").keys()
     assert "model/backbone.network.layer4.1.conv2.weight" in names
@@ -292,12 +297,8 @@ def test_colour_images_are_learnt_by_a_resnet(tmp_path: Path) -> None:
 def test_each_folder_is_a_client(tmp_path: Path) -> None:
     for name, count in (("clinic", 20), ("laboratory", 12)):
         write_images(tmp_path / "sites" / name, count)
-    result = ccfcpp(
-        "cluster", "--dataset", tmp_path / "sites", "--partition", "folders", "--clusters", 3,
-        "--json", "--out", tmp_path / "run", *TINY_ROUNDS,
-    )  # fmt: skip
-    assert result.code == 0, result.stderr
-    participants = json.loads(result.stdout)["participants"]
+    where = ("--dataset", tmp_path / "sites", "--partition", "folders", "--clusters", 3)
+    participants = summary_of(*where, "--out", tmp_path / "run", *TINY_ROUNDS)["participants"]
     assert [(p["name"], p["samples"]) for p in participants] == [("clinic", 20), ("laboratory", 12)]
 
 
@@ -305,12 +306,8 @@ def test_a_client_without_samples_takes_no_part(tmp_path: Path) -> None:
     labels = np.array([0] * 30 + [1])
     images = np.random.default_rng(0).integers(0, 255, (31, 8, 8), np.uint8)
     np.savez(tmp_path / "two.npz", images=images, labels=labels)
-    result = ccfcpp(
-        "cluster", "--dataset", tmp_path / "two.npz", "--p", 1, "--json",
-        "--out", tmp_path / "run", *TINY,
-    )  # fmt: skip
-    assert result.code == 0, result.stderr
-    summary = json.loads(result.stdout)
+    where = ("--dataset", tmp_path / "two.npz", "--p", 1)
+    summary = summary_of(*where, "--out", tmp_path / "run", *TINY)
     # Clients 1 and 3 share the only image of class 1, so that client 3 has none.
     assert [entry["samples"] for entry in summary["participants"]] == [15, 1, 15]
     assert (summary["clients"], summary["connected"]) == (4, 3)
@@ -338,8 +335,8 @@ def test_a_run_in_which_a_client_diverges_goes_on_without_it(
 
     monkeypatch.setattr(ContrastiveTrainer, "pretrain", explode)
     run = tmp_path / "run"
-    result = ccfcpp("cluster", "--json", "--out", run, *TINY, "--set", "centroids.encoder=local")
-    assert result.code == 0, result.stderr
+    settings = ("--json", "--set", "centroids.encoder=local")
+    result = succeeded("cluster", "--out", run, *TINY, *settings)
     assert "round 2: client 2 refused: pre-training: its representations hold NaN" in result.stderr
     assert json.loads(result.stdout)["refused_updates"] == 1
     rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -365,8 +362,7 @@ def test_images_pass_the_frozen_model_once_a_round(
         return represent(model, images)
 
     monkeypatch.setattr(representations, "represent", counting)
-    result = ccfcpp("cluster", "--disconnection-rate", 0.5, "--out", tmp_path / "run", *TINY)
-    assert result.code == 0, result.stderr
+    succeeded("cluster", "--disconnection-rate", 0.5, "--out", tmp_path / "run", *TINY)
     # Rounds 1 (the last of pre-training), 2 and 3 each end with a new model.
     models = 3
     # Each of the four rounds has an effective rank, and the last one's two local models are
@@ -378,15 +374,14 @@ def test_images_pass_the_frozen_model_once_a_round(
 def test_names_that_look_like_markup_or_need_quoting(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images[/b]" / "a class", 30).parent
     run = tmp_path / "my run[/i]"
-    result = ccfcpp("cluster", "--dataset", folder, "--p", 0, "--clusters", 2, "--out", run, *TINY)
-    assert result.code == 0, result.stderr
+    where = ("--dataset", folder, "--p", 0, "--clusters", 2)
+    result = succeeded("cluster", *where, "--out", run, *TINY)
     shown = "".join(result.stdout.replace("│", "").split())
     assert "myrun[/i]" in shown
 
 
 def test_images_that_nobody_holds_are_counted(tmp_path: Path) -> None:
-    result = ccfcpp("cluster", "--p", 1, "--json", "--out", tmp_path / "run", *TINY)
-    summary = json.loads(result.stdout)
+    summary = summary_of("--p", 1, "--out", tmp_path / "run", *TINY)
     # Four clients hold the digits 0 to 3.
     assert (summary["samples"], summary["held"]) == (1797, 178 + 182 + 177 + 183)
     assert (np.load(tmp_path / "run" / "assignments.npz")["client"] == -1).sum() == 1797 - 720
@@ -405,10 +400,8 @@ def test_odd_numbers_of_threads_do_not_matter(
 
 
 def test_rounds_that_everybody_misses_do_not_stop_a_run(tmp_path: Path) -> None:
-    result = ccfcpp(
-        "cluster", "--dropout-rate", 0.8, "--json", "--seed", 1, "--out", tmp_path / "run", *TINY
-    )
-    assert result.code == 0, result.stderr
+    rarely = ("--dropout-rate", 0.8, "--seed", 1)
+    result = succeeded("cluster", *rarely, "--out", tmp_path / "run", *TINY)
     assert "no client took part" in result.stderr
 
 
@@ -423,6 +416,8 @@ def test_a_run_without_a_single_update_says_so(
 
 
 # --- bad input -----------------------------------------------------------------------------------
+
+TWO = ("--clusters", 2, "--clients", 2)
 
 
 @pytest.mark.parametrize(
@@ -458,6 +453,22 @@ def test_a_run_without_a_single_update_says_so(
         (["--dataset", ""], "dataset"),
         (["--p", "1\n2"], "--p 1 2 is refused"),
         (["--set", "seed=2024-13-45"], "not a YAML value"),
+        (["--config", "mine.yaml"], "unknown key 'partition.pp': did you mean 'partition.p'?"),
+        (["--dataset", "empty"], "no image"),
+        (["--dataset", "broken", "--skip", 0], "broken.png ("),
+        (["--dataset", "plain", *TWO, "--p", 0.5], "'skew' needs class labels"),
+        (["--dataset", "plain", *TWO, "--alpha", 1], "'dirichlet' needs class labels"),
+        (
+            ["--dataset", "plain", *TWO, "--partition", "iid", "--set", "data.imbalance=2"],
+            "data.imbalance = 2 needs class labels, and plain has none: leave it out",
+        ),
+        (["--dataset", "plain", "--partition", "iid"], "give --clusters"),
+        (["--out", "nothing", "--resume"], "no run to resume"),
+        *((["--cohort", n], f"--cohort {n} is refused") for n in ("0", "-2", "some", "1.5")),
+        (
+            ["--device", "cpu", "--set", "compute.precision=tf32"],
+            "compute.precision = 'tf32' is refused: the device is cpu",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -465,14 +476,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    assert expected in complaint(ccfcpp("cluster", *arguments))
-    assert not (tmp_path / "runs").exists()
-
-
-def test_an_unknown_key_in_the_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("partition:\n  pp: 0.5\n")
-    line = complaint(ccfcpp("cluster", "--config", tmp_path / "mine.yaml"))
-    assert "unknown key 'partition.pp': did you mean 'partition.p'?" in line
+    Path("mine.yaml").write_text("partition:\n  pp: 0.5\n")
+    Path("empty").mkdir()
+    write_images(Path("plain"), 20)
+    broken = write_images(Path("broken"), 3) / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    assert expected in refused("cluster", *arguments)
+    assert not Path("runs").exists()
 
 
 def test_mnist_without_file_or_network_names_what_is_expected_where(
@@ -482,86 +492,48 @@ def test_mnist_without_file_or_network_names_what_is_expected_where(
         raise OSError("no network")
 
     monkeypatch.setattr("urllib.request.urlopen", offline)
-    line = complaint(ccfcpp("cluster", "--dataset", "mnist", "--data-root", tmp_path / "data"))
+    line = refused("cluster", "--dataset", "mnist", "--data-root", tmp_path / "data")
     for expected in ("train-images-idx3-ubyte", str(tmp_path / "data"), "digits"):
         assert expected in line
 
 
-def test_a_folder_without_an_image(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "no image" in complaint(ccfcpp("cluster", "--dataset", tmp_path / "empty"))
-
-
-def test_a_broken_image_is_named(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "pictures", 3)
-    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    assert "broken.png (" in complaint(ccfcpp("cluster", "--dataset", folder, "--skip", 0))
-
-
-def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "pictures", 20)
-    line = complaint(
-        ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2, "--p", 0.5)
-    )
-    assert "'skew' needs class labels" in line
-    few = ("--partition", "iid", "--clusters", 2, "--clients", 2, "--set", "data.imbalance=2")
-    line = complaint(ccfcpp("cluster", "--dataset", folder, *few))
-    assert "data.imbalance = 2 needs class labels, and pictures has none: leave it out" in line
-    needs_labels = ("--alpha", 1, "--clusters", 2, "--clients", 2)
-    line = complaint(ccfcpp("cluster", "--dataset", folder, *needs_labels))
-    assert "'dirichlet' needs class labels" in line
-    line = complaint(ccfcpp("cluster", "--dataset", folder, "--partition", "iid"))
-    assert "give --clusters" in line
-
-
-def test_an_output_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert "holds another run" in complaint(ccfcpp("cluster", "--out", run, "--seed", 1, *TINY))
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+def test_an_output_folder_with_another_run_is_left_alone(finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    line = refused("cluster", "--out", finished, "--seed", 1, *TINY)
+    assert "holds another run" in line
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
 def test_an_output_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    assert "is not empty" in complaint(ccfcpp("cluster", "--out", tmp_path, *TINY))
+    assert "is not empty" in refused("cluster", "--out", tmp_path, *TINY)
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["thesis.tex"]
 
 
-def test_resuming_what_is_no_run(tmp_path: Path) -> None:
-    line = complaint(ccfcpp("cluster", "--out", tmp_path / "nothing", "--resume"))
-    assert "no run to resume" in line
-
-
-def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
-    line = complaint(ccfcpp("cluster", "--out", run, "--resume", "--seed", 5, "--lam", 0.5))
+def test_resuming_with_another_configuration_names_the_keys(finished: Path) -> None:
+    again = ("cluster", "--out", finished, "--resume")
+    line = refused(*again, "--seed", 5, "--lam", 0.5)
     assert "was started with --lam 0.001, --seed 0: leave them out" in line
-    same = ccfcpp("cluster", "--out", run, "--resume", "--seed", 0, "--device", "cpu")
-    assert same.code == 0, same.stderr
+    succeeded(*again, "--seed", 0, "--device", "cpu")
 
 
 def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
     command = (*TINY, "--method", "ccfc", "--config", "cluster/published/digits")
-    assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
-    result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
-    assert result.code == 0, result.stderr
+    succeeded("cluster", "--out", tmp_path / "run", *command)
+    succeeded("cluster", "--out", tmp_path / "run", *command, "--resume")
 
 
-def test_a_damaged_environment_is_named(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
-    (run / "environment.json").write_text('{"sess')
-    assert "environment.json is damaged" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
-    checkpoint = run / "checkpoint" / "latest.safetensors"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    assert "cannot be read" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("environment.json", "environment.json is damaged"),
+        ("checkpoint/latest.safetensors", "cannot be read"),
+    ],
+)
+def test_what_is_damaged_is_named(name: str, said: str, finished: Path) -> None:
+    content = (finished / name).read_bytes()
+    (finished / name).write_bytes(content[: len(content) // 2])
+    assert said in refused("cluster", "--out", finished, "--resume")
 
 
 # --- speed --------------------------------------------------------------------------------------
@@ -575,30 +547,14 @@ def test_a_run_says_how_many_clients_were_trained_side_by_side(
         [(1, "3", 1), (3, "2", 2), (3, "auto", 3), (9, "99", 4)]
     ):
         monkeypatch.setattr(torch, "get_num_threads", lambda there=threads: there)
-        out = tmp_path / str(number)
-        result = ccfcpp("cluster", "--json", "--out", out, *TINY, "--cohort", given)
-        assert json.loads(result.stdout)["cohort"] == expected
-
-
-@pytest.mark.parametrize("wrong", ["0", "-2", "some", "1.5"])
-def test_a_cohort_that_is_none_is_refused(tmp_path: Path, wrong: str) -> None:
-    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, "--cohort", wrong)
-    assert f"--cohort {wrong} is refused" in complaint(result)
-    assert not (tmp_path / "run").exists()
-
-
-def test_tf32_needs_cuda(tmp_path: Path) -> None:
-    settings = ("--device", "cpu", "--set", "compute.precision=tf32")
-    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, *settings)
-    assert "compute.precision = 'tf32' is refused: the device is cpu" in complaint(result)
-    assert not (tmp_path / "run").exists()
+        summary = summary_of("--out", tmp_path / str(number), *TINY, "--cohort", given)
+        assert summary["cohort"] == expected
 
 
 def test_rounded_products_give_a_run_of_their_own(tmp_path: Path) -> None:
     def loss(precision: str) -> float:
         run = tmp_path / precision
-        settings = ("--set", f"compute.precision={precision}")
-        assert ccfcpp("cluster", "--out", run, *TINY, *settings).code == 0
+        succeeded("cluster", "--out", run, *TINY, "--set", f"compute.precision={precision}")
         first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
         value: float = first["figures"]["loss"]
         return value
@@ -630,12 +586,9 @@ def test_memories_that_do_not_fit_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, tiny: tuple[str, ...]
 ) -> None:
     def run(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        out = tmp_path / name
-        result = ccfcpp("cluster", "--json", "--out", out, *tiny)
-        assert result.code == 0, result.stderr
-        summary = json.loads(result.stdout)
+        summary = summary_of("--out", tmp_path / name, *tiny)
         del summary["out"], summary["seconds"]
-        return summary, load_file(out / "model.safetensors")
+        return summary, load_file(tmp_path / name / "model.safetensors")
 
     summary, model = run("held")
     assert summary["method"] == method

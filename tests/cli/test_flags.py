@@ -19,7 +19,6 @@ CASES = [
     ("cluster", cluster.FLAGS, ClusterConfig, "cluster", {}),
     ("compare", compare.FLAGS, ClusterConfig, "cluster", PUBLISHED),
     ("classify", classify.FLAGS, ClassifyConfig, "classify", {}),
-    ("report", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
     ("datasets", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
     ("reproduce", flags.MACHINE, ClusterConfig, "cluster", PUBLISHED),
 ]

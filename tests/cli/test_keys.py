@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import ccfcpp, succeeded
+from tests.support.command import refused, succeeded
 
 WITHOUT = importlib.util.find_spec("cryptography") is None
 
@@ -38,11 +38,7 @@ def test_what_is_wrong_takes_one_line(tmp_path: Path) -> None:
         (("server", "a.org"), "there is no authority in"),
         (("roster",), "there is no authority in"),
     ):
-        result = ccfcpp("keys", *arguments, "--out", tmp_path)
-        assert (result.code, result.stdout) == (2, "")
-        (line,) = result.stderr.splitlines()
-        assert line.startswith("error: ")
-        assert message in line
+        assert message in refused("keys", *arguments, "--out", tmp_path)
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,10 +46,8 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.delitem(sys.modules, f"ccfcpp.deployment.keys.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     for arguments in (("authority",), ("server", "a.org"), ("client", "a"), ("roster",)):
-        result = ccfcpp("keys", *arguments, "--out", tmp_path / "keys")
-        assert result.code == 2
-        assert result.stderr == (
+        assert refused("keys", *arguments, "--out", tmp_path / "keys") == (
             "error: keys need the package cryptography, which is not installed: pip install "
-            "'.[flower]'\n"
+            "'.[flower]'"
         )
     assert not (tmp_path / "keys").exists()

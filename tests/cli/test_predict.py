@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ccfcpp.data import load
-from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp, succeeded
+from tests.support.command import TINY, TINY_SCAN, assigned, refused, succeeded
 
 GAN = assigned(
     *("gan.noise=5", "gan.generator_width=16", "gan.generator_channels=[6,4]", "gan.epochs=2"),
@@ -89,9 +89,6 @@ def test_who_is_not_sure_gets_no_cluster(tmp_path: Path, digits: Path, k_fed: Pa
     scores = [float(one["outlier"]) for one, _ in pairs]
     assert told["median_outlier"] == pytest.approx(sorted(scores)[149], rel=1e-4)
     assert f"median outlier score {sorted(scores)[149]:.2f}: 1 is usual" in known.stderr
-    refused = ccfcpp("predict", k_fed, digits, "--out", tmp_path / "c", "--min-confidence", 2)
-    assert refused.code == 2
-    assert "--min-confidence 2.0 is refused: give a number from 0 to 1" in refused.stderr
 
 
 def test_files_have_their_names_below_the_folder(tmp_path: Path, digits: Path, k_fed: Path) -> None:
@@ -134,27 +131,22 @@ def test_no_network_is_asked(
 def test_what_is_wrong_takes_one_line(
     tmp_path: Path, digits: Path, k_fed: Path, classifier_run: Path
 ) -> None:
-    def complaint(*arguments: object) -> str:
-        result = ccfcpp("predict", *arguments)
-        assert (result.code, result.stdout) == (2, "")
-        *before, line = result.stderr.splitlines()
-        assert all(each.startswith("reading ") for each in before)
-        assert line.startswith("error: ")
-        return line
-
     out = ("--out", tmp_path / "new.csv")
     np.savez(tmp_path / "colour.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
-    assert "are in colour, and grey ones are wanted" in (
-        complaint(k_fed, tmp_path / "colour.npz", *out)
-    )
-    assert "there is no model" in complaint(tmp_path / "none", digits, *out)
-    assert "is no model (" in complaint(digits, digits, *out)
-    assert "names no known system of clustering (fedavg)" in complaint(classifier_run, digits, *out)
-    assert "there is no " in complaint(k_fed, tmp_path / "none", *out)
-    assert "--device gpu is refused" in complaint(k_fed, digits, "--device", "gpu", *out)
-    assert "is no folder" in complaint(k_fed, digits, "--out", tmp_path / "none/a.csv")
+    none = tmp_path / "none"
+    for run, images, flags, said in (
+        (k_fed, tmp_path / "colour.npz", out, "are in colour, and grey ones are wanted"),
+        (none, digits, out, "there is no model"),
+        (digits, digits, out, "is no model ("),
+        (classifier_run, digits, out, "names no known system of clustering (fedavg)"),
+        (k_fed, none, out, "there is no "),
+        (k_fed, digits, (*out, "--device", "gpu"), "--device gpu is refused"),
+        (k_fed, digits, ("--out", none / "a.csv"), "is no folder"),
+        (k_fed, digits, (*out, "--min-confidence", 2), "--min-confidence 2.0 is refused: give a"),
+    ):
+        assert said in refused("predict", run, images, *flags)
     assert not (tmp_path / "new.csv").exists()
     (tmp_path / "there.csv").write_text("mine")
-    line = complaint(k_fed, digits, "--out", tmp_path / "there.csv")
+    line = refused("predict", k_fed, digits, "--out", tmp_path / "there.csv")
     assert "there.csv is there already: give another --out" in line
     assert (tmp_path / "there.csv").read_text() == "mine"

@@ -9,15 +9,11 @@ import pytest
 from ccfcpp import load_model
 from ccfcpp.core.presets import preset_file, preset_names
 from tests.support import originals
-from tests.support.command import ccfcpp, succeeded
+from tests.support.command import assigned, refused, succeeded
 
-FEW_STEPS = (
-    "crops.steps=2",
-    "crops.steps_per_round=1",
-    "crops.batch=4",
-    "crops.each=2",
-    "crops.widths=[8,8]",
-    "means.rounds=2",
+FEW_STEPS = assigned(
+    *("crops.steps=2", "crops.steps_per_round=1", "crops.batch=4", "crops.each=2"),
+    *("crops.widths=[8,8]", "means.rounds=2"),
 )
 
 
@@ -46,10 +42,7 @@ def test_one_of_them_is_printed_as_it_is() -> None:
 def test_an_unknown_one_is_one_line_with_the_nearest(
     arguments: tuple[str, ...], nearest: str
 ) -> None:
-    result = ccfcpp(*arguments)
-    assert (result.code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert f"did you mean '{nearest}'?" in line
+    assert f"did you mean '{nearest}'?" in refused(*arguments)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "stl10"])
@@ -67,8 +60,7 @@ def test_colour_photos_are_for_fed_emp_and_those_of_stl10_become_smaller(
     else:
         files = originals.cifar100(images, labels.tolist(), 50)
         originals.write_tar_gz(tmp_path / "cifar-100-python.tar.gz", "cifar-100-python", files)
-    settings = [part for setting in FEW_STEPS for part in ("--set", setting)]
-    given = ("--p", 0.5, "--clients", 3, "--clusters", 5, "--data-root", tmp_path, *settings)
+    given = ("--p", 0.5, "--clients", 3, "--clusters", 5, "--data-root", tmp_path, *FEW_STEPS)
     told = succeeded("cluster", "--dataset", name, *given, "--out", tmp_path / "run", "--json")
     summary = json.loads(told.stdout)
     assert (summary["method"], summary["samples"]) == ("fed-emp", 60)

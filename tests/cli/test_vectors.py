@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
-from tests.support.command import ccfcpp, succeeded
+from tests.support.command import refused, succeeded
 
 
 @pytest.fixture
@@ -24,29 +24,34 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_with_columns_of_classes_and_clients(table: Path) -> None:
-    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
-    shown = succeeded("cluster", *arguments, "--json", "--out", str(table.with_name("run")))
-    summary = json.loads(shown.stdout)
+def columns_of(table: Path) -> tuple[object, ...]:
+    return ("--dataset", table, "--label-column", "kind", "--client-column", "site")
+
+
+@pytest.fixture
+def run(table: Path) -> Path:
+    """A run of Fed-EM on it."""
+    succeeded("cluster", *columns_of(table), "--out", table.with_name("run"))
+    return table.with_name("run")
+
+
+def test_a_table_with_columns_of_classes_and_clients(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
     assert (summary["unit"], summary["samples"], summary["clients"]) == ("vector", 150, 3)
     assert summary["partition"] == "folders"
     assert summary["nmi"] > 0.85
     assert [client["name"] for client in summary["participants"]] == ["north", "south", "west"]
-    succeeded("report", str(table.with_name("run")))
+    succeeded("report", run)
 
 
-def test_a_run_goes_on_with_its_own_data_alone(table: Path) -> None:
-    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
-    run = table.with_name("run")
-    succeeded("cluster", *arguments, "--out", str(run))
+def test_a_run_goes_on_with_its_own_data_alone(table: Path, run: Path) -> None:
     before = {file: (run / file).read_bytes() for file in ("summary.json", "clusters.csv")}
-    succeeded("cluster", "--out", str(run), "--resume")
+    succeeded("cluster", "--out", run, "--resume")
     lines = table.read_text().splitlines()
     for others in (lines[:-3], [lines[0], *reversed(lines[1:])]):
         table.write_text("\n".join(others) + "\n")
-        refused = ccfcpp("cluster", "--out", str(run), "--resume")
-        assert refused.code == 2
-        assert "the data of north are not those with which this run began" in refused.stderr
+        line = refused("cluster", "--out", run, "--resume")
+        assert "the data of north are not those with which this run began" in line
         assert {file: (run / file).read_bytes() for file in before} == before
 
 
@@ -64,24 +69,22 @@ class Frame:
         return self[self.columns]
 
 
-def test_a_model_takes_the_columns_of_a_data_frame_by_name(table: Path) -> None:
-    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
-    run = table.with_name("run")
-    succeeded("cluster", *arguments, "--out", str(run))
+def test_a_model_takes_the_columns_of_a_data_frame_by_name(table: Path, run: Path) -> None:
     numbers = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
     model: Any = load_model(run)
     expected = model.assign(numbers)
-    assert torch.equal(
-        model.assign(Frame(dict(zip("dcba", numbers.T[::-1], strict=True)))), expected
-    )
+    for names in ("dcba", ["d", "c", "b", " a "]):
+        frame = Frame(dict(zip(names, numbers.T[::-1], strict=True)))
+        assert torch.equal(model.assign(frame), expected)
+    with pytest.raises(UsageError, match="the data frame has two columns 'a' and 'a '"):
+        model.assign(Frame(dict.fromkeys(["a", "b", "c", "d", "a "], numbers[:, 0])))
     with pytest.raises(UsageError, match="the data frame has no column 'b'"):
         model.assign(Frame(dict(zip("acd", numbers.T[[0, 2, 3]], strict=True))))
 
 
 def test_compare_leaves_out_systems_of_images_in_one_line(table: Path) -> None:
-    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
     methods = ["--methods", "fed-km,ccfc++,ppfc-gan"]
-    shown = succeeded("compare", *arguments, *methods, "--out", str(table.with_name("all")))
+    shown = succeeded("compare", *columns_of(table), *methods, "--out", table.with_name("all"))
     left = [line for line in shown.stderr.splitlines() if line.startswith("left out")]
     assert left == ["left out, since they take no vectors: ccfc++, ppfc-gan"]
     assert "Fed-KM" in shown.stdout
@@ -102,18 +105,6 @@ def test_a_run_and_inspect_name_what_is_taken_for_one(tmp_path: Path) -> None:
     assert json.loads(run.stdout)["clusters"] == 3
 
 
-def test_a_frame_of_columns_in_other_spellings(table: Path) -> None:
-    run = table.with_name("run")
-    arguments = ["--dataset", str(table), "--label-column", "kind", "--client-column", "site"]
-    succeeded("cluster", *arguments, "--method", "fed-km", "--out", str(run))
-    model: Any = load_model(run)
-    numbers = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
-    frame = Frame(dict(zip(["d", "c", "b", " a "], numbers.T[::-1], strict=True)))
-    assert torch.equal(model.assign(frame), model.assign(numbers))
-    with pytest.raises(UsageError, match="the data frame has two columns 'a' and 'a '"):
-        model.assign(Frame(dict.fromkeys(["a", "b", "c", "d", "a "], numbers[:, 0])))
-
-
 REFUSED = [
     (["--method", "ccfc++"], "--method ccfc++ does not cluster vectors"),
     (["--method", "fed-scan", "--set", "affine.rotation=5"], "it needs a dataset of images"),
@@ -129,17 +120,13 @@ def test_what_is_refused(table: Path, arguments: list[str], message: str) -> Non
     numbers = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(5))
     path = table.with_suffix(".npy")
     np.save(path, numbers)
-    finished = ccfcpp(
-        "cluster", "--dataset", str(path), "--clusters", "3", "--clients", "3", *arguments
-    )
-    assert finished.code == 2
-    assert message in " ".join(finished.stderr.split())
+    few = ("--clusters", 3, "--clients", 3)
+    assert message in refused("cluster", "--dataset", path, *few, *arguments)
 
 
 def test_flags_of_vectors_do_nothing_for_images() -> None:
-    finished = ccfcpp("cluster", "--scale", "unit")
-    assert finished.code == 2
-    assert "--scale unit has no effect: it needs a dataset of vectors" in finished.stderr
+    line = refused("cluster", "--scale", "unit")
+    assert "--scale unit has no effect: it needs a dataset of vectors" in line
 
 
 def test_clusters_that_are_missing_and_scores_over_too_little_are_said(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.metrics import clustering_scores, covariance
 from ccfcpp.data import ImageData
 from ccfcpp.runs.experiment import Scores
 from ccfcpp.runs.folder import RunFolder
@@ -223,14 +223,23 @@ def test_where_nobody_holds_an_image_nothing_can_be_run() -> None:
     assert outcomes == {"all", "no connected client holds an image: give fewer clients"}
 
 
-def test_a_snapshot_has_the_clusters_and_points_of_all_images(tmp_path: Path) -> None:
+def test_what_a_report_shows_is_kept(tmp_path: Path) -> None:
     experiment, _, _ = run(tmp_path / "run", few_digits())
-    seen = experiment.last_snapshot(RunFolder(tmp_path / "run"))
-    assert seen is not None
-    assert seen.representations is not None
-    assert seen.found is not None
-    with np.load(tmp_path / "run" / "assignments.npz") as arrays:
-        assert seen.found.tolist() == arrays["cluster"].tolist()
-    expected = PixelRule.of(experiment.problem).points(experiment.data.values)
-    assert torch.equal(seen.representations.cpu(), expected.cpu())
-    assert not seen.by_angle
+    folder = RunFolder(tmp_path / "run")
+    shown, images = folder.read_arrays("shown"), folder.read_arrays("assignments")
+    expected = PixelRule.of(experiment.problem).points(experiment.data.values).cpu().double()
+    # 64 dimensions, of which the first components tell most.
+    assert shown["points"].shape == (len(expected), 50)
+    assert shown["index"].tolist() == list(range(len(expected)))
+    apart, told = torch.pdist(expected), torch.pdist(shown["points"])
+    assert bool((told <= apart + 1e-9).all())
+    assert float(told.mean() / apart.mean()) > 0.95
+    assert not shown["by_angle"]
+    torch.testing.assert_close(shown["covariance"], covariance(expected).float())
+    for number, picture in zip(shown["pictured"].tolist(), shown["pictures"], strict=True):
+        assert torch.equal(picture, experiment.data.values[number].cpu())
+    distance = images["distance"]
+    for cluster in set(images["cluster"].tolist()):
+        own = (images["cluster"] == cluster).nonzero().flatten()
+        ends = {int(own[distance[own].argmin()]), int(own[distance[own].argmax()])}
+        assert ends <= set(shown["pictured"].tolist())

@@ -27,8 +27,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.reports.examination import examine
+from ccfcpp.reports.recorded import read_run
 from tests.support.command import TINY, succeeded
+from tests.support.finished_runs import points_of
 
 
 class Lying:
@@ -207,11 +208,9 @@ def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> Non
     small = TINY if method == "ccfc++" else ("--clients", 3, "--set", "data.images=150")
     succeeded("cluster", "--method", method, *small, *few, "--out", run)
     summary = json.loads((run / "summary.json").read_text())
-    seen = examine(run).seen
-    points = seen.representations
-    assert points is not None
-    assert seen.found is not None
-    points = F.normalize(points.double(), dim=1) if seen.by_angle else points.double()
+    seen = read_run(run)
+    points = points_of(run)
+    points = F.normalize(points, dim=1) if seen.by_angle else points
     # An image that no client holds adds to no sum.
     held = np.load(run / "assignments.npz")["client"] >= 0
     inside, found = points[held], seen.found[held]

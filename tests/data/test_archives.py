@@ -48,21 +48,6 @@ def _assert_same(data: ImageData, expected: ImageData) -> None:
         assert mine is None or torch.equal(mine, other), key
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_train_and_test(tmp_path: Path, suffix: str) -> None:
-    archive = tmp_path / f"my.photos{suffix}"
-    write_archive(archive, SPLIT)
-    data = load(str(archive))
-    assert data.name == "my.photos"
-    assert _values(data) == [5, 3, 4, 2, 1]
-    assert data.classes == ("ant", "cat")
-    assert data.labels is not None
-    assert data.labels.tolist() == [0, 1, 1, 0, 1]
-    assert data.test is not None
-    assert data.test.tolist() == [False, False, False, True, True]
-    assert data.owners is None
-
-
 FLAT = {"a.png": flat(1), "b.png": flat(2)}
 CLASSES = {"x/a.png": encoded(random_images(0, 4, 4, 3)), "y/a.png": flat(3)}
 CLIENTS = {"anna/x/0.png": flat(1), "bob/x/0.png": flat(2), "bob/y/0.png": flat(3)}
@@ -98,26 +83,6 @@ def test_an_archive_is_read_as_the_folder_is(
     for _ in range(2):  # decoded, and from the cache
         data = load(str(tmp_path / f"archive{suffix}"), folders_are_clients=clients)
         _assert_same(data, expected)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_images_alone_are_unlabelled(tmp_path: Path, suffix: str) -> None:
-    write_archive(tmp_path / f"some{suffix}", FLAT)
-    data = load(str(tmp_path / f"some{suffix}"))
-    assert (_values(data), data.labels, data.test) == ([1, 2], None, None)
-    write_archive(tmp_path / f"class{suffix}", {f"cat/{name}": FLAT[name] for name in FLAT})
-    assert load(str(tmp_path / f"class{suffix}")).classes == ("cat",)
-
-
-def test_image_size_and_classes(tmp_path: Path) -> None:
-    files = {"a/0.png": flat(1, 6), "b/0.png": flat(2, 8), "c/0.png": b"damaged"}
-    write_archive(tmp_path / "some.zip", files)
-    data = load(str(tmp_path / "some.zip"), image_size=4, classes=["b", "a"])
-    assert data.images.shape == (2, 1, 4, 4)
-    assert data.classes == ("a", "b")
-    assert load(str(tmp_path / "some.zip"), classes=["b", "a"]).images.shape == (2, 1, 8, 8)
-    with pytest.raises(UsageError, match=r"some\.zip has no class 'd': take some of a, b, c"):
-        load(str(tmp_path / "some.zip"), classes=["d"])
 
 
 def test_an_archive_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,19 +261,6 @@ def test_names_with_backslashes_and_drives_are_folders(tmp_path: Path, suffix: s
     assert (data.classes, _values(data)) == (("h", "v"), [1, 3, 2])
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_names_are_those_of_the_folder(tmp_path: Path, suffix: str) -> None:
-    files = {"001/0007/1.png": flat(1), "001/1.10/2.png": flat(2), "2/7.0/3.png": flat(3)}
-    files["2/1.1/4.png"] = flat(4)
-    write_tree(tmp_path / "some", files)
-    write_archive(tmp_path / f"some{suffix}", files)
-    for name in ("some", f"some{suffix}"):
-        data = load(str(tmp_path / name), folders_are_clients=True)
-        assert (data.owner_names, data.classes) == (("001", "2"), ("0007", "1.1", "1.10"))
-        chosen = load(str(tmp_path / name), folders_are_clients=True, classes=["7"])
-        assert (chosen.classes, _values(chosen)) == (("0007",), [1, 3])
-
-
 @pytest.mark.parametrize("damage", ["broken", "cut"])
 def test_a_tar_does_not_end_at_a_broken_header(tmp_path: Path, damage: str) -> None:
     archive = tmp_path / "some.tar"
@@ -333,29 +285,6 @@ def test_a_sparse_member_is_read(tmp_path: Path) -> None:
         subprocess.run(make, cwd=tmp_path, check=True)
         assert (tmp_path / "some.tar").stat().st_size < 100_000
         assert load(str(tmp_path / "some.tar"), image_size=512).images.eq(0).all()
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("content", ["text", "postscript", "cut"])
-def test_a_broken_image_is_named(tmp_path: Path, suffix: str, content: str) -> None:
-    whole = encoded(random_images(0, 32, 32))
-    broken = {
-        "text": b"not an image",
-        "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n",
-        "cut": whole[: len(whole) // 2],
-    }[content]
-    archive = tmp_path / f"some{suffix}"
-    write_archive(archive, {"a/0.png": whole, "a/1.png": broken})
-    with pytest.raises(UsageError, match=r"1 of the 2 images in .*some.* a/1\.png \(") as caught:
-        load(str(archive), skip=0)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_decompression_bomb_is_refused(tmp_path: Path, suffix: str) -> None:
-    write_archive(tmp_path / f"some{suffix}", {"a/0.png": flat(1, 12)})
-    with pytest.raises(UsageError, match=r"a/0\.png \(it has 12x12 pixels, more than data.max_"):
-        load(str(tmp_path / f"some{suffix}"), max_pixels=100)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

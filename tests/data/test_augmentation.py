@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.augmentation import ViewParameters, draw_views, gaussian_blur, render_views
+from ccfcpp.data.augmentation import draw_views, gaussian_blur, render_views
 
 IDENTITY = ViewsConfig(area=(1, 1), ratio=(1, 1), rotation=0, blur_probability=0)
 
@@ -104,11 +104,3 @@ def test_half_of_the_images_are_blurred() -> None:
     assert float(blurred.float().mean()) == pytest.approx(0.5, abs=0.025)
     assert drawn.sigmas[blurred].min() >= 0.1
     assert drawn.sigmas.max() <= 2.0
-
-
-def test_indexing_picks_an_images_own_parameters() -> None:
-    drawn = draw_views(5, ViewsConfig(), (8, 8), Randomness(0).generator("views"))
-    picked = drawn[torch.tensor([3, 1])]
-    assert isinstance(picked, ViewParameters)
-    assert torch.equal(picked.transforms, drawn.transforms[[3, 1]])
-    assert torch.equal(picked.sigmas, drawn.sigmas[[3, 1]])

@@ -117,57 +117,10 @@ def test_every_policy_is_torchvisions(
     assert torch.equal(render_policies(batch, policies), torch.stack(theirs))
 
 
-def test_a_batch_is_its_images_one_by_one() -> None:
-    batch, policies = noise(100, 32, 32), draw_policies(100, generator_of(1))
-    alone = [render_policies(batch[i : i + 1], policies[i : i + 1]) for i in range(100)]
-    assert torch.equal(render_policies(batch, policies), torch.cat(alone))
-
-
-def test_rendering_leaves_the_images_as_they_are() -> None:
-    batch, policies = noise(100, 8, 8), draw_policies(100, generator_of(1))
-    before = batch.clone()
-    rendered = render_policies(batch, policies)
-    assert torch.equal(batch, before)
-    assert rendered.data_ptr() != batch.data_ptr()
-    assert not torch.equal(rendered, batch)
-
-
 def test_a_sub_policy_that_is_not_applied_changes_nothing() -> None:
     batch, policies = noise(100, 8, 8), draw_policies(100, generator_of(1))
     unapplied = Policies(policies.sub_policies, policies.chances + 1, policies.negated)
     assert torch.equal(render_policies(batch, unapplied), batch)
-
-
-def test_an_empty_batch() -> None:
-    policies = draw_policies(0, generator_of(1))
-    assert len(policies) == 0
-    assert render_policies(noise(1, 8, 8)[:0], policies).shape == (0, 3, 8, 8)
-
-
-def test_images_in_any_layout() -> None:
-    batch, policies = noise(100, 8, 8), draw_policies(100, generator_of(1))
-    channels_last = batch.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(render_policies(channels_last, policies), render_policies(batch, policies))
-
-
-def test_indexed_policies_with_repeats() -> None:
-    batch, policies = noise(50, 16, 16), draw_policies(50, generator_of(1))
-    index = torch.tensor([3, 40, 3, 0, 49, 40])
-    picked = policies[index]
-    assert isinstance(picked, Policies)
-    assert len(picked) == 6
-    assert torch.equal(
-        render_policies(batch[index], picked), render_policies(batch, policies)[index]
-    )
-
-
-def test_joined_policies() -> None:
-    parts = [draw_policies(count, generator_of(count)) for count in (30, 20)]
-    batch = noise(50, 16, 16)
-    joined = Policies.join(parts).to(torch.device("cpu"))
-    assert len(joined) == 50
-    apart = [render_policies(batch[:30], parts[0]), render_policies(batch[30:], parts[1])]
-    assert torch.equal(render_policies(batch, joined), torch.cat(apart))
 
 
 @pytest.mark.parametrize(
@@ -176,19 +129,6 @@ def test_joined_policies() -> None:
 def test_images_of_another_kind_are_refused(wrong: Tensor) -> None:
     with pytest.raises(ValueError, match=r"must be uint8 \(batch, 3, height, width\)"):
         render_policies(wrong, draw_policies(2, generator_of(1)))
-
-
-def test_the_seed_decides_and_no_global_generator() -> None:
-    state = torch.get_rng_state()
-    first, again, other = (draw_policies(50, generator_of(seed)) for seed in (1, 1, 2))
-    render_policies(noise(50, 8, 8), first)
-    assert torch.equal(torch.get_rng_state(), state)
-    for name in ("sub_policies", "chances", "negated"):
-        assert torch.equal(getattr(first, name), getattr(again, name))
-        assert not torch.equal(getattr(first, name), getattr(other, name))
-    assert first.sub_policies.dtype == torch.int64
-    assert (first.chances.dtype, first.negated.dtype) == (torch.float32, torch.bool)
-    assert first.chances.shape == first.negated.shape == (50, 2)
 
 
 def test_draws_have_the_policys_probabilities() -> None:

@@ -519,3 +519,12 @@ def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert _values(load(str(images))) == [1, 3]
     _save(images / "b" / "1.png", 4)
     assert _values(load(str(images))) == [1, 3, 4]
+
+
+def test_names_that_are_numbers_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    for value, name in enumerate(("001/0007/1", "001/1.10/2", "2/7.0/3", "2/1.1/4"), 1):
+        _save(tmp_path / f"{name}.png", value)
+    data = load(str(tmp_path), folders_are_clients=True)
+    assert (data.owner_names, data.classes) == (("001", "2"), ("0007", "1.1", "1.10"))
+    chosen = load(str(tmp_path), folders_are_clients=True, classes=["7"])
+    assert (chosen.classes, _values(chosen)) == (("0007",), [1, 3])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import formats
+from ccfcpp.data.sets import cifar, mnist, stl10
 from tests.support import originals
 
 
@@ -19,7 +19,7 @@ from tests.support import originals
 def test_idx_gives_the_array_that_was_written(shape: tuple[int, ...], gz: bool) -> None:
     array = originals.random_images(0, *shape)
     content = originals.idx(array)
-    read = formats.read_idx(gzip.compress(content) if gz else content, "file")
+    read = mnist.read_idx(gzip.compress(content) if gz else content, "file")
     assert read.dtype == np.uint8
     np.testing.assert_array_equal(read, array)
 
@@ -27,19 +27,19 @@ def test_idx_gives_the_array_that_was_written(shape: tuple[int, ...], gz: bool) 
 def test_idx_faults_are_named() -> None:
     content = originals.idx(originals.random_images(0, 2, 3, 4))
     with pytest.raises(UsageError, match="file has 39 bytes, but its header states 40"):
-        formats.read_idx(content[:-1], "file")
+        mnist.read_idx(content[:-1], "file")
     with pytest.raises(UsageError, match="not a whole gzip file"):
-        formats.read_idx(gzip.compress(content)[:-9], "file")
+        mnist.read_idx(gzip.compress(content)[:-9], "file")
     with pytest.raises(UsageError, match="not an IDX file of unsigned bytes"):
-        formats.read_idx(b"<html>", "file")
+        mnist.read_idx(b"<html>", "file")
     with pytest.raises(UsageError, match="not an IDX file of unsigned bytes"):
-        formats.read_idx(b"\0\0\x0d" + content[3:], "file")  # floats
+        mnist.read_idx(b"\0\0\x0d" + content[3:], "file")  # floats
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=20).map(lambda tail: b"\0\0\x08" + tail))
 def test_idx_from_any_bytes_is_an_array_or_a_usage_error(content: bytes) -> None:
     with contextlib.suppress(UsageError):
-        assert formats.read_idx(content, "file").dtype == np.uint8
+        assert mnist.read_idx(content, "file").dtype == np.uint8
 
 
 def test_cifar_batch_of_python_2() -> None:
@@ -51,7 +51,7 @@ def test_cifar_batch_of_python_2() -> None:
     )
     np.testing.assert_array_equal(reference["data"].reshape(images.shape), images)
 
-    read, labels = formats.read_cifar_batch(content, "labels", "file")
+    read, labels = cifar.read_cifar_batch(content, "labels", "file")
     np.testing.assert_array_equal(read, images)
     np.testing.assert_array_equal(labels, [3, 0, 9, 3])
     assert read.dtype == np.uint8
@@ -62,7 +62,7 @@ def test_cifar_batch_of_python_2() -> None:
 def test_cifar_batch_of_python_3(protocol: int) -> None:
     images = originals.random_images(2, 3, 3, 32, 32)
     batch = {"data": images.reshape(3, -1), "fine_labels": [99, 0, 5], "coarse_labels": [1, 1, 1]}
-    read, labels = formats.read_cifar_batch(pickle.dumps(batch, protocol), "fine_labels", "file")
+    read, labels = cifar.read_cifar_batch(pickle.dumps(batch, protocol), "fine_labels", "file")
     np.testing.assert_array_equal(read, images)
     np.testing.assert_array_equal(labels, [99, 0, 5])
 
@@ -71,15 +71,15 @@ def test_cifar_batch_in_fortran_order() -> None:
     images = originals.random_images(5, 3, 3, 32, 32)
     data = np.asfortranarray(images.reshape(3, -1))
     content = pickle.dumps({"data": data, "labels": [1, 2, 3]}, 2)
-    read, _ = formats.read_cifar_batch(content, "labels", "file")
+    read, _ = cifar.read_cifar_batch(content, "labels", "file")
     np.testing.assert_array_equal(read, images)
 
 
 def test_cifar_classes() -> None:
     content = originals.python2_pickle({"label_names": ["cat", "dog"], "other": 3})
-    assert formats.read_cifar_classes(content, "label_names", "file") == ("cat", "dog")
+    assert cifar.read_cifar_classes(content, "label_names", "file") == ("cat", "dog")
     with pytest.raises(UsageError, match="no class names 'fine_label_names'"):
-        formats.read_cifar_classes(content, "fine_label_names", "file")
+        cifar.read_cifar_classes(content, "fine_label_names", "file")
 
 
 class _Runs:
@@ -95,7 +95,7 @@ class _Runs:
 def test_a_pickle_cannot_run_code(tmp_path: Path) -> None:
     content = pickle.dumps({"data": _Runs(f"touch {tmp_path}/ran"), "labels": []})
     with pytest.raises(UsageError, match=r"file cannot be read .* asks for \w+\.system"):
-        formats.read_cifar_batch(content, "labels", "file")
+        cifar.read_cifar_batch(content, "labels", "file")
     assert not (tmp_path / "ran").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_pickle_cannot_run_code(tmp_path: Path) -> None:
 def test_a_pickle_gets_nothing_but_arrays(target: str) -> None:
     content = b"\x80\x02c" + target.encode() + b"\n(U\x011tR."
     with pytest.raises(UsageError, match="which is refused"):
-        formats.read_cifar_classes(content, "label_names", "file")
+        cifar.read_cifar_classes(content, "label_names", "file")
 
 
 class _ForgedDtype:
@@ -133,7 +133,7 @@ class _ForgedArray:
 def test_an_array_cannot_be_forged() -> None:
     content = pickle.dumps({"data": _ForgedArray(), "labels": []})
     with pytest.raises(UsageError, match="no 'data' of uint8"):
-        formats.read_cifar_batch(content, "labels", "file")
+        cifar.read_cifar_batch(content, "labels", "file")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_array_cannot_be_forged() -> None:
 )
 def test_cifar_batches_of_a_wrong_kind_are_refused(batch: object) -> None:
     with pytest.raises(UsageError, match=r"^file "):
-        formats.read_cifar_batch(pickle.dumps(batch, 2), "labels", "file")
+        cifar.read_cifar_batch(pickle.dumps(batch, 2), "labels", "file")
 
 
 _BATCH = originals.cifar_batch(originals.random_images(3, 1, 3, 32, 32), [7], "labels")
@@ -163,14 +163,14 @@ _BATCH = originals.cifar_batch(originals.random_images(3, 1, 3, 32, 32), [7], "l
 def test_broken_cifar_batches_are_usage_errors(position: int, garbage: bytes) -> None:
     content = _BATCH[:position] + garbage + _BATCH[position + len(garbage) :]
     with contextlib.suppress(UsageError):
-        images, labels = formats.read_cifar_batch(content, "labels", "file")
+        images, labels = cifar.read_cifar_batch(content, "labels", "file")
         assert images.shape == (len(labels), 3, 32, 32)
 
 
 def test_stl10_images_lie_column_after_column() -> None:
     content = bytearray(2 * 3 * 96 * 96)
     content[1 * 27648 + 2 * 9216 + 5 * 96 + 7] = 200  # image 1, channel 2, column 5, row 7
-    images = formats.read_stl10_images(bytes(content), "file")
+    images = stl10.read_stl10_images(bytes(content), "file")
     assert images.shape == (2, 3, 96, 96)
     assert np.argwhere(images).tolist() == [[1, 2, 7, 5]]
     assert images[1, 2, 7, 5] == 200
@@ -178,18 +178,18 @@ def test_stl10_images_lie_column_after_column() -> None:
 
 def test_stl10_images_come_back_as_written() -> None:
     images = originals.random_images(4, 2, 3, 96, 96)
-    read = formats.read_stl10_images(originals.stl10_plane_order(images), "file")
+    read = stl10.read_stl10_images(originals.stl10_plane_order(images), "file")
     np.testing.assert_array_equal(read, images)
 
 
 def test_stl10_labels_count_from_zero() -> None:
-    labels = formats.read_stl10_labels(bytes([1, 10, 3]), "file")
+    labels = stl10.read_stl10_labels(bytes([1, 10, 3]), "file")
     assert labels.dtype == np.int64
     assert labels.tolist() == [0, 9, 2]
 
 
 def test_stl10_faults_are_named() -> None:
     with pytest.raises(UsageError, match="file does not hold whole images"):
-        formats.read_stl10_images(bytes(100), "file")
+        stl10.read_stl10_images(bytes(100), "file")
     with pytest.raises(UsageError, match="file has a label 0"):
-        formats.read_stl10_labels(bytes([1, 0]), "file")
+        stl10.read_stl10_labels(bytes([1, 0]), "file")

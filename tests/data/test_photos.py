@@ -1,8 +1,6 @@
 """Images by themselves: which are found, under what names, and which are refused."""
 
 import os
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -61,20 +59,6 @@ def test_images_at_any_depth(folder: Path) -> None:
     assert list(found) == list(EXPECTED)
 
 
-@pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.gz"])
-def test_archives_hold_the_same(folder: Path, tmp_path: Path, suffix: str) -> None:
-    archive = tmp_path / f"photos{suffix}"
-    if suffix == ".zip":
-        with zipfile.ZipFile(archive, "w") as zipped:
-            for path in folder.rglob("*"):
-                zipped.write(path, path.relative_to(folder))
-    else:
-        with tarfile.open(archive, "w:gz" if suffix == ".tar.gz" else "w") as tar:
-            tar.add(folder, ".")
-    found = values(photos(archive, GREY))
-    assert list(found.items()) == list(EXPECTED.items())
-
-
 def test_arrays_are_named_by_their_index(tmp_path: Path) -> None:
     pixels = np.arange(3, dtype=np.uint8)[:, None, None] * np.ones((4, 6), np.uint8)
     np.savez(tmp_path / "a.npz", images=pixels, labels=np.array(["x", "y", "x"]))
@@ -82,24 +66,6 @@ def test_arrays_are_named_by_their_index(tmp_path: Path) -> None:
     assert values(found) == {"0": 0, "1": 1, "2": 2}
     assert photos(tmp_path / "a.npz", COLOUR).images.shape == (3, 3, 4, 6)
     assert photos(tmp_path / "a.npz", (1, 5, 5)).images.shape == (3, 1, 5, 5)
-
-
-def test_grey_images_fill_three_channels(tmp_path: Path) -> None:
-    save(tmp_path / "a.png", 7)
-    images = photos(tmp_path, COLOUR).images
-    assert images.shape == (1, 3, 4, 6)
-    assert (images == 7).all()
-
-
-def test_images_are_resized_to_the_models(tmp_path: Path) -> None:
-    save(tmp_path / "a.png", 7, (9, 5))
-    save(tmp_path / "b.png", 8, (4, 4))
-    assert photos(tmp_path, (1, 4, 4)).images.shape == (2, 1, 4, 4)
-
-
-def test_a_link_to_a_folder_is_not_followed(folder: Path) -> None:
-    (folder / "2" / "up").symlink_to(folder)
-    assert values(photos(folder, GREY)) == EXPECTED
 
 
 def test_what_does_not_fit_is_said_with_the_mend(tmp_path: Path) -> None:

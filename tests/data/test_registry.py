@@ -2,13 +2,15 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from torchvision import datasets
 
 from ccfcpp.data.registry import DATASETS, describe
-from ccfcpp.data.sets.cifar import CIFAR10, CIFAR100, Cifar
+from ccfcpp.data.sets.binary import BinarySet
+from ccfcpp.data.sets.cifar import CIFAR10, CIFAR100
 from ccfcpp.data.sets.mnist import FASHION_MNIST, MNIST, IdxSet
 from ccfcpp.data.sets.stl10 import STL10
 from tests.support import originals
@@ -124,12 +126,16 @@ def test_idx_sets_are_torchvisions(ours: IdxSet) -> None:
 
 
 @pytest.mark.parametrize("ours", [CIFAR10, CIFAR100])
-def test_cifar_is_torchvisions(ours: Cifar) -> None:
+def test_cifar_is_torchvisions(ours: BinarySet) -> None:
     theirs = getattr(datasets, ours.original)
     assert (ours.folder, ours.archive) == (theirs.base_folder, theirs.filename)
-    assert list(ours.train) == [file for file, _ in theirs.train_list]
-    assert [ours.test] == [file for file, _ in theirs.test_list]
-    assert (ours.meta, ours.names_key) == (theirs.meta["filename"], theirs.meta["key"])
+    *batches, meta = ours.members
+    assert batches == [file for file, _ in (*theirs.train_list, *theirs.test_list)]
+    assert isinstance(ours.decode, partial)
+    assert (meta, ours.decode.keywords["names_key"]) == (
+        theirs.meta["filename"],
+        theirs.meta["key"],
+    )
 
 
 def test_stl10_is_torchvisions() -> None:

@@ -93,28 +93,6 @@ def test_the_whole_set_comes_before_a_part(tmp_path: Path) -> None:
         assert TinyImageNet("tiny-imagenet", 7, 3, (3, 64, 64)).find(tmp_path) == tmp_path / place
 
 
-def test_an_archive_is_not_unpacked(tmp_path: Path) -> None:
-    root = tmp_path / "deep" / "root"
-    files = _files() | {"../../../escaped.JPEG": flat(1)}
-    _write(root, f"{BASE}.zip", files)
-    _assert_whole(load("tiny-imagenet", data_root=root))
-    assert [path.name for path in root.iterdir()] == [f"{BASE}.zip"]
-    assert not list(tmp_path.rglob("escaped*"))
-
-
-def test_classes_and_image_size(tmp_path: Path) -> None:
-    _write(tmp_path, BASE, _files())
-    data = load("tiny-imagenet", data_root=tmp_path, classes=["n02", "goldfish"], image_size=8)
-    assert data.images.shape == (3, 3, 8, 8)
-    assert data.classes == ("goldfish", "n02")
-    assert data.labels is not None
-    assert data.labels.tolist() == [0, 1, 0]
-    assert data.test is not None
-    assert data.test.tolist() == [False, False, True]
-    with pytest.raises(UsageError, match="has no class 'tabbi': did you mean 'tabby'"):
-        load("tiny-imagenet", data_root=tmp_path, classes=["tabbi"])
-
-
 def test_all_grey_images_fill_three_channels(tmp_path: Path) -> None:
     files = _files()
     del files["train/n03/images/n03_1.JPEG"]

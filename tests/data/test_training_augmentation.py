@@ -71,47 +71,6 @@ def test_without_padding_and_mirrors_a_crop_is_the_image() -> None:
     assert torch.equal(render_crops(batch, drawn_crops(8, padding=0, mirror=1.0)), batch.flip(-1))
 
 
-def test_a_batch_is_its_images_one_by_one() -> None:
-    batch, crops = images(20, 3, 8, 8), drawn_crops(20)
-    alone = [render_crops(batch[i : i + 1], crops[i : i + 1]) for i in range(20)]
-    assert torch.equal(render_crops(batch, crops), torch.cat(alone))
-
-
-def test_images_in_any_layout() -> None:
-    batch, crops = images(6, 3, 8, 8), drawn_crops(6)
-    channels_last = batch.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(render_crops(channels_last, crops), render_crops(batch, crops))
-
-
-def test_indexed_crops_with_repeats() -> None:
-    batch, crops = images(5, 3, 8, 8), drawn_crops(5)
-    index = torch.tensor([3, 0, 3, 4])
-    picked = crops[index]
-    assert isinstance(picked, Crops)
-    assert len(picked) == 4
-    assert torch.equal(render_crops(batch[index], picked), render_crops(batch, crops)[index])
-
-
-def test_joined_crops() -> None:
-    parts = [drawn_crops(3, padding=1, seed=1), drawn_crops(4, padding=6, mirror=0.0, seed=2)]
-    batch = images(7, 3, 8, 8)
-    joined = Crops.join(parts).to(torch.device("cpu"))
-    assert len(joined) == 7
-    apart = [render_crops(batch[:3], parts[0]), render_crops(batch[3:], parts[1])]
-    assert torch.equal(render_crops(batch, joined), torch.cat(apart))
-
-
-def test_the_seed_decides_and_no_global_generator() -> None:
-    state = torch.get_rng_state()
-    first, again, other = drawn_crops(50), drawn_crops(50), drawn_crops(50, seed=2)
-    assert torch.equal(torch.get_rng_state(), state)
-    for name in ("rows", "columns", "mirrored"):
-        assert torch.equal(getattr(first, name), getattr(again, name))
-        assert not torch.equal(getattr(first, name), getattr(other, name))
-    assert (first.rows.dtype, first.columns.dtype) == (torch.int64, torch.int64)
-    assert first.mirrored.dtype == torch.bool
-
-
 def test_every_place_is_as_likely_as_any_other() -> None:
     crops = drawn_crops(81_000)
     counts = torch.bincount((crops.rows + 4) * 9 + crops.columns + 4)

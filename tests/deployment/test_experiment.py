@@ -32,7 +32,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.reports import facts, rounds
-from ccfcpp.reports.examination import examine
+from ccfcpp.reports.recorded import read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support import traps
@@ -328,8 +328,8 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
     enrolment.save(RunPaths(tmp_path / "run").deployment)
     names = [clients[number].name for number in (1, 3)]
     assert summary["counted_clients"] == names
-    examined = examine(tmp_path / "run")
-    rows = {row["labels of"]: row for row in facts.scored_by(examined)}
+    recorded = read_run(tmp_path / "run")
+    rows = {row["labels of"]: row for row in facts.scored_by(recorded)}
     assert list(rows) == [*(client.name for client in clients[1:]), "all together"]
     assert set(list(rows[clients[2].name].values())[1:]) == {"\N{EN DASH}"}
     for worker, name in ((two, clients[1].name), (four, clients[3].name)):
@@ -338,14 +338,14 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
         assert labels is not None
         assert rows[name]["NMI"] == f"{clustering_scores(labels.numpy(), found)['nmi']:.4g}"
     assert rows["all together"]["NMI"] == f"{summary['nmi']:.4g}"
-    drawn = rounds.participation(examined)
+    drawn = rounds.participation(recorded)
     assert {(row["client"], row["name"]) for row in drawn.rows} == {
         (number, clients[number].name) for number in (1, 2, 3)
     }
     assert {row["state"] for row in drawn.rows} == {"took part"}
-    examined.log[0]["absent"] = {"3": ["steps: no answer within 5 s"]}
+    recorded.log[0]["absent"] = {"3": ["steps: no answer within 5 s"]}
     states = {
-        (row["client"], row["round"]): row["state"] for row in rounds.participation(examined).rows
+        (row["client"], row["round"]): row["state"] for row in rounds.participation(recorded).rows
     }
     assert states[3, 1] == "missed a part"
 

@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.sums.masks import TAG_BYTES
-from ccfcpp.privacy.sums.messages import Begun, Letters, Rows
+from ccfcpp.privacy.sums.messages import Begun, ClientRows, Letters
 from tests.deployment.test_masked_sums import STAGES, at_stage, over_network
 from tests.support.clustering import clients_of_sizes
 from tests.support.deployment import Grid
@@ -181,10 +181,12 @@ def test_what_a_server_sends(stage: str, one: Sum) -> None:
 @pytest.mark.parametrize("rows", [10**6, 2 * 10**7])
 def test_names_of_many_clients_fill_no_memory(rows: int) -> None:
     numbers = torch.arange(rows, dtype=torch.int32)
-    table = Rows(numbers, torch.zeros(1, TAG_BYTES, dtype=torch.uint8).expand(rows, TAG_BYTES))
+    table = ClientRows(
+        numbers, torch.zeros(1, TAG_BYTES, dtype=torch.uint8).expand(rows, TAG_BYTES)
+    )
     readings: list[Callable[[], object]] = [
         Begun(numbers).read,
-        lambda: table.bytes_of(TAG_BYTES),
+        lambda: table.read(TAG_BYTES),
         lambda: Letters(torch.zeros_like(numbers), table).read(0, TAG_BYTES),
     ]
     for read in readings:

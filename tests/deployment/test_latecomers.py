@@ -145,7 +145,7 @@ def test_who_does_not_fit_stays_out(what: str, tmp_path: Path) -> None:
     line, command = "its images are (1, 6, 8), not (1, 8, 8)", "cluster"
     assert isinstance(own, ImageData)
     if what == "shape":
-        cut = replace(own, images=own.images[:, :, :6])
+        cut = replace(own, values=own.images[:, :, :6])
         grid.workers[_LATE].load = lambda spec: cut
     elif what == "class":
         named = replace(own, classes=(*CLASSES[:-1], "a new one"))

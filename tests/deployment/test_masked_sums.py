@@ -33,13 +33,19 @@ from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Guard
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
+    ClientRows,
     Keys,
-    Neighbours,
-    Rows,
-    Shown,
+    ShownShares,
+    letters_of_neighbours,
     numbers_of,
 )
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, PUBLIC_BYTES, Neighbour, Participant
+from ccfcpp.privacy.sums.protocol import (
+    BOX_BYTES,
+    PUBLIC_BYTES,
+    SHARE_BYTES,
+    Neighbour,
+    Participant,
+)
 from ccfcpp.privacy.sums.shares import PRIME
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
@@ -247,11 +253,11 @@ def test_a_client_keeps_to_the_number_of_clients() -> None:
     others = {n: Participant(n, terms, [0, 1, 2]).keys() for n in (1, 2, 3)}
     known = {n: Neighbour(keys.public, keys.signature, True) for n, keys in others.items()}
     with pytest.raises(RefusedUpdateError, match="list of keys is not sound"):
-        part.send_shares(task, Neighbours.of({0: known}), client.id)
+        part.send_shares(task, letters_of_neighbours({0: known}), client.id)
     part.send_keys(task, Begun(numbers_of([0, 1, 2])), client.id)
     del known[3]
-    boxes = part.send_shares(task, Neighbours.of({0: known}), client.id)
-    assert boxes.bytes_of(BOX_BYTES).keys() == {1, 2}
+    boxes = part.send_shares(task, letters_of_neighbours({0: known}), client.id)
+    assert boxes.read(BOX_BYTES).keys() == {1, 2}
 
 
 @pytest.mark.parametrize("privacy", [{"secure_sums": True}, {"level": "client"}])
@@ -269,11 +275,13 @@ def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     assert GAN_EPOCH.name not in kept
 
 
-def rows(dtype: torch.dtype, width: int, numbers: Sequence[int] = (1, 2)) -> Rows:
-    return Rows(numbers_of(numbers), torch.zeros(2, width, dtype=dtype))
+def rows(dtype: torch.dtype, width: int, numbers: Sequence[int] = (1, 2)) -> ClientRows:
+    return ClientRows(numbers_of(numbers), torch.zeros(2, width, dtype=dtype))
 
 
-NO_SHARES = Rows.of_shares({})
+SHARES = rows(torch.uint8, SHARE_BYTES)
+NO_SHARES = ClientRows.of({}, SHARE_BYTES)
+BEYOND = torch.full((SHARE_BYTES // 4,), PRIME, dtype=torch.int32).view(1, -1)
 
 
 BYTES = torch.zeros(200, dtype=torch.uint8)
@@ -295,25 +303,23 @@ FORMS: list[Callable[[], object]] = [
         )
     ),
     *(
-        partial(boxes.bytes_of, BOX_BYTES)
+        partial(boxes.read, BOX_BYTES)
         for boxes in (
             rows(torch.uint8, BOX_BYTES, [1, 1]),
             rows(torch.uint8, BOX_BYTES + 1),
             rows(torch.int8, BOX_BYTES),
-            Rows(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
+            ClientRows(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
         )
     ),
     *(
         shares.read
         for shares in (
-            Shown(rows(torch.int32, LIMBS - 1), NO_SHARES),
-            Shown(NO_SHARES, rows(torch.int32, LIMBS, [2, 2])),
-            Shown(NO_SHARES, Rows(numbers_of([1, 2]).view(2, 1), rows(torch.int32, LIMBS).rows)),
-            Shown(NO_SHARES, rows(torch.float64, LIMBS)),
-            Shown(Rows(numbers_of([1]), torch.full((1, LIMBS), -1, dtype=torch.int32)), NO_SHARES),
-            Shown(
-                Rows(numbers_of([1]), torch.full((1, LIMBS), PRIME, dtype=torch.int32)), NO_SHARES
-            ),
+            ShownShares(rows(torch.uint8, SHARE_BYTES - 1), NO_SHARES),
+            ShownShares(NO_SHARES, rows(torch.uint8, SHARE_BYTES, [2, 2])),
+            ShownShares(NO_SHARES, replace(SHARES, clients=numbers_of([1, 2]).view(2, 1))),
+            ShownShares(NO_SHARES, rows(torch.float64, SHARE_BYTES)),
+            ShownShares(NO_SHARES, rows(torch.int32, SHARE_BYTES)),
+            ShownShares(ClientRows(numbers_of([1]), BEYOND.view(torch.uint8)), NO_SHARES),
         )
     ),
 ]

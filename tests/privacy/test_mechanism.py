@@ -20,10 +20,11 @@ from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.privacy.noise.accountant import (
     Accountant,
     Budget,
-    Ledger,
     Release,
+    add_to_ledger,
     epsilon,
     least_noise,
+    read_ledger,
 )
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 
@@ -240,12 +241,12 @@ def test_no_noise_is_enough_for_a_budget_of_almost_nothing() -> None:
 
 @pytest.mark.parametrize("kept", [1, 30, -1])
 def test_a_ledger_whose_last_line_was_cut_short_forgets_no_round(kept: int, tmp_path: Path) -> None:
-    ledger, whole = Ledger(tmp_path / "privacy.jsonl"), [Release(0.5, 4), Release(1.0, 1)]
+    ledger, whole = tmp_path / "privacy.jsonl", [Release(0.5, 4), Release(1.0, 1)]
     for number in range(3):
-        ledger.add(number, whole)
-    lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text("".join(lines[:-1]) + lines[-1][:kept])
-    assert ledger.read() == Counter(3 * whole)
-    ledger.add(2, whole)
-    assert ledger.read() == Counter(4 * whole)
-    assert len(ledger.path.read_text().splitlines()) == 4
+        add_to_ledger(ledger, number, whole)
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(lines[:-1]) + lines[-1][:kept])
+    assert read_ledger(ledger) == Counter(3 * whole)
+    add_to_ledger(ledger, 2, whole)
+    assert read_ledger(ledger) == Counter(4 * whole)
+    assert len(ledger.read_text().splitlines()) == 4

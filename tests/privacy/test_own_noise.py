@@ -20,10 +20,10 @@ from ccfcpp.engine.parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.identity import Floor, Guard
-from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, min_honest_clients
+from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.terms import terms_of
-from tests.support.sums import STAGES, TASK, VECTORS, Loss, Vector, secure_sum
+from tests.support.sums import TASK, VECTORS, Loss, Vector, losses, secure_sum
 
 PARTS = {"sums": Sum(each=True), "gradient": Sum(), "figures": Sum(report=True)}
 STEP: Exchange[Any, Any] = Exchange("step", dict, dict, PARTS)
@@ -114,16 +114,6 @@ def summed(
     return [reply.update for reply in replies], seen
 
 
-@st.composite
-def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
-    """Some clients, a threshold, and at which stage some are lost; enough are left."""
-    count = draw(st.integers(2, 6))
-    threshold = draw(st.integers(2, count))
-    most = count - max(threshold, count // 2 + 1)
-    gone = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=most))
-    return count, threshold, {7 * n + 2: draw(st.sampled_from(STAGES)) for n in gone}
-
-
 @settings(max_examples=15, deadline=None)
 @given(losses(), st.integers(0, 2**32))
 def test_a_sum_is_that_of_numbers_and_noises_to_the_bit(
@@ -138,7 +128,7 @@ def test_a_sum_is_that_of_numbers_and_noises_to_the_bit(
     config = config_of(threshold=threshold, reproducible_noise=True, colluders=0)
     updates, seen = summed(vectors, config, lambda stage, client: gone.get(client) == stage)
     (update,) = (each for each in updates if isinstance(each, Vector))
-    terms = agreed_terms(config, TASK, count)
+    terms = terms_of(config, TASK, count)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.honest == max(threshold, count // 2 + 1)
@@ -165,7 +155,7 @@ def test_the_server_sees_no_sum_without_noise() -> None:
     vectors = {n: torch.full((size,), 1 / 200, dtype=torch.float64) for n in range(6)}
     config = config_of(threshold=4)
     _, seen = summed(vectors, config)
-    terms = agreed_terms(config, TASK, 6)
+    terms = terms_of(config, TASK, 6)
     own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.honest == 4
@@ -205,7 +195,7 @@ def test_terms_tell_whether_each_client_adds_noise() -> None:
         config_of(),
         config_of(reproducible_noise=True),
     ]
-    purposes = [agreed_terms(config, TASK, 5).purpose for config in kinds]
+    purposes = [terms_of(config, TASK, 5).purpose for config in kinds]
     assert purposes[0] == purposes[1]
     assert len(set(purposes)) == 3
 

@@ -150,55 +150,50 @@ def test_systems_that_are_no_sums_say_so(method: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def private(more: Tree | None = None, /, **privacy: object) -> ClusteringExperiment:
+def private(*more: Tree, **privacy: object) -> ClusteringExperiment:
     tree: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
-    return ClusteringExperiment(tiny("fed-scan", tree, ALONE, more or {}))
+    return ClusteringExperiment(tiny("fed-scan", tree, ALONE, *more))
 
 
 @needs_accountant
 @pytest.mark.parametrize(
-    ("privacy", "reason"),
+    ("privacy", "reason", "more"),
     [
-        ({"secure_sums": True, "threshold": 5}, "privacy.threshold = 5 is more than the 4"),
-        ({"level": "client", "epsilon": 0}, "privacy.epsilon = 0 is refused"),
-        ({"level": "client", "epsilon": -1}, "privacy.epsilon = -1 is refused"),
-        ({"level": "client", "clip": 0}, "privacy.clip = 0 is refused"),
-        ({"level": "client", "delta": 1}, "privacy.delta = 1 is refused"),
-        ({"level": "client", "epsilon": 0.1, "noise": 0.5}, "does not allow one round"),
-        ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a bound of 'sum'"),
-        ({"level": "friends"}, "privacy.level = friends is refused"),
-        ({"bits": 32, "fraction_bits": 31}, "leaves none before the point"),
-        ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64"),
-        ({"secure_sums": True, "threshold": 4, "level": "client"}, "fewer than the 4 it needs"),
-        ({"secure_sums": True, "level": "image", "colluders": 2}, "privacy.colluders = 2 is too"),
-        ({"secure_sums": True, "level": "image", "noise": 1e-7, "epsilon": 1e18}, "too little for"),
+        ({"secure_sums": True, "threshold": 5}, "privacy.threshold = 5 is more than the 4", {}),
+        ({"level": "client", "epsilon": 0}, "privacy.epsilon = 0 is refused", {}),
+        ({"level": "client", "epsilon": -1}, "privacy.epsilon = -1 is refused", {}),
+        ({"level": "client", "clip": 0}, "privacy.clip = 0 is refused", {}),
+        ({"level": "client", "delta": 1}, "privacy.delta = 1 is refused", {}),
+        ({"level": "client", "epsilon": 0.1, "noise": 0.5}, "does not allow one round", {}),
+        ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a bound of 'sum'", {}),
+        ({"level": "friends"}, "privacy.level = friends is refused", {}),
+        ({"bits": 32, "fraction_bits": 31}, "leaves none before the point", {}),
+        ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64", {}),
+        ({"secure_sums": True, "threshold": 4, "level": "client"}, "fewer than the 4 it needs", {}),
+        ({"secure_sums": True, "level": "image", "colluders": 2}, "colluders = 2 is too", {}),
+        (
+            {"secure_sums": True, "level": "image", "noise": 1e-7, "epsilon": 1e18},
+            "too little for",
+            {},
+        ),
+        ({"secure_sums": True}, "a sum of one is its summand", {"partition": {"clients": 1}}),
+        (
+            {"level": "client"},
+            "a round has fewer than the 1 it needs too often",
+            {"availability": {"sample_fraction": 0.5}},
+        ),
+        (
+            {"level": "image"},
+            "set scan.pairs=views and scan.overclustering=1",
+            {"scan": {"pairs": "neighbours", "overclustering": 2}},
+        ),
     ],
 )
-def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> None:
+def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str, more: Tree) -> None:
     with pytest.raises(UsageError) as caught:
-        private(**privacy)
+        private(more, **privacy)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_one_client_has_no_secure_sum() -> None:
-    tree: Tree = {"partition": {"clients": 1}, "privacy": {"secure_sums": True}}
-    with pytest.raises(UsageError, match="a sum of one is its summand"):
-        ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
-
-
-@needs_accountant
-def test_samples_of_clients_that_may_be_empty_are_refused() -> None:
-    tree: Tree = {"availability": {"sample_fraction": 0.5}, "privacy": {"level": "client"}}
-    with pytest.raises(UsageError, match="a round has fewer than the 1 it needs too often"):
-        ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
-
-
-@needs_accountant
-def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
-    tree: Tree = {"data": {"images": 100}, "privacy": {"level": "image"}}
-    with pytest.raises(UsageError, match=r"set scan\.pairs=views and scan\.overclustering=1"):
-        ClusteringExperiment(tiny("fed-scan", tree))
 
 
 def level_of(experiment: ClusteringExperiment) -> Level:
@@ -369,10 +364,9 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
 
 
 def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
-    from ccfcpp.privacy.noise.images import poisson_turn
-    from ccfcpp.privacy.noise.mechanism import NoiseSource
-
-    draws = [poisson_turn(1000, 200.0, NoiseSource()) for _ in range(50)]
+    bounding = bounding_of(PrivacyConfig(level="image"))
+    assert bounding is not None
+    draws = [bounding.turn(1000, 200.0, 0, Randomness(0)) for _ in range(50)]
     sizes = torch.tensor([len(draw) for draw in draws], dtype=torch.float64)
     assert abs(float(sizes.mean()) - 200) < 10
     assert float(sizes.std()) > 5  # a batch of fixed size would not do

@@ -42,7 +42,7 @@ from ccfcpp.privacy.sums.protocol import (
 )
 from ccfcpp.privacy.sums.shares import joined
 from ccfcpp.privacy.sums.terms import BelowThresholdError, Terms, fewest_holders, terms_of
-from tests.support.sums import STAGES, TASK, Loss, Vector, secure_sum
+from tests.support.sums import STAGES, TASK, Loss, Vector, losses, secure_sum
 
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]
 
@@ -73,16 +73,6 @@ def plain_sum(vectors: list[Tensor], form: FixedPoint) -> list[int]:
     """The sum of the rounded numbers, as Python's integers."""
     rows = [[round(float(x) * 2**form.fraction) for x in vector] for vector in vectors]
     return [sum(column) for column in zip(*rows, strict=True)]
-
-
-@st.composite
-def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
-    """Some clients, a threshold, and what is lost of whom; enough are left."""
-    count = draw(st.integers(2, 6))
-    threshold = draw(st.integers(count // 2 + 1, count))
-    gone = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - threshold))
-    stages = {7 * number + 2: draw(st.sampled_from(STAGES)) for number in gone}
-    return count, threshold, stages
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 from ccfcpp.privacy.sums.shares import PRIME, joined, split
 
 
+def limbs(share: bytes) -> list[int]:
+    return [int(value) for value in np.frombuffer(share, "<u4")]
+
+
 def value_at_zero(points: list[tuple[int, int]]) -> int:
     """Lagrange's formula as it is written, over fractions modulo the prime."""
     total = 0
@@ -33,19 +37,19 @@ def test_any_threshold_of_shares_gives_the_secret(holders: int, data: st.DataObj
     assert joined({place: shares[place] for place in places}, threshold) == secret
     chosen = sorted(places)[:threshold]
     for limb, expected in enumerate(np.frombuffer(secret, "<u2")):
-        points = [(place + 1, int(shares[place, limb])) for place in chosen]
+        points = [(place + 1, limbs(shares[place])[limb]) for place in chosen]
         assert value_at_zero(points) == expected
 
 
 def test_shares_lie_on_a_polynomial_of_the_degree() -> None:
     shares = split(secrets.token_bytes(4), holders=6, threshold=3)
     found = {
-        value_at_zero([(place + 1, int(shares[place, 0])) for place in places])
+        value_at_zero([(place + 1, limbs(shares[place])[0]) for place in places])
         for places in combinations(range(6), 3)
     }
     assert len(found) == 1
     by_two = {
-        value_at_zero([(place + 1, int(shares[place, 0])) for place in places])
+        value_at_zero([(place + 1, limbs(shares[place])[0]) for place in places])
         for places in combinations(range(6), 2)
     }
     assert len(by_two) > 1
@@ -54,7 +58,9 @@ def test_shares_lie_on_a_polynomial_of_the_degree() -> None:
 def test_fewer_shares_are_equally_likely_whatever_the_secret() -> None:
     """Two of three shares of either secret take all values: a χ² test on 64 classes each."""
     for secret in (bytes(2), b"\xff\xff"):
-        draws = np.array([split(secret, 3, 3)[:2, 0] for _ in range(4000)])
+        draws = np.array(
+            [[limbs(each)[0] for each in split(secret, 3, 3)[:2]] for _ in range(4000)]
+        )
         for column in (*draws.T, (draws[:, 0].astype(int) + draws[:, 1]) % PRIME):
             counts = np.bincount(column.astype(int) * 64 // PRIME, minlength=64)
             chi_squared = float(((counts - 62.5) ** 2 / 62.5).sum())
@@ -81,6 +87,9 @@ def test_a_wrong_share_among_more_than_a_threshold_is_noticed(
     threshold = data.draw(st.integers(1, holders - 1))
     shares = dict(enumerate(split(secrets.token_bytes(32), holders, threshold)))
     wrong = data.draw(st.sampled_from(range(holders)))
-    shares[wrong] = (shares[wrong] + data.draw(st.integers(1, PRIME - 1))) % PRIME
+    other = data.draw(st.integers(1, PRIME - 1))
+    shares[wrong] = b"".join(
+        ((x + other) % PRIME).to_bytes(4, "little") for x in limbs(shares[wrong])
+    )
     with pytest.raises(ValueError, match="shares of no secret"):
         joined(shares, threshold)

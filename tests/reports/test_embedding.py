@@ -5,13 +5,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.reports.numbers import CannotDrawError, Embedding, embed
+from ccfcpp.reports.numbers import CannotDrawError, Embedding
+from ccfcpp.reports.numbers import embed as embed_shown
+from ccfcpp.runs.shown import shown_points
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)
 VECTOR = torch.tensor([1.0, -2.0, 0.5, 4.0])
 ONE_LIVE = torch.tensor([0.0, 0.0, 1.0, 0.0])
 BY_ANGLE = pytest.mark.parametrize("by_angle", [False, True])
+
+
+def embed(points: Tensor, by_angle: bool) -> Embedding:
+    """The embedding of representations as a run keeps them."""
+    shown = shown_points(points, torch.arange(len(points)), by_angle)
+    return embed_shown(shown["points"], shown["index"], by_angle)
 
 
 def assert_in_the_plane(found: Embedding) -> None:

@@ -11,10 +11,10 @@ from ccfcpp.core.metrics import covariance, distances
 from ccfcpp.reports.numbers import (
     all_finite,
     counts_by,
-    extremes,
     matched_classes,
     pair_correlations,
 )
+from ccfcpp.runs.shown import extremes
 
 
 @pytest.fixture
@@ -91,12 +91,13 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
     torch.testing.assert_close(distance, expected, rtol=1e-5, atol=1e-2 if by_angle else 1e-5)
     sign = -1 if farthest else 1
     members = sorted(range(1, 30, 3), key=lambda image: (sign * float(distance[image]), image))
-    assert extremes(distance, found == 1, 4, farthest).tolist() == members[:4]
-    assert extremes(distance, found == 7, 4, farthest).tolist() == []
+    assert extremes(distance, found == 1, farthest).tolist() == members[:8]
+    assert extremes(distance, found == 7, farthest).tolist() == []
 
 
 def test_of_equal_distances_the_first_image_comes_first() -> None:
-    assert extremes(torch.ones(6), torch.arange(6) > 1, 3, farthest=True).tolist() == [2, 3, 4]
+    members = torch.arange(12) > 1
+    assert extremes(torch.ones(12), members, farthest=True).tolist() == [*range(2, 10)]
 
 
 def test_what_is_not_finite_is_found() -> None:

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 
 from ccfcpp.reports.contents import contents
 from ccfcpp.reports.drawing import Drawn
-from ccfcpp.reports.examination import examine
 from ccfcpp.reports.page import _numbers, page
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.reports.recorded import read_run
 from tests.support.browser import BROWSER, laid_out
 from tests.support.reports import report
 
@@ -144,8 +143,8 @@ def test_unlabelled_images_have_no_figures_of_classes(unlabelled_run: Path, tmp_
     assert "<i>" not in shown
 
 
-def test_an_interrupted_run_shows_its_last_checkpoint(interrupted: Callable[[int], Path]) -> None:
-    run = examine(interrupted(3))
+def test_an_interrupted_run_shows_its_last_state(interrupted: Callable[[int], Path]) -> None:
+    run = read_run(interrupted(3))
     found = contents([run])
     assert {figure.name for figure in found.figures} == FIGURES - {"gap", "confidence", "outliers"}
     assert [each.title for each in found.left_out] == [
@@ -162,7 +161,7 @@ def test_a_run_interrupted_in_pre_training_has_no_clusters(
     interrupted: Callable[[int], Path],
 ) -> None:
     run = interrupted(1)
-    found = contents([examine(run)])
+    found = contents([read_run(run)])
     drawn = {figure.name for figure in found.figures}
     assert {"loss", "client-classes", "tsne-classes", "covariance", "spectra"} <= drawn
     reasons = {each.title: each.reason for each in found.left_out}
@@ -170,14 +169,17 @@ def test_a_run_interrupted_in_pre_training_has_no_clusters(
     assert "no round was scored" in reasons["Scores by round"]
 
 
-def test_a_run_interrupted_before_its_first_checkpoint_shows_its_setting(
+def test_a_run_that_goes_on_shows_its_setting_and_rounds(
     interrupted: Callable[[int], Path],
 ) -> None:
     run = interrupted(1)
-    RunPaths(run).checkpoint.unlink()  # as after kill -9 between a round and its checkpoint
-    assert "client-classes" in report(run)["figures"]
+    for name in ("assignments.npz", "shown.npz"):
+        (run / name).unlink()
+    found = report(run)
+    assert "client-classes" in found["figures"]
+    assert {"figure": "Confusion matrix", "reason": "the run has not ended"} in found["left_out"]
     shown = (run / "report.html").read_text()
-    assert "interrupted before its first checkpoint, after 1 of 4 rounds" in shown
+    assert "has not ended: 1 of 4 rounds are done." in shown
     assert "degree of skew p" in shown
 
 

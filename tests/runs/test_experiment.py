@@ -19,8 +19,8 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
-from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.experiment import Experiment, Scores
+from ccfcpp.runs.folder import Arrays, RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.store import History
 from tests.support.election import HOPELESS, Election, Mean, Voting, voters
@@ -35,6 +35,7 @@ class Poll(Experiment[Mean]):
         super().__init__(config)
         self.clients = voters(0, 1, 2, HOPELESS)
         self.algorithm = Election(rounds)
+        self.parts = []
         self.data = ImageData("votes", torch.zeros(4, 1, 1, 1, dtype=torch.uint8), None, ())
 
     def scores(self, number: int, state: Mean, memories: ClientMemories) -> Scores:
@@ -50,9 +51,8 @@ class Poll(Experiment[Mean]):
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
         return None
 
-    def snapshot(self, state: Mean, memories: ClientMemories) -> Snapshot:
-        images = torch.cat([client.images for client in self.clients])
-        return Snapshot(images, state.value, None, None, ())
+    def image_results(self, state: Mean, memories: ClientMemories) -> Arrays:
+        return {"values": {"value": state.value}}
 
     def describe(self) -> dict[str, Any]:
         return {"method": "election"}
@@ -150,18 +150,17 @@ def test_a_finished_run_that_goes_on_runs_no_round(tmp_path: Path) -> None:
     assert again == first
 
 
-def test_what_was_committed_last_is_looked_at(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_writes_what_a_report_shows(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
-    assert Poll(CONFIG).last_snapshot(folder) is None
     with pytest.raises(StoppedError):
         Poll(CONFIG).run(folder, should_stop=lambda: True)
     one_round = Poll(CONFIG, rounds=1).run(new_folder(tmp_path / "other"))
     value = load_file(tmp_path / "other" / "model.safetensors")["value"]
-    snapshot = Poll(CONFIG).last_snapshot(folder)
-    assert snapshot is not None
-    assert snapshot.representations is not None
-    assert torch.equal(snapshot.representations, value)
+    assert torch.equal(folder.read_arrays("values")["value"], value)
     assert one_round["rounds"] == 1
+    setting = folder.read_setting()
+    assert setting is not None
+    assert (setting.planned, setting.described) == (6, {"method": "election"})
 
 
 def test_a_history_survives_json_and_counts_rounds_in_which_something_travelled() -> None:

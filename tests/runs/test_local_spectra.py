@@ -14,7 +14,7 @@ from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
-from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
+from ccfcpp.core.metrics import effective_rank, spectrum
 from ccfcpp.data.images import to_float
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Experiment
@@ -178,27 +178,3 @@ def test_looking_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert seen_summary[key] == unseen_summary[key]
     for name in ("model.safetensors", "assignments.npz"):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "unseen" / name).read_bytes()
-
-
-def test_the_last_snapshot_is_what_the_results_were_made_of(tmp_path: Path) -> None:
-    experiment = clustering()
-    finished(experiment, tmp_path / "run", experiment.config)
-    # As of a run that goes on meanwhile.
-    (tmp_path / "run/checkpoint/client-0-version-9.0.safetensors").write_bytes(b"stray")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    seen = clustering().last_snapshot(RunFolder(tmp_path / "run"))
-    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert seen is not None
-    assert seen.found is not None
-    assert seen.representations is not None
-    with np.load(tmp_path / "run/assignments.npz") as arrays:
-        assert seen.found.tolist() == arrays["cluster"].tolist()
-    with np.load(tmp_path / "run/spectra.npz") as arrays:
-        values = spectrum(seen.representations)
-        assert values.numpy() == pytest.approx(arrays["global"], rel=1e-3, abs=1e-9)
-        assert spectral_gap(values, values) == 0
-
-
-def test_there_is_no_snapshot_before_the_first_checkpoint(tmp_path: Path) -> None:
-    experiment = clustering()
-    assert experiment.last_snapshot(RunFolder.create(tmp_path / "run", experiment.config)) is None

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import sys
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -76,6 +77,18 @@ def ccfcpp(*arguments: object) -> Result:
         except SystemExit as exit_:
             code = exit_.code
     return Result(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object) -> str:
+    """The one line on stderr by which a command refuses bad input."""
+    result = ccfcpp(*arguments)
+    assert (result.code, result.stdout) == (2, ""), result
+    *before, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    # What only the images show is found when the run has been announced.
+    assert len(before) <= 2, result.stderr
+    assert not re.search("error|Traceback", "".join(before), re.IGNORECASE), result.stderr
+    return line
 
 
 def succeeded(*arguments: object) -> Result:

@@ -134,7 +134,7 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
     if client.labels is not None:
         again = torch.cat([torch.arange(len(client)), torch.arange(min(len(client), TESTED))])
         test = torch.arange(len(again)) >= len(client)
-        data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
+        data = replace(data, values=client.images[again], labels=client.labels[again], test=test)
     rules = trusting(allow=KINDS, smallest_count=0)
     return Worker(lambda spec: data, folder / client.name, rules)
 

@@ -168,8 +168,10 @@ def seen(config: MethodConfig) -> Iterator[object]:
         yield str(experiment.scores(report.round, state, memories))
         if report.round + 1 == _ROUNDS:
             break
-    found = experiment.snapshot(state, memories).found
-    yield None if found is None else _digest({"found": found})
+    arrays = experiment.image_results(state, memories)
+    of_images = arrays.get("assignments") or arrays["predictions"]
+    found = of_images.get("cluster", of_images.get("predicted"))
+    yield None if found is None else _digest({"found": torch.as_tensor(found)})
 
 
 def _trains_large_network(heeded: Heeded) -> bool:

@@ -6,18 +6,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.errors import StoppedError
+from ccfcpp.core.randomness import SERVER
+from ccfcpp.engine.checkpoint import load_checkpoint
+from ccfcpp.engine.client import Client
 from ccfcpp.reports.contents import contents
-from ccfcpp.reports.examination import examine
+from ccfcpp.reports.labels import labelled
 from ccfcpp.reports.page import page
-from ccfcpp.reports.runs import labelled
+from ccfcpp.reports.recorded import read_run
 from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import TINY, TINY_SCAN, succeeded
 from tests.support.reports import report
+
+
+def points_of(run: Path) -> Tensor:
+    """All images of a clustering in the space of its centroids, by its last checkpoint."""
+    folder = RunFolder(run)
+    experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
+    checkpoint = load_checkpoint(
+        folder.checkpoint, experiment.algorithm.state_type, experiment.device
+    )
+    everything = Client(SERVER, "all", experiment.data.values)
+    points = experiment.algorithm.represent(checkpoint.state, everything)
+    assert points is not None
+    return points.double().cpu()
+
 
 DATA = ("--set", "data.images=160", "--p", 0.75)
 SMALL = (*TINY, *DATA)
@@ -104,7 +122,7 @@ def side_by_side(
     digits_run: Path, ccfc_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The page of two runs, without its files."""
-    runs = labelled([examine(digits_run), examine(ccfc_run)])
+    runs = labelled([read_run(digits_run), read_run(ccfc_run)])
     found = contents(runs)
     path = tmp_path_factory.mktemp("several") / "report.html"
     path.write_text(page(runs, found, {figure.name: as_svg(figure) for figure in found.figures}))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
@@ -38,6 +39,17 @@ from tests.support.federation import CPU
 
 STAGES = ("keys", "shares", "under masks", "agreement", "unmasking")
 """How the tasks of a secure sum end, one after the other."""
+
+
+@st.composite
+def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
+    """Some clients, a threshold, and at which stage some are lost; more than half are left."""
+    count = draw(st.integers(2, 6))
+    threshold = draw(st.integers(2, count))
+    most = count - max(threshold, count // 2 + 1)
+    gone = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=most))
+    return count, threshold, {7 * n + 2: draw(st.sampled_from(STAGES)) for n in gone}
+
 
 Loss = Callable[[str, int], bool]
 """Takes a stage and a client's number: whether the client's answer is lost."""

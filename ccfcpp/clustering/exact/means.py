@@ -22,7 +22,6 @@ from ccfcpp.clustering.kmeans.centroids import (
     SumsWork,
     cluster_means,
     cluster_sums,
-    large_enough,
     required_centroids,
 )
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
@@ -30,8 +29,7 @@ from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.kmeans.trials import SumTrials
-from ccfcpp.clustering.shallow.pixels import CentroidState
-from ccfcpp.clustering.shallow.started import StartedBySums
+from ccfcpp.clustering.shallow.pixels import CentroidState, StartedBySums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -86,10 +84,6 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
             points = bounding.rows(MEANS, "sums", points)
             counts = bounding.rows(MEANS, "counts", weights)
         return ClusterSums(weights.T @ points, counts.sum(dim=0))
-
-    def told(self, total: ClusterSums, samples: int) -> ClusterSums:
-        """Clusters of enough points."""
-        return large_enough(total, self.crew.least)
 
 
 @dataclass(frozen=True)

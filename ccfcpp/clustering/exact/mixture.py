@@ -27,8 +27,7 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
-from ccfcpp.clustering.shallow.pixels import PixelRule
-from ccfcpp.clustering.shallow.started import StartedBySums
+from ccfcpp.clustering.shallow.pixels import PixelRule, StartedBySums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client

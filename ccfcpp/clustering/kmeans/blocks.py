@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.kmeans.centroids import S, large_enough
 from ccfcpp.clustering.kmeans.server import offsets
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Message, SummedWork, Task, Update
+from ccfcpp.engine.exchange import Message, SummedWork, Task
 from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.payload import added_up
 
@@ -31,7 +32,7 @@ def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
 
 
 @dataclass(frozen=True)
-class SumBlocks(SummedWork[Message, Update]):
+class SumBlocks(SummedWork[Message, S]):
     """The clients' half of an exchange of sums over their images or vectors.
 
     Attributes:
@@ -42,14 +43,14 @@ class SumBlocks(SummedWork[Message, Update]):
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> Update:
+    ) -> S:
         """Add up a block at a time, and leave out what a client may not tell."""
         with section(f"{self.exchange.name}: clients"):
             # An accelerator has one queue.
             threads = 1 if clients[0].images.is_cuda else None
             return added_up(mapped(lambda each: self._of(message, each.images), clients, threads))
 
-    def _of(self, message: Message, images: Tensor) -> Update:
+    def _of(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
         return self.told(added_up(self.block(message, part) for part in parts), len(images))
 
@@ -58,12 +59,12 @@ class SumBlocks(SummedWork[Message, Update]):
         """How many numbers are made of an image that has so many."""
 
     @abstractmethod
-    def block(self, message: Message, images: Tensor) -> Update:
+    def block(self, message: Message, images: Tensor) -> S:
         """The sums over a block of a client's images."""
 
-    @abstractmethod
-    def told(self, total: Update, samples: int) -> Update:
-        """What a client tells of the sums over all its images; too few are not told."""
+    def told(self, total: S, samples: int) -> S:
+        """What a client tells of the sums over all its images: nothing of too few."""
+        return large_enough(total, self.crew.least)
 
 
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:

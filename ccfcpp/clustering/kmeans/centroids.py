@@ -59,6 +59,9 @@ class Started:
     evidence: Tensor | None = None
 
 
+StartedState = TypeVar("StartedState", bound=Started)
+
+
 @dataclass(frozen=True)
 class ClusterSums:
     """Sums of the members of each cluster.

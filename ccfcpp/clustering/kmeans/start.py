@@ -14,7 +14,7 @@ are tried (``trials``).
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +24,9 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    Started,
+    StartedState,
     SumsWork,
     cluster_sums,
-    large_enough,
     sums_by,
 )
 from ccfcpp.clustering.kmeans.codebook import Codebook, split
@@ -40,9 +39,6 @@ from ccfcpp.engine.payload import added_up, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
-
-
-S = TypeVar("S", bound=Started)
 
 
 @dataclass(frozen=True)
@@ -100,10 +96,6 @@ class SumCells(SumBlocks[Cells, CellSums]):
         scatter = sums_by(labels, squares, len(cells)).flatten()
         return CellSums(sums.sums, sums.counts, scatter)
 
-    def told(self, total: CellSums, samples: int) -> CellSums:
-        """Cells of enough points."""
-        return large_enough(total, self.crew.least)
-
 
 def _zeros(cells: Tensor) -> CellSums:
     sums = torch.zeros_like(cells, dtype=torch.float64)
@@ -111,7 +103,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 
 @dataclass(frozen=True)
-class GrowCodebook(SumsWork[S, Cells, CellSums]):
+class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     """The server's half: cells become the means of their points.
 
     Attributes:
@@ -139,11 +131,11 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
     again: bool = False
     exchange = START
 
-    def is_due(self, state: S) -> bool:
+    def is_due(self, state: StartedState) -> bool:
         """Whether the codebook is not whole yet."""
         return state.cells is not None or not self.ends
 
-    def broadcast(self, state: S) -> Cells:
+    def broadcast(self, state: StartedState) -> Cells:
         """The cells; at first a single one."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
@@ -159,8 +151,8 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
         )
 
     def aggregate(
-        self, state: S, updates: Iterable[CellSums], randomness: Randomness
-    ) -> tuple[S, Figures]:
+        self, state: StartedState, updates: Iterable[CellSums], randomness: Randomness
+    ) -> tuple[StartedState, Figures]:
         """The next cells, or the centroids; cells without points are gone."""
         total = added_up(updates)
         held = total.counts >= 1
@@ -183,7 +175,7 @@ class GrowCodebook(SumsWork[S, Cells, CellSums]):
             return self._ended(state, book, randomness.integer("start")), {}
         return replace(state, cells=means), {}
 
-    def _ended(self, state: S, book: Codebook, seed: int) -> S:
+    def _ended(self, state: StartedState, book: Codebook, seed: int) -> StartedState:
         """The centroids, or the starts; and what speaks for each k, where it is to be found."""
         evidence, clusters = None, self.clusters
         if self.fewest:

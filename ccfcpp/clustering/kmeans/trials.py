@@ -7,7 +7,6 @@ step of k-means, once for each start: the error needs nothing else.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,11 +15,10 @@ from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    Started,
+    StartedState,
     SumsWork,
     cluster_means,
     cluster_sums,
-    large_enough,
 )
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.randomness import Randomness
@@ -33,9 +31,6 @@ STEPS = 15
 """In which starts are tried."""
 _ALIKE = 1e-9
 """By which share starts differ at most that came to the same clusters."""
-
-
-S = TypeVar("S", bound=Started)
 
 
 @dataclass(frozen=True)
@@ -75,13 +70,9 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
         ]
         return ClusterSums(torch.cat([x.sums for x in each]), torch.cat([x.counts for x in each]))
 
-    def told(self, total: ClusterSums, samples: int) -> ClusterSums:
-        """Clusters of enough points."""
-        return large_enough(total, self.crew.least)
-
 
 @dataclass(frozen=True)
-class MoveTrials(SumsWork[S, Trials, ClusterSums]):
+class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
     """The server's half: the centroids of each start become the means of their points.
 
     Attributes:
@@ -91,11 +82,11 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
     ends: bool
     exchange = TRIALS
 
-    def is_due(self, state: S) -> bool:
+    def is_due(self, state: StartedState) -> bool:
         """Whether there are starts."""
         return state.trials is not None
 
-    def broadcast(self, state: S) -> Trials:
+    def broadcast(self, state: StartedState) -> Trials:
         """The centroids of each start."""
         assert state.trials is not None
         return Trials(state.trials)
@@ -112,8 +103,8 @@ class MoveTrials(SumsWork[S, Trials, ClusterSums]):
             super().check(message, ClusterSums(sums, counts), senders)
 
     def aggregate(
-        self, state: S, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[S, Figures]:
+        self, state: StartedState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[StartedState, Figures]:
         """The starts as they move, and the best so far; in the end the best alone."""
         before, total = self.broadcast(state).trials, added_up(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -76,17 +77,12 @@ def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tenso
     return block * known.factor if known.factor.ndim == 1 else block @ known.factor
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(ClusterSums):
     """What a client sends of its vectors.
 
-    Attributes:
-        sums: float64: of values (d,), of squares (d,), or of outer products (d, d).
-        counts: float64: vectors (1,), or values that are there in each column (d,).
+    Its sums are of values (d,), of squares (d,), or of outer products (d, d); counts are of vectors
+    (1,), or of values that are there in each column (d,).
     """
-
-    sums: Tensor
-    counts: Tensor
 
     @property
     def mean(self) -> Tensor:
@@ -275,8 +271,3 @@ class AddUp(SumBlocks[Preparation, Sums]):
         else:
             sums = rows.T @ rows if outer else rows.sum(dim=0)
         return Sums(sums, counts.sum(dim=0))
-
-    def told(self, total: Sums, samples: int) -> Sums:
-        """Nothing of a column with too few values, or where there are too few vectors."""
-        enough = total.counts >= self.crew.least
-        return Sums(total.sums * enough, total.counts * enough)

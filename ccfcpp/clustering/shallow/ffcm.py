@@ -19,8 +19,7 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.config import FFCMConfig
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.clustering.shallow.started import StartedBySums
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule, StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew

@@ -1,6 +1,7 @@
 """Images as points in the space of pixels, for the systems without a network."""
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -9,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
 from ccfcpp.clustering.kmeans.blocks import blocks
-from ccfcpp.clustering.kmeans.centroids import Started, required_centroids
+from ccfcpp.clustering.kmeans.centroids import Started, StartedState, required_centroids
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
+from ccfcpp.clustering.kmeans.start import start_works
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyServerWork
 
 IMAGES_AT_A_TIME = 4096
 """Whose pixels are floats at once."""
@@ -115,3 +118,43 @@ class PixelClustering(ClusteringAlgorithm[Known]):
     def delivery(self, state: Known) -> object:
         """Deliver the global centroids."""
         return CentroidState(state.centroids)
+
+
+class StartedBySums(PixelClustering[StartedState]):
+    """Base class of systems whose first round finds centroids; the steps come in later rounds.
+
+    A round without centroids begins the start again: in the one before, too few clients answered.
+    """
+
+    starts = 1
+    """How many are tried; the one with the least squared error of k-means goes on."""
+
+    @abstractmethod
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
+        """The server's work in a round, once there are centroids."""
+
+    def exchanges(self, number: int, state: StartedState) -> Sequence[AnyServerWork]:
+        """Steps, or what finds the first centroids."""
+        return self.start() if state.centroids is None else self.steps(number)
+
+    def plan(self, state: StartedState) -> list[Sequence[AnyServerWork]]:
+        """Steps in each round; before them the start, if need be, of points that are not few."""
+        start = [self.usual_start()] if state.centroids is None else []
+        return [*start, *map(self.steps, range(len(start), self.rounds))]
+
+    def start(self) -> Sequence[AnyServerWork]:
+        """The server's work until there are centroids."""
+        return start_works(self.problem, self.rule.dimensions, self.starts)
+
+    def usual_start(self) -> Sequence[AnyServerWork]:
+        """Return the start without what only few points need."""
+        return [work for work in self.start() if not getattr(work, "again", False)]
+
+    def found(self, state: StartedState) -> dict[str, object]:
+        """The number of clusters, and what speaks for each, where it was to be found."""
+        evidence, centroids = state.evidence, state.centroids
+        if evidence is None or centroids is None:
+            return {}
+        if not bool(evidence.any()):  # All samples are alike.
+            return {"clusters": len(centroids)}
+        return found_number(evidence, self.problem.fewest, len(centroids))

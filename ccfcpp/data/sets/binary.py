@@ -1,6 +1,6 @@
 """Data sets published as one `.tar.gz` of a few binary files."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,33 +14,23 @@ Contents = dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class BinarySet(Published, ABC):
-    """A data set in a `.tar.gz`, read as it is or unpacked by someone else.
-
-    The archive is unpacked into the cache; its files are about as quick to read as arrays are.
+class BinarySet(Published):
+    """A data set in a `.tar.gz`, which is unpacked into the cache or by someone else.
 
     Attributes:
         original: The name of torchvision's class.
         folder: The folder in the archive that holds the members.
         archive: The name of the archive.
+        members: Names of the files that are read.
+        decode: Makes the arrays of `Published.read` of the members' contents and of the place that
+            its messages name; raises `UsageError` where they are broken.
     """
 
     original: str
     folder: str
     archive: str
-
-    @property
-    @abstractmethod
-    def members(self) -> tuple[str, ...]:
-        """Names of the files that are read."""
-
-    @abstractmethod
-    def decode(self, contents: Contents, place: Path) -> Arrays:
-        """Decode the contents of the members to the arrays of `Published.read`.
-
-        Raises:
-            UsageError: If the contents are broken; the message names `place`.
-        """
+    members: tuple[str, ...]
+    decode: Callable[[Contents, Path], Arrays]
 
     @property
     def expected(self) -> str:

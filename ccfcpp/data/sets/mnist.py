@@ -1,5 +1,8 @@
 """MNIST and Fashion-MNIST: four IDX files, each gzipped or plain."""
 
+import gzip
+import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +12,10 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.formats import read_idx
-from ccfcpp.data.sets.published import FAULTS, Published, from_torchvision, split_mask
+from ccfcpp.data.sets.published import Published, from_torchvision, split_mask
 
+_GZIP_MAGIC = b"\x1f\x8b"
+_UINT8 = 0x08
 _FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -56,26 +60,33 @@ class IdxSet(Published):
 
     def fetch(self, folder: Path) -> None:
         """Download the four files."""
-        original = from_torchvision(self.original)
-        for file, md5 in original.resources:
-            _fetch_from_a_mirror(original.mirrors, file, md5, self._raw(folder))
+        from_torchvision(self.original)(str(folder), download=True)
 
     def _raw(self, root: Path) -> Path:
         return root / self.original / "raw"
 
 
-def _fetch_from_a_mirror(mirrors: Sequence[str], file: str, md5: str, folder: Path) -> None:
-    from torchvision.datasets.utils import download_and_extract_archive
+def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
+    """Read an IDX array of unsigned bytes (MNIST's format), gzipped or plain.
 
-    errors = []
-    for mirror in mirrors:
+    Returns:
+        A read-only uint8 array of the shape that the file states.
+    """
+    if content.startswith(_GZIP_MAGIC):
         try:
-            download_and_extract_archive(mirror + file, str(folder), md5=md5, remove_finished=True)
-        except FAULTS as error:
-            errors.append(f"{mirror}: {error}")
-        else:
-            return
-    raise RuntimeError("; ".join(errors))
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"{where} is not a whole gzip file ({error}): get it again") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
+        raise UsageError(f"{where} is not an IDX file of unsigned bytes: get it again")
+    start = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    if len(content) != start + math.prod(shape):
+        raise UsageError(
+            f"{where} has {len(content)} bytes, but its header states "
+            f"{start + math.prod(shape)}: get it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def _files_in(folder: Path) -> list[Path]:

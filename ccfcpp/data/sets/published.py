@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import shutil
 import socket
 import sys
 import tempfile
@@ -28,12 +29,8 @@ from ccfcpp.data.registry import DataSet
 if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
 
-ARRAYS = ("images", "labels", "classes", "test")
-"""Names of the arrays of a data set, which the cache keeps."""
-
-FAULTS = (OSError, RuntimeError, http.client.HTTPException)
+_FAULTS = (OSError, RuntimeError, http.client.HTTPException)
 """Errors of a failed download."""
-
 _SILENCE_SECONDS = 30.0
 
 
@@ -91,8 +88,8 @@ class Published(DataSet, ABC):
             with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
                 with _quiet_and_impatient():
                     self.fetch(Path(temporary))
-                _move_files(Path(temporary), root)
-        except FAULTS as error:
+                shutil.copytree(temporary, root, copy_function=shutil.move, dirs_exist_ok=True)
+        except _FAULTS as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(
                 f"data set '{self.name}' is not in {root} and cannot be downloaded ({reason}): "
@@ -155,10 +152,3 @@ def _quiet_and_impatient() -> Iterator[None]:
             yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _move_files(source: Path, target: Path) -> None:
-    for file in (path for path in source.rglob("*") if path.is_file()):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(place)

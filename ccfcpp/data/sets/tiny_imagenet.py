@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.reading import read_whole
-from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
+from ccfcpp.data.sets.published import Published, find_packed, split_mask
 from ccfcpp.data.tree import Tree, opened
 
 _BASE = "tiny-imagenet-200"
@@ -28,6 +28,7 @@ _ORDER = "wnids.txt"
 _ANNOTATIONS = "val_annotations.txt"
 _WORDS = "words.txt"
 _SHAPE = (3, 64, 64)
+_ARRAYS = ("images", "labels", "classes", "test")
 
 
 class TinyImageNet(Published):
@@ -58,7 +59,7 @@ class TinyImageNet(Published):
             # The text files are read anyway; what they say of the images belongs to the key.
             said = json.dumps([self.name, files.labels, files.classes, files.train])
             places = tree.places(files.images)
-            return cached(places, said, ARRAYS, lambda: _decode(tree, files))
+            return cached(places, said, _ARRAYS, lambda: _decode(tree, files))
 
     def fetch(self, folder: Path) -> None:
         """Download the archive, which torchvision does not know."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.typical import final
+from ccfcpp.clustering.typical import Final
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import Exchange
 from supervised.algorithm import FederatedClassification
@@ -48,7 +48,7 @@ def counts_exchange(
         # Parts of a personalised classifier are in the clients' memories.
         personal = CLASSIFIERS[algorithm.config.method].personal
         return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
-    return Exchange(COUNTS, final(algorithm.delivery_type), Counts)
+    return Exchange(COUNTS, Final.of(algorithm.delivery_type), Counts)
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:

@@ -18,7 +18,6 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import saved
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.tables import Rows
 from ccfcpp.deployment.link.algorithms import (
@@ -36,9 +35,10 @@ from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateErr
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.experiment import Experiment, Scores
+from ccfcpp.runs.folder import Arrays
 from ccfcpp.runs.local_spectra import LocalSpectra
-from ccfcpp.runs.paths import Summary
+from ccfcpp.runs.paths import RunSetting, Summary
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 
@@ -79,6 +79,7 @@ class DeployedExperiment(Experiment[Any]):
         self._larger = larger
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self.clients = []  # They are elsewhere.
+        self._everyone = members
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
         self.prepare()
@@ -246,9 +247,16 @@ class DeployedExperiment(Experiment[Any]):
     def local_representations(self, client: int, model: ModelState) -> None:
         """Return None: the server has no image on which models could be compared."""
 
-    def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
-        """Refuse: there is no image to show."""
-        raise UsageError("the images of this run are with its clients: there is nothing to draw")
+    def setting(self) -> RunSetting:
+        """Return what the report tells beside log and results; only clients know who holds what."""
+        return RunSetting(
+            self.algorithm.rounds,
+            self.describe(),
+            {str(member.id): member.name for member in self._everyone},
+            [member.id for member in self._members],
+            list(self.spec.classes),
+            None,
+        )
 
     def describe(self) -> dict[str, object]:
         """Return the setting, for the summary."""

@@ -16,16 +16,13 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line, lines_of, write_whole
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Accountant = Literal["pld", "rdp"]
 
@@ -61,7 +58,7 @@ def check_installed() -> None:
 def epsilon(
     releases: Counter[Release], noise: float, delta: float, accountant: Accountant = "pld"
 ) -> float:
-    """ε of all releases together.
+    """Return ε of all releases together.
 
     Args:
         releases: How often each kind of them was made.
@@ -75,7 +72,7 @@ def epsilon(
 def epsilon_of_all(
     releases: Mapping[float, Counter[Release]], delta: float, accountant: Accountant = "pld"
 ) -> float:
-    """ε of all releases together, which are given by their noise."""
+    """Return ε of all releases together, which are given by their noise."""
     found: Counter[tuple[float, float]] = Counter()
     for noise, own in releases.items():
         for release, times in own.items():
@@ -90,58 +87,32 @@ _Kinds = frozenset[tuple[tuple[float, float], int]]
 
 @lru_cache(maxsize=1024)
 def _epsilon(releases: _Kinds, delta: float, accountant: Accountant) -> float:
-    about = _about(releases, delta)
-    if accountant == "rdp" or about > _MOST_BY_DISTRIBUTIONS:
-        return _by_divergences(releases, delta)
-    interval = 2.0 ** math.floor(math.log2(about * _SHARE_OF_EPSILON))
-    return _by_distributions(releases, delta, min(max(interval, _FINEST), _COARSEST))
-
-
-def _about(releases: _Kinds, delta: float) -> float:
-    """Roughly what ε will be: by the central limit theorem of Bu, Dong, Long and Su (2020)."""
-    square = sum(
-        times * (min(1 / noise**2, sampled**2 * math.expm1(min(1 / noise**2, 50.0))))
-        for (noise, sampled), times in releases
-    )
-    return square / 2 + math.sqrt(2 * square * math.log(1 / delta))
-
-
-def _by_divergences(releases: _Kinds, delta: float) -> float:
     from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    # It warns of orders that it leaves out, which only makes ε a little larger.
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    found = RdpAccountant()
+    found: RdpAccountant | PLDAccountant
+    about = _about(releases, delta)
+    if accountant == "rdp" or about > _MOST_BY_DISTRIBUTIONS:
+        # It warns of orders that it leaves out, which only makes ε a little larger.
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        found = RdpAccountant()
+    else:
+        interval = 2.0 ** math.floor(math.log2(about * _SHARE_OF_EPSILON))
+        found = PLDAccountant(value_discretization_interval=min(max(interval, _FINEST), _COARSEST))
     for (noise, sampled), times in releases:
         event = GaussianDpEvent(noise)
         found.compose(PoissonSampledDpEvent(sampled, event) if sampled < 1 else event, times)
     return float(found.get_epsilon(delta))
 
 
-def _by_distributions(releases: _Kinds, delta: float, interval: float) -> float:
-    losses = [
-        _loss(noise, sampled, interval).self_compose(times)
+def _about(releases: _Kinds, delta: float) -> float:
+    """Estimate ε roughly, by the central limit theorem of Bu, Dong, Long and Su (2020)."""
+    square = sum(
+        times * (min(1 / noise**2, sampled**2 * math.expm1(min(1 / noise**2, 50.0))))
         for (noise, sampled), times in releases
-        if sampled < 1
-    ]
-    # Gaussians of everybody add up to one Gaussian.
-    precision = sum(times / noise**2 for (noise, sampled), times in releases if sampled == 1)
-    if precision:
-        losses.append(_loss(1 / math.sqrt(precision), 1.0, interval))
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total.compose(loss)
-    return float(total.get_epsilon_for_delta(delta))
-
-
-@lru_cache(maxsize=64)
-def _loss(noise: float, sampled: float, interval: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-
-    return from_gaussian_mechanism(
-        noise, value_discretization_interval=interval, sampling_prob=sampled
     )
+    return square / 2 + math.sqrt(2 * square * math.log(1 / delta))
 
 
 def least_noise(
@@ -150,7 +121,7 @@ def least_noise(
     delta: float,
     accountant: Accountant = "pld",
 ) -> float:
-    """The noise with which all releases stay within a budget, to half a hundredth.
+    """Find the noise with which all releases stay within a budget, to half a hundredth.
 
     Raises:
         UsageError: No noise does, up to a million times what one client or image can change.
@@ -172,17 +143,23 @@ def least_noise(
     return high
 
 
+@dataclass
 class Budget:
-    """How much of a budget is spent."""
+    """How much of a budget is spent.
 
-    def __init__(
-        self, noise: float, most: float, delta: float, accountant: Accountant = "pld"
-    ) -> None:
-        self.noise = noise
-        self.most = most
-        self.delta = delta
-        self.accountant = accountant
-        self.releases: Counter[Release] = Counter()
+    Attributes:
+        noise: Standard deviation of each sum's noise, by what one client or image can change it.
+        most: The largest ε.
+        delta: δ.
+        accountant: How releases are added up.
+        releases: How often each kind of them was made.
+    """
+
+    noise: float
+    most: float
+    delta: float
+    accountant: Accountant = "pld"
+    releases: Counter[Release] = field(default_factory=Counter)
 
     def spend(self, releases: Iterable[Release]) -> None:
         """Count releases, before they are made."""
@@ -190,49 +167,40 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """ε so far."""
+        """Return ε so far."""
         return epsilon(self.releases, self.noise, self.delta, self.accountant)
 
     def allows(self, releases: Iterable[Release]) -> bool:
-        """Whether there is enough left for more releases."""
+        """Tell whether there is enough left for more releases."""
         after = self.releases + Counter(releases)
         spent = epsilon(after, self.noise, self.delta, self.accountant)
         return spent <= self.most * (1 + 1e-9)
 
 
-class Ledger:
-    """The releases of a run, each written down before it is made.
+def read_ledger(path: Path) -> Counter[Release]:
+    """Read all releases of a run so far; a ``UsageError`` where the file is damaged.
 
-    A round that is run again after an interruption publishes anew, so it counts again: unlike the
-    log, the ledger never forgets.
+    Each is written down before it is made. A round that is run again after an interruption
+    publishes anew, so it counts again: unlike the log, the ledger never forgets. Nothing was
+    published for a line that a crash has cut short: it counts as the one before.
     """
+    found: Counter[Release] = Counter()
+    lines, rest = lines_of(path)
+    for line in [*lines, *(lines[-1:] if rest else ())]:
+        try:
+            found.update(Release(float(q), int(n)) for q, n in json.loads(line)["releases"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{path} is damaged, so that the budget is not known: start again with another "
+                "--out"
+            ) from error
+    return found
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def read(self) -> Counter[Release]:
-        """All releases so far; a ``UsageError`` where the file is damaged.
-
-        Nothing was published for a line that a crash has cut short: it counts as the one before.
-        """
-        found: Counter[Release] = Counter()
-        lines, rest = lines_of(self.path)
-        for line in [*lines, *(lines[-1:] if rest else ())]:
-            try:
-                found.update(
-                    Release(float(q), int(sums)) for q, sums in json.loads(line)["releases"]
-                )
-            except (ValueError, KeyError, TypeError) as error:
-                raise UsageError(
-                    f"{self.path} is damaged, so that the budget is not known: start again with "
-                    "another --out"
-                ) from error
-        return found
-
-    def add(self, number: int, releases: list[Release]) -> None:
-        """Write a round down; it outlasts a crash."""
-        entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
-        lines, rest = lines_of(self.path)
-        if rest:
-            write_whole(self.path, "".join(f"{line}\n" for line in lines + lines[-1:]).encode())
-        add_line(self.path, json.dumps(entry), durable=True)
+def add_to_ledger(path: Path, number: int, releases: list[Release]) -> None:
+    """Write a round's releases down; they outlast a crash."""
+    entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
+    lines, rest = lines_of(path)
+    if rest:
+        write_whole(path, "".join(f"{line}\n" for line in lines + lines[-1:]).encode())
+    add_line(path, json.dumps(entry), durable=True)

@@ -47,7 +47,7 @@ def discrete_normal(numbers: int, exponent: int, words: UniformWords) -> Integer
 
 
 def _accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
-    """What is accepted of so many candidates (Algorithms 2 and 3, t = s)."""
+    """Return what is accepted of so many candidates (Algorithms 2 and 3, t = s)."""
     scale = 1 << exponent
     # The discrete Laplace distribution: |x| = u + s v, with weight exp(−|x|/s).
     drawn = words(candidates)
@@ -71,7 +71,7 @@ def _accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
 
 
 def _successes(numbers: int, words: UniformWords) -> Integers:
-    """How often an event of probability 1/e occurs before it first fails to."""
+    """Count how often an event of probability 1/e occurs before it first fails to."""
     found = np.zeros(numbers, np.int64)
     active = np.arange(numbers)
     while len(active):
@@ -81,7 +81,7 @@ def _successes(numbers: int, words: UniformWords) -> Integers:
 
 
 def _is_exponential(numerators: Integers, bits: int, words: UniformWords) -> Flags:
-    """Events of probability exp(−γ), γ = numerators/2^bits at most 1 (Algorithm 1).
+    """Draw events of probability exp(−γ), γ = numerators/2^bits at most 1 (Algorithm 1).
 
     Events of probability γ/1, γ/2, γ/3, … are drawn until one of them fails; its place is odd with
     probability exp(−γ).
@@ -101,13 +101,13 @@ def _is_exponential(numerators: Integers, bits: int, words: UniformWords) -> Fla
 
 
 def _top(drawn: NDArray[np.uint64], bits: int) -> Integers:
-    """The first bits of words, 63 at most, as integers."""
+    """Return the first bits of words, 63 at most, as integers."""
     # A shift by all 64 bits is not defined.
     return (drawn >> np.uint64(1) >> np.uint64(_WORD - 1 - bits)).astype(np.int64)
 
 
 def _below(bound: int, numbers: int, words: UniformWords) -> NDArray[Any]:
-    """Uniform integers from 0 to below a bound."""
+    """Draw uniform integers from 0 to below a bound."""
     most = np.uint64((1 << _WORD) - (1 << _WORD) % bound - 1)
     drawn = words(numbers)
     while len(again := np.flatnonzero(drawn > most)):

@@ -93,7 +93,7 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """The clipped sums that the next trip asks for, float64."""
+        """Return the clipped sums that the next trip asks for, float64."""
         wanted = next(self._trips)
         self.totals |= totals
         self.slopes |= slopes
@@ -114,7 +114,7 @@ class ImageSums:
         )
 
     def _of_each(self, shown: Shown, wanted: Contribution) -> dict[str, Tensor]:
-        """Each image's parts, float64 of shape (images, …)."""
+        """Compute each image's parts, float64 of shape (images, …)."""
         found: dict[str, Tensor] = {}
         if wanted.sums:
             sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(shown)
@@ -140,7 +140,7 @@ class ImageSums:
     def _surrogate(
         self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: Shown
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics; and figures.
+        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at some statistics; and figures.
 
         s_j does not depend on t_i for i ≥ j, so that what is not known yet does not matter.
         """
@@ -152,7 +152,7 @@ class ImageSums:
         return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
-        """λ as far as it is known."""
+        """Return λ as far as it is known."""
         slope = self._common[pool.name]
         if not pool.common and pool.name in self.slopes:
             slope = slope + self.slopes[pool.name]
@@ -173,7 +173,7 @@ class ImageSums:
 
 
 def _numbers(wanted: Contribution) -> int:
-    """About how many numbers there are of one image."""
+    """Estimate how many numbers there are of one image."""
     kinds: list[Mapping[str, Tensor]] = list(vars(wanted).values())
     return max(10_000, sum(part.numel() for parts in kinds for part in parts.values()))
 
@@ -186,11 +186,16 @@ class ImageBounding:
         self._source = NoiseSource(Randomness(0) if config.reproducible_noise else None)
 
     def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Draw each image of a client by itself."""
-        return poisson_turn(samples, share, self._source.of(randomness.at_round(step)))
+        """Draw images of a client, ``share`` on average, each by itself so that nobody can redraw.
+
+        Returns:
+            int64 indices, ascending; perhaps none.
+        """
+        drawn = self._source.of(randomness.at_round(step)).uniform(samples)
+        return (drawn < share / samples).nonzero().flatten()
 
     def views(self, randomness: Randomness) -> Randomness:
-        """A source that nobody can draw from again.
+        """Return a source that nobody can draw from again.
 
         By views, whoever knows the seed could tell how many images of a client are shown.
         """
@@ -215,14 +220,5 @@ class ImageBounding:
 
 
 def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
-    """What bounds each image's part in a run; None where nothing does."""
+    """Return what bounds each image's part in a run; None where nothing does."""
     return ImageBounding(config) if config.level == "image" else None
-
-
-def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:
-    """Images of a client, ``share`` on average, each drawn by itself so that nobody can redraw.
-
-    Returns:
-        int64 indices, ascending; perhaps none.
-    """
-    return (source.uniform(samples) < share / samples).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Differential privacy of a run: for clients, or for images."""
+"""Give a run differential privacy: for clients, or for images."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -15,8 +15,15 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.accountant import Budget, Ledger, Release, check_installed, least_noise
-from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
+from ccfcpp.privacy.noise.accountant import (
+    Budget,
+    Release,
+    add_to_ledger,
+    check_installed,
+    least_noise,
+    read_ledger,
+)
+from ccfcpp.privacy.noise.mechanism import NoiseSource, bounds_of
 
 Works = Sequence[AnyServerWork]
 
@@ -74,19 +81,11 @@ class Level(ABC):
                 f"= {noise:g}: give more of either"
             )
         self.is_spent = False
-        self._ledger: Ledger | None = None
+        self._ledger: Path | None = None
 
     @abstractmethod
     def releases(self, works: Works) -> list[Release]:
-        """What a round publishes."""
-
-    @abstractmethod
-    def bounds(self, exchange: AnyExchange) -> Bounds:
-        """How large a contribution to an exchange may be."""
-
-    @abstractmethod
-    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
-        """What of a client's parts is added up."""
+        """Return what a round publishes."""
 
     def _trusted(self) -> str:
         config = self.config
@@ -101,11 +100,11 @@ class Level(ABC):
 
     def open(self, path: Path) -> None:
         """Go on with what a run's ledger says is spent."""
-        self._ledger = Ledger(path)
-        self.budget.releases = self._ledger.read()
+        self._ledger = path
+        self.budget.releases = read_ledger(path)
 
     def allows(self, number: int, works: Works) -> bool:
-        """Whether the budget has enough left for a round."""
+        """Tell whether the budget has enough left for a round."""
         self.is_spent = not self.budget.allows(self.releases(works))
         return not self.is_spent
 
@@ -113,21 +112,21 @@ class Level(ABC):
         """Spend what a round costs, before it publishes anything."""
         releases = self.releases(works)
         if self._ledger is not None:
-            self._ledger.add(number, releases)
+            add_to_ledger(self._ledger, number, releases)
         self.budget.spend(releases)
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
-        """ε so far."""
+        """Return ε so far."""
         return {"epsilon": self.budget.spent}
 
     def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
-        """The totals with their noise."""
-        step = self.config.rounding
-        return self.bounds(exchange).noised(totals, self.budget.noise, self.source, step)
+        """Add noise to totals."""
+        bounds, step = bounds_of(self.config, exchange), self.config.rounding
+        return bounds.noised(totals, self.budget.noise, self.source, step)
 
     def header(self) -> str:
-        """What a run says before its first round."""
+        """Return what a run says before its first round."""
         config = self.config
         planned = min(self.planned.spent, config.epsilon)
         line = (
@@ -142,7 +141,7 @@ class Level(ABC):
         return line
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of it."""
+        """Return what a summary says of it."""
         return {
             "level": self.config.level,
             "epsilon": self.budget.spent,
@@ -161,7 +160,7 @@ class Level(ABC):
 
 
 class ClientLevel(Level):
-    """Nobody can tell whether a client took part.
+    """Keep anybody from telling whether a client took part.
 
     In each round each of the N connected clients is invited with probability q (``sampled``), and
     all sums of the round are over the same clients. A mean is divided by q N, whoever takes part.
@@ -192,7 +191,7 @@ class ClientLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def header(self) -> str:
-        """What a run says before its first round; also where noise drowns what clients send."""
+        """Return what a run says first; also that noise drowns what clients send."""
         line, times = super().header(), self.budget.noise / self.contributors
         if times >= 1:
             line += (
@@ -203,7 +202,7 @@ class ClientLevel(Level):
         return line
 
     def releases(self, works: Works) -> list[Release]:
-        """All sums of a round are over one sample of clients.
+        """Return one release for all sums of a round, which are over one sample of clients.
 
         In secure sums each client learns who else was asked: the sample is no secret then, and
         makes no loss smaller.
@@ -212,17 +211,9 @@ class ClientLevel(Level):
         sampled = 1.0 if self.config.secure_sums else self.sampled
         return [Release(sampled, sums)] if sums else []
 
-    def bounds(self, exchange: AnyExchange) -> Bounds:
-        """The bounds are the same for all clients."""
-        return client_bounds(self.config, exchange)
-
-    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
-        """A client's parts, each group within its bound."""
-        return self.bounds(exchange).clipped(parts)
-
 
 class ImageLevel(Level):
-    """Nobody can tell whether an image was there.
+    """Keep anybody from telling whether an image was there.
 
     Clients clip what each of their images adds (``image_sums``), and the sum gets noise.
 
@@ -260,7 +251,7 @@ class ImageLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
-        """Exchanges that follow each other are over one sample of images."""
+        """Return a release for exchanges that follow each other, over one sample of images."""
         found: list[Release] = []
         for work in works:
             images = work.exchange.images
@@ -270,19 +261,12 @@ class ImageLevel(Level):
                 found.append(Release(images.share, 1))
         return found
 
-    def bounds(self, exchange: AnyExchange) -> Bounds:
-        """By the batch of the exchange."""
-        return image_bounds(self.config, exchange)
-
-    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
-        """A client's sums, in which every image's part is within its bounds."""
-        return parts
-
 
 def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:
-    """A round with too few clients publishes nothing, which tells: it must be all but impossible.
+    """Refuse settings in which rounds are likely to have too few clients.
 
-    It is also where one of the clients is left out of all rounds.
+    Such a round publishes nothing, which tells: it must be all but impossible, also where one of
+    the clients is left out of all rounds.
     """
     # Imported where it is needed: it is slow to import.
     from scipy.stats import binom
@@ -299,7 +283,7 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
 
 @dataclass(frozen=True)
 class PoissonSampling(Availability):
-    """Each client is invited by itself, with the probability ``sample_fraction``.
+    """Invites each client by itself, with the probability ``sample_fraction``.
 
     The accountant takes clients to be sampled so. Who is invited must be secret.
 
@@ -310,7 +294,7 @@ class PoissonSampling(Availability):
     reproducible: bool = False
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """The clients of one round, ascending."""
+        """Draw the clients of one round, ascending."""
         return [
             client
             for client in sorted(connected)
@@ -325,7 +309,7 @@ class PoissonSampling(Availability):
 
 
 def sampling_of(config: PrivacyConfig) -> Callable[..., Availability]:
-    """How the clients of a round are chosen; the arguments are those of ``Availability``."""
+    """Return how clients of a round are chosen; its arguments are those of ``Availability``."""
     if config.level != "client":
         return Availability
     return partial(PoissonSampling, reproducible=config.reproducible_noise)

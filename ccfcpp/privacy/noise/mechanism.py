@@ -33,7 +33,7 @@ _SHARE_OF_REPORTS = 0.04
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """The share w of each group of an update in what a sum may cost."""
+    """Return the share w of each group of an update in what a sum may cost."""
     found = list(names)
     known = {name: part_of(parts, name) for name in found}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
@@ -62,14 +62,14 @@ class Bounds:
     batch: float = 1.0
 
     def of(self, group: str) -> float:
-        """The bound C that holds for a group."""
+        """Return the bound C that holds for a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
         part = part_of(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Addends:
-        """The parts of one contributor, each group scaled down to its bound where it is beyond.
+        """Scale down each group of one contributor's parts to its bound where it is beyond.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
@@ -86,7 +86,7 @@ class Bounds:
         return found
 
     def clipped_each(self, parts: Mapping[str, Tensor]) -> Addends:
-        """The sum over contributors, each clipped as ``clipped`` does.
+        """Sum over contributors, each clipped as ``clipped`` does.
 
         Args:
             parts: Of shape (contributors, …) by name.
@@ -104,12 +104,12 @@ class Bounds:
         return found
 
     def rows(self, part: str, rows: Tensor) -> Tensor:
-        """Rows of shape (contributors, d) of one part, each scaled down to its bound."""
+        """Scale down each row of one part, of shape (contributors, d), to its bound."""
         factors, spoilt = self._factors(part, rows.norm(dim=1))
         return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
 
     def _factors(self, group: str, norms: Tensor) -> tuple[Tensor, Tensor]:
-        """By how much each contributor is scaled down; and whose numbers are not finite."""
+        """Return by how much each contributor is scaled down, and whose numbers are not finite."""
         factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
@@ -117,11 +117,11 @@ class Bounds:
     def noised(
         self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource", step: float = 0.0
     ) -> Addends:
-        """Sums of clipped parts with their noise, whose z is ``noise``.
+        """Add noise to sums of clipped parts.
 
         Args:
             totals: float64 by name.
-            noise: Standard deviation by what one contributor can change.
+            noise: z, the standard deviation by what one contributor can change.
             source: Of random numbers.
             step: Clients have rounded their numbers to multiples of it, after they had clipped
                 them. So one contributor can change each number by so much more, and d numbers
@@ -141,7 +141,7 @@ class Bounds:
     def steps(
         self, parts: Mapping[str, Tensor], noise: float, deviation: float
     ) -> dict[str, float]:
-        """Of what numbers become multiples, so that integers have noise of z = ``noise``.
+        """Return of what numbers become multiples, so that integers have noise of z = ``noise``.
 
         With the step h of a group, whose d numbers are rounded to multiples of it, one contributor
         changes them by C + √d h at most. Noise of ``deviation`` steps is z (C + √d h)/√w if
@@ -170,17 +170,22 @@ class Bounds:
 
 
 def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """How large a contribution to an exchange may be, on the level of a run."""
+    """Return how large a contribution to an exchange may be, on the level of a run."""
     return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
+def clipped_by_client(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
+    """Clip a client's parts on the client level; on the image level each image's have been."""
+    return client_bounds(config, exchange).clipped(parts) if config.level == "client" else parts
+
+
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """How large a client's part of a sum may be."""
+    """Return how large a client's part of a sum may be."""
     return Bounds(exchange, config.clip, _configured(config, exchange.usual))
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """How large an image's part of a sum may be; a ``ValueError`` where it has no part."""
+    """Return how large an image's part of a sum may be; a ``ValueError`` where it has none."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")
@@ -192,7 +197,7 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def _configured(config: PrivacyConfig, usual: Mapping[str, float]) -> dict[str, float]:
-    """Bounds by group: the group's own, else ``privacy.clip`` times what is usual."""
+    """Return bounds by group: the group's own, else ``privacy.clip`` times what is usual."""
     return {name: config.clip * size for name, size in usual.items()} | config.clips
 
 
@@ -209,20 +214,20 @@ class NoiseSource:
         self._drawn = 0
 
     def normal(self, like: Tensor) -> Tensor:
-        """Standard normal numbers, float64 of the shape of a tensor, on its device."""
+        """Draw standard normal numbers, float64 of the shape of a tensor, on its device."""
         if self._reproducible is None:
             return _normal(like.numel()).view(like.shape).to(like.device)
         drawn = np.asarray(self._generator(self._reproducible).standard_normal(tuple(like.shape)))
         return torch.from_numpy(drawn).to(like.device)
 
     def uniform(self, numbers: int) -> Tensor:
-        """float64 in [0, 1) of shape (numbers,)."""
+        """Draw float64 in [0, 1) of shape (numbers,)."""
         if self._reproducible is None:
             return _uniform(numbers)
         return torch.from_numpy(self._generator(self._reproducible).random(numbers))
 
     def discrete(self, numbers: int, exponent: int, purpose: str) -> Integers:
-        """int64 of shape (numbers,), discrete Gaussians of deviation 2^exponent.
+        """Draw discrete Gaussians of deviation 2^exponent, int64 of shape (numbers,).
 
         Where they follow from the run's seed, they are others for another purpose.
         """
@@ -231,7 +236,7 @@ class NoiseSource:
         return discrete_normal(numbers, exponent, words)
 
     def of(self, randomness: Randomness) -> "NoiseSource":
-        """The same for another round or client, where numbers follow from anything."""
+        """Return the source for another round or client, where numbers follow from anything."""
         return self if self._reproducible is None else NoiseSource(randomness)
 
     def _generator(self, randomness: Randomness) -> np.random.Generator:
@@ -242,7 +247,7 @@ class NoiseSource:
 
 
 def _words() -> UniformWords:
-    """A cryptographic stream of words, by a key that nobody else has and that serves once."""
+    """Begin a cryptographic stream of words, by a key that serves once and nobody else has."""
     # Imported where it is needed: it is an extra.
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -252,13 +257,13 @@ def _words() -> UniformWords:
 
 
 def _uniform(numbers: int) -> Tensor:
-    """float64 in [0, 1) of shape (numbers,): multiples of 2⁻⁵³, from a cryptographic stream."""
+    """Draw multiples of 2⁻⁵³ in [0, 1), float64 of shape (numbers,), from such a stream."""
     words = _words()(numbers)
     return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def _normal(numbers: int) -> Tensor:
-    """Standard normal float64 of shape (numbers,), by Box and Muller (1958)."""
+    """Draw standard normal float64 of shape (numbers,), by Box and Muller (1958)."""
     half = (numbers + 1) // 2
     lengths, angles = _uniform(2 * half).view(2, half)
     lengths, angles = (-2 * (1 - lengths).log()).sqrt(), 2 * math.pi * angles

@@ -63,7 +63,7 @@ class Addition:
         self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Addends:
-        """What of an update adds up: sums and counts; and changes and losses times their weights.
+        """Return what of an update adds up: sums, counts, and weighted changes and losses.
 
         Integer entries of a mean are counters (``num_batches_tracked``), whose mean means nothing:
         they stay as they went down.
@@ -86,7 +86,7 @@ class Addition:
         return found
 
     def zeros(self, form: Form) -> Addends:
-        """The parts of an update of a form, without their numbers."""
+        """Return the parts of an update of a form, without their numbers."""
         found: Addends = {}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
@@ -97,7 +97,7 @@ class Addition:
         return found
 
     def whole(self, form: Form, totals: Mapping[str, Tensor], contributors: float) -> object:
-        """The update that stands for all, from the sums of their parts.
+        """Make the update that stands for all, from the sums of their parts.
 
         Args:
             form: The form of an update.
@@ -122,7 +122,7 @@ class Addition:
     def _mean(
         self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
     ) -> Tensor | None:
-        """A mean over the clients that have it; None where nobody does, or it is not sent."""
+        """Return a mean over those that have it; None where nobody does, or it is not sent."""
         if not spec.dtype.is_floating_point:
             return self.message.get(name, spec.zeros(self.device))
         if name not in totals:
@@ -176,5 +176,5 @@ class Addition:
         return {name for name, part in parts if isinstance(part, Mean) and part.optional}
 
     def _base(self, name: str) -> Tensor:
-        """From where a mean counts: what went down under its name, else 0."""
+        """Return where a mean counts from: what went down under its name, else 0."""
         return self.message.get(name, _NONE).to(self.device).double()

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.mechanism import NoiseSource, client_bounds
+from ccfcpp.privacy.noise.mechanism import NoiseSource, clipped_by_client
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.identity import Guard
 from ccfcpp.privacy.sums.masks import TAG_BYTES
@@ -33,26 +33,28 @@ from ccfcpp.privacy.sums.messages import (
     SHARES,
     UNMASKING,
     Begun,
-    Bounded,
+    BoundedParts,
+    ClientRows,
     Keys,
     Letters,
-    Masked,
-    Neighbours,
-    Rows,
-    Shown,
+    MaskedParts,
+    ShownShares,
     digest_of,
+    neighbours_in,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.own_noise import OwnNoise, agreed_terms
+from ccfcpp.privacy.sums.own_noise import OwnNoise
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
+from ccfcpp.privacy.sums.terms import terms_of
 
+P = ParamSpec("P")
 WEIGHT_OF_ALL = 1.0
 """What each client counts in a mean where sums have noise."""
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
-    """How the updates of an exchange add up in a run."""
+    """Return how the updates of an exchange add up in a run."""
     return Addition(exchange, message, None if config.level == "none" else WEIGHT_OF_ALL)
 
 
@@ -67,15 +69,13 @@ class SendsParts(AnyClientWork):
         self.work = work
 
     def parts(self, message: object, update: object) -> Addends:
-        """What of its update a client adds to a sum."""
+        """Return what of its update a client adds to a sum."""
         exchange = self.work.exchange
         parts = addition_of(self.config, exchange, message).parts(update)
-        if self.config.level != "client":
-            return parts
-        return client_bounds(self.config, exchange).clipped(parts)
+        return clipped_by_client(self.config, exchange, parts)
 
     def own(self, task: Task) -> Task:
-        """The task as the system knows it."""
+        """Return the task as the system knows it."""
         return dataclasses.replace(task, exchange=self.work.exchange.name)
 
 
@@ -89,27 +89,25 @@ class WithinBounds(SendsParts):
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Bounded | RefusedUpdateError]:
-        """Each client's by itself."""
-        updates = self.work.local_updates(self.own(task), message, clients, randomness)
+    ) -> list[BoundedParts | RefusedUpdateError]:
+        """Bound each client's parts."""
         return [
-            update if isinstance(update, RefusedUpdateError) else self._bounded(message, update)
-            for update in updates
+            update
+            if isinstance(update, RefusedUpdateError)
+            else BoundedParts(self.parts(message, update))
+            for update in self.work.local_updates(self.own(task), message, clients, randomness)
         ]
 
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> Bounded | None:
-        """The sum of some clients' parts."""
+    ) -> BoundedParts | None:
+        """Bound the sum of some clients' parts."""
         total = self.work.local_sum(self.own(task), message, clients, randomness)
-        return None if total is None else self._bounded(message, total)
-
-    def _bounded(self, message: object, update: object) -> Bounded:
-        return Bounded(self.parts(message, update))
+        return None if total is None else BoundedParts(self.parts(message, total))
 
 
 class Participants:
-    """The parts in the secure sum that goes on, of the clients of one process.
+    """Holds the parts in the secure sum that goes on, of the clients of one process.
 
     A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
     """
@@ -121,14 +119,14 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """A client's part in a task's sum."""
+        """Return a client's part in a task's sum."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Stage 1: begin a client's part; what was made for another sum is gone."""
+        """Begin a client's part (stage 1); what was made for another sum is gone."""
         asked = message.read()
         if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
@@ -140,30 +138,32 @@ class Participants:
                 f"the noise is made for privacy.colluders = {self.config.colluders}, and its owner "
                 f"assumes {guard.floor.colluders} (--colluders)"
             )
-        terms = agreed_terms(self.config, task, len(asked))
+        terms = terms_of(self.config, task, len(asked))
         guard.floor.check(terms)
         before = (guard.before or {}).get((task.round, task.index))
         participant = Participant(client, terms, asked, guard.identity, before)
         self._parts[client] = (task.round, task.index), participant
         return Keys.of(participant.keys())
 
-    def send_shares(self, task: Task, message: Neighbours, client: int) -> Rows:
-        """Stage 2: a box for each other holder."""
-        return Rows.of(self.of(task, client).shares(message.read(client)), BOX_BYTES)
+    def send_shares(self, task: Task, message: Letters, client: int) -> ClientRows:
+        """Seal a box for each other holder (stage 2)."""
+        return ClientRows.of(
+            self.of(task, client).shares(neighbours_in(message, client)), BOX_BYTES
+        )
 
-    def send_agreement(self, task: Task, message: Letters, client: int) -> Rows:
-        """Stage 4: tags for those that are in the sum."""
+    def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
+        """Send tags to those that are in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
-        return Rows.of(tags, TAG_BYTES)
+        return ClientRows.of(tags, TAG_BYTES)
 
-    def send_shown(self, task: Task, message: Letters, client: int) -> Shown:
-        """Stage 5: shares, once; the sum is over then."""
+    def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
+        """Show shares, once (stage 5); the sum is over then."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
         if self.guard.before is not None:
             self.guard.before[task.round, task.index] = participant.shown
-        return Shown.of(shown)
+        return ShownShares.of(shown)
 
 
 @dataclass(eq=False)
@@ -176,14 +176,18 @@ class Stage(ClientWork[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> list[Update | RefusedUpdateError]:
-        """The answer of each client."""
-        return [self._answered(task, message, client.id) for client in clients]
+        """Ask each client for its answer."""
+        return [_or_refused(self.answer, task, message, client.id) for client in clients]
 
-    def _answered(self, task: Task, message: Message, client: int) -> Update | RefusedUpdateError:
-        try:
-            return self.answer(task, message, client)
-        except RefusedUpdateError as refusal:
-            return refusal
+
+def _or_refused(
+    made: Callable[P, Update], *args: P.args, **more: P.kwargs
+) -> Update | RefusedUpdateError:
+    """Make an update; where it is refused, return the refusal."""
+    try:
+        return made(*args, **more)
+    except RefusedUpdateError as refusal:
+        return refusal
 
 
 class UnderMasks(SendsParts):
@@ -200,9 +204,9 @@ class UnderMasks(SendsParts):
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Masked | RefusedUpdateError]:
-        """The parts that add up of each client, in fixed point under masks."""
-        answers: dict[int, Masked | RefusedUpdateError] = {}
+    ) -> list[MaskedParts | RefusedUpdateError]:
+        """Put the parts of each client that add up under masks, in fixed point."""
+        answers: dict[int, MaskedParts | RefusedUpdateError] = {}
         there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
             try:
@@ -216,24 +220,22 @@ class UnderMasks(SendsParts):
             updates = self.work.local_updates(self.own(task), message.message, working, randomness)
             for (client, participant), update in zip(there.values(), updates, strict=True):
                 source = self._noise.of(randomness.of_client(client.id))
-                answers[client.id] = self._masked(message.message, participant, update, source)
+                answers[client.id] = _or_refused(
+                    self._masked, message.message, participant, update, source
+                )
         return [answers[client.id] for client in clients]
 
     def _masked(
         self, message: object, participant: Participant, update: object, source: NoiseSource
-    ) -> Masked | RefusedUpdateError:
+    ) -> MaskedParts:
         if isinstance(update, RefusedUpdateError):
-            return update
-        terms = participant.terms
-        try:
-            parts = self.parts(message, update)
-            if own := OwnNoise.of(self.config, self.work.exchange, terms):
-                parts = own.added(parts, source, terms.purpose.decode())
-            words = terms.form.encoded(flattened(parts), terms.asked)
-            about = digest_of(self.work.exchange, message)
-            return Masked.of(*participant.masked(words, about))
-        except RefusedUpdateError as refusal:
-            return refusal
+            raise update
+        terms, exchange = participant.terms, self.work.exchange
+        parts = self.parts(message, update)
+        if own := OwnNoise.of(self.config, exchange, terms):
+            parts = own.added(parts, source, terms.purpose.decode())
+        words = terms.form.encoded(flattened(parts), terms.asked)
+        return MaskedParts.of(*participant.masked(words, digest_of(exchange, message)))
 
 
 def works_in_sums(
@@ -242,7 +244,7 @@ def works_in_sums(
     clients: int,
     guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
-    """The clients' work where the server gets sums, by the name of the exchange.
+    """Wrap the clients' work so that the server gets sums, by the name of the exchange.
 
     What does not travel stays as it is; a client on another machine is never asked for it, since
     nothing would hide it.
@@ -270,12 +272,12 @@ def works_in_sums(
 
 
 def flattened(parts: Mapping[str, Tensor]) -> Tensor:
-    """All numbers of some tensors as one vector, in the order of their names."""
+    """Write all numbers of some tensors as one vector, in the order of their names."""
     return torch.cat([parts[name].flatten() for name in sorted(parts)])
 
 
 def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Addends:
-    """The tensors that a vector was made of, from others of the same names and shapes."""
+    """Split a vector into the tensors it was made of, which are like others of their names."""
     names = sorted(like)
     pieces = torch.split(vector, [like[name].numel() for name in names])
     return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}

@@ -29,22 +29,22 @@ class FixedPoint:
 
     @property
     def words(self) -> np.dtype[Any]:
-        """The type of a number on its way: little-endian and without sign."""
+        """Return the type of a number on its way: little-endian and without sign."""
         return np.dtype("<u4" if self.bits == 32 else "<u8")
 
     @property
     def step(self) -> float:
-        """Between neighbouring numbers; a number is rounded by half of it at most."""
+        """Return the distance of neighbouring numbers; rounding is by half of it at most."""
         return math.ldexp(1.0, -self.fraction)
 
     def largest(self, summands: int) -> float:
-        """Up to which size numbers may be, so that a sum of so many cannot overflow."""
+        """Return the largest size of numbers of which a sum of so many cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
         whole = ((1 << (self.bits - 1)) - 1) // summands - 1
         return whole * self.step * (1 - math.ldexp(1.0, -50))
 
     def encoded(self, values: Tensor, summands: int) -> Words:
-        """Numbers, rounded to multiples of ``step``.
+        """Round numbers to multiples of ``step``.
 
         Args:
             values: float64 of shape (numbers,).
@@ -68,6 +68,6 @@ class FixedPoint:
         return words
 
     def decoded(self, words: Words) -> Tensor:
-        """float64 of shape (numbers,) of a sum."""
+        """Decode a sum to float64 of shape (numbers,)."""
         signed = words.view(np.dtype(f"<i{self.bits // 8}"))
         return torch.from_numpy(np.ldexp(signed.astype(np.float64), -self.fraction))

@@ -33,12 +33,12 @@ class KeyPair:
 
     @staticmethod
     def new() -> KeyPair:
-        """One that was never there before."""
+        """Draw a pair that was never there before."""
         return KeyPair(secrets.token_bytes(KEY_BYTES))
 
     @cached_property
     def public(self) -> bytes:
-        """32 bytes."""
+        """Return the public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     @cached_property
@@ -49,7 +49,7 @@ class KeyPair:
         return X25519PrivateKey.from_private_bytes(self.private)
 
     def agreed(self, public: bytes, purpose: bytes) -> bytes:
-        """What both owners of two keys know, and nobody else: 32 bytes for one purpose.
+        """Derive what only the owners of two keys know: 32 bytes for one purpose.
 
         Raises ``RefusedUpdateError`` where the public key is none.
         """
@@ -65,7 +65,7 @@ class KeyPair:
 
 
 def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
-    """Pseudo-random words that a seed stands for. A seed must serve for one stream only."""
+    """Expand a seed to pseudo-random words. A seed must serve for one stream only."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CTR
@@ -76,7 +76,7 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
 
 
 def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
-    """What only the other owner of a key can read; ``TAG_BYTES`` longer than the content.
+    """Seal what only the other owner of a key can read; it gets ``TAG_BYTES`` longer.
 
     A key serves for one message at a stage in each direction. One without content is a tag: it says
     that its sender has been there.
@@ -87,7 +87,7 @@ def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: byt
 
 
 def opened_from(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """What a sender has sealed; a ``RefusedUpdateError`` where it was changed on its way."""
+    """Open what a sender has sealed; a ``RefusedUpdateError`` where it was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

@@ -3,80 +3,63 @@
 What comes from elsewhere may have any shapes and dtypes: it is checked when it is read.
 """
 
-import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError
+from ccfcpp.engine.exchange import AnyExchange, Exchange, Message, RefusedUpdateError
 from ccfcpp.engine.parts import Sum
-from ccfcpp.engine.payload import pack
+from ccfcpp.engine.payload import generic, pack
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.protocol import (
     BOX_BYTES,
-    LIMBS,
     PUBLIC_BYTES,
+    SHARE_BYTES,
     Neighbour,
     Offer,
     Revealed,
 )
-from ccfcpp.privacy.sums.shares import PRIME, Share
+from ccfcpp.privacy.sums.shares import is_share
 
 EXCHANGES_OF_A_SUM = 5
 """Keys, shares, agreement and unmasking, and the exchange itself."""
 NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
-"""Of what a client is told of a neighbour."""
+"""Length of what a client is told of a neighbour."""
 _NUMBER = torch.int32
-"""Of clients."""
+"""Type of clients' numbers."""
 _MOST_CLIENTS = 10**5
-"""Clients of a message: more of them would fill a memory, and are in no sum."""
+"""Most clients of a message: more of them would fill a memory, and are in no sum."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A row of bytes, or of numbers, for each of some clients.
+class ClientRows:
+    """A row of bytes for each of some clients.
 
     Attributes:
         clients: Their numbers, int32 of shape (clients,).
-        rows: uint8 or int32 of shape (clients, width).
+        rows: uint8 of shape (clients, width).
     """
 
     clients: Tensor
     rows: Tensor
 
     @staticmethod
-    def of(rows: Mapping[int, bytes], width: int) -> "Rows":
-        """Rows of bytes, by client."""
-        return Rows(numbers_of(rows), _table(rows.values(), width))
+    def of(rows: Mapping[int, bytes], width: int) -> "ClientRows":
+        """Write rows by client."""
+        return ClientRows(numbers_of(rows), _row(b"".join(rows.values())).view(len(rows), width))
 
-    @staticmethod
-    def of_shares(shares: Mapping[int, Share]) -> "Rows":
-        """Rows of shares, by client."""
-        table = np.array([*shares.values()], np.int32).reshape(len(shares), LIMBS)
-        return Rows(numbers_of(shares), torch.from_numpy(table))
-
-    def bytes_of(self, width: int) -> dict[int, bytes]:
-        """The rows of bytes by client."""
-        return {number: row.numpy().tobytes() for number, row in self._read(torch.uint8, width)}
-
-    def shares(self) -> dict[int, Share]:
-        """The rows of shares by client."""
-        found = self._read(torch.int32, LIMBS)
-        if any(bool(((row < 0) | (row >= PRIME)).any()) for _, row in found):
-            raise RefusedUpdateError("a share holds a number beyond its prime")
-        return {number: row.numpy().astype(np.uint32) for number, row in found}
-
-    def _read(self, dtype: torch.dtype, width: int) -> list[tuple[int, Tensor]]:
+    def read(self, width: int) -> dict[int, bytes]:
+        """Read the rows by client."""
         numbers = _numbers(self.clients)
-        _check(self.rows, dtype, len(numbers), width)
-        return list(zip(numbers, self.rows.cpu(), strict=True))
+        _check(self.rows, torch.uint8, len(numbers), width)
+        return {n: _bytes(row) for n, row in zip(numbers, self.rows.cpu(), strict=True)}
 
 
 @dataclass(frozen=True)
@@ -89,28 +72,28 @@ class Letters:
     """
 
     receivers: Tensor
-    rows: Rows
+    rows: ClientRows
 
     @staticmethod
     def of(routed: Mapping[int, Mapping[int, bytes]], width: int) -> "Letters":
-        """Rows by receiver and sender."""
-        receivers = [receiver for receiver, inbox in routed.items() for _ in inbox]
-        senders = [sender for inbox in routed.values() for sender in inbox]
-        found = [row for inbox in routed.values() for row in inbox.values()]
-        return Letters(numbers_of(receivers), Rows(numbers_of(senders), _table(found, width)))
+        """Write rows by receiver and sender."""
+        each = [(to, sender, row) for to, inbox in routed.items() for sender, row in inbox.items()]
+        table = _row(b"".join(row for *_, row in each)).view(len(each), width)
+        senders = numbers_of(sender for _, sender, _ in each)
+        return Letters(numbers_of(to for to, *_ in each), ClientRows(senders, table))
 
     def to(self, client: int) -> "Letters":
-        """What is for a client."""
+        """Return what is for a client."""
         count, rows = self.receivers.numel(), self.rows.rows
         _check(self.receivers, _NUMBER, count)
         _check(self.rows.clients, _NUMBER, count)
         _check(rows, rows.dtype, count, *rows.shape[1:])
         place = (self.receivers == client).nonzero().flatten()
-        return Letters(self.receivers[place], Rows(self.rows.clients[place], rows[place]))
+        return Letters(self.receivers[place], ClientRows(self.rows.clients[place], rows[place]))
 
     def read(self, client: int, width: int) -> dict[int, bytes]:
-        """The rows for a client, by sender."""
-        return self.to(client).rows.bytes_of(width)
+        """Read the rows for a client, by sender."""
+        return self.to(client).rows.read(width)
 
 
 @dataclass(frozen=True)
@@ -124,7 +107,7 @@ class Begun:
     clients: Tensor
 
     def read(self) -> list[int]:
-        """Their numbers."""
+        """Read the clients' numbers."""
         return _numbers(self.clients)
 
 
@@ -144,44 +127,29 @@ class Keys:
 
     @staticmethod
     def of(offer: Offer) -> "Keys":
-        """The message of some keys."""
+        """Write some keys."""
         return Keys(_row(offer.public), numbers_of(offer.holders), _row(offer.signature))
 
     def read(self) -> Offer:
-        """The keys themselves."""
+        """Read the keys."""
         _check(self.public, torch.uint8, PUBLIC_BYTES)
         _check(self.signature, torch.uint8, SIGNATURE_BYTES)
         return Offer(_bytes(self.public), _numbers(self.holders), _bytes(self.signature))
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """The keys of clients, for those that have masks in common with them."""
-
-    letters: Letters
-
-    @staticmethod
-    def of(known: Mapping[int, Mapping[int, Neighbour]]) -> "Neighbours":
-        """The keys, by receiver and owner."""
-        routed = {
-            receiver: {owner: _written(each) for owner, each in neighbours.items()}
-            for receiver, neighbours in known.items()
-        }
-        return Neighbours(Letters.of(routed, NEIGHBOUR_BYTES))
-
-    def to(self, client: int) -> "Neighbours":
-        """What is for a client."""
-        return Neighbours(self.letters.to(client))
-
-    def read(self, client: int) -> dict[int, Neighbour]:
-        """The neighbours of a client."""
-        rows = self.letters.read(client, NEIGHBOUR_BYTES)
-        end = 1 + PUBLIC_BYTES
-        return {n: Neighbour(row[1:end], row[end:], row[0] == 1) for n, row in rows.items()}
+def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Letters:
+    """Write the keys of clients for those that have masks in common, by receiver and owner."""
+    routed = {
+        receiver: {n: bytes([e.entrusts]) + e.public + e.signature for n, e in owners.items()}
+        for receiver, owners in known.items()
+    }
+    return Letters.of(routed, NEIGHBOUR_BYTES)
 
 
-def _written(each: Neighbour) -> bytes:
-    return bytes([each.entrusts]) + each.public + each.signature
+def neighbours_in(letters: Letters, client: int) -> dict[int, Neighbour]:
+    """Read the neighbours of a client."""
+    rows, end = letters.read(client, NEIGHBOUR_BYTES), 1 + PUBLIC_BYTES
+    return {n: Neighbour(row[1:end], row[end:], row[0] == 1) for n, row in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -198,28 +166,40 @@ class Mail:
 
     @staticmethod
     def of(boxes: Mapping[int, Mapping[int, bytes]], shared: Mapping[int, Sequence[int]]) -> "Mail":
-        """The boxes by receiver and sender, and who has shared by receiver."""
+        """Write the boxes by receiver and sender, and who has shared by receiver."""
         marks = {receiver: dict.fromkeys(numbers, b"\0") for receiver, numbers in shared.items()}
         return Mail(Letters.of(boxes, BOX_BYTES), Letters.of(marks, 1))
 
     def to(self, client: int) -> "Mail":
-        """What is for a client."""
+        """Return what is for a client."""
         return Mail(self.boxes.to(client), self.shared.to(client))
 
     def read(self, client: int) -> tuple[dict[int, bytes], list[int]]:
-        """The boxes for a client by sender, and its holders that have shared."""
+        """Read the boxes for a client by sender, and its holders that have shared."""
         return self.boxes.read(client, BOX_BYTES), [*self.shared.read(client, 1)]
 
 
 @dataclass(frozen=True)
-class Bounded:
+class WithMail(Generic[Message]):
+    """A message that brings mail."""
+
+    message: Message
+    mail: Mail
+
+    def to(self, client: int) -> "WithMail[Message]":
+        """Return the message with the mail for a client."""
+        return replace(self, mail=self.mail.to(client))
+
+
+@dataclass(frozen=True)
+class BoundedParts:
     """The parts of a client's update that add up, float64 by name."""
 
     parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedParts:
     """The parts of a client's update that add up, under masks.
 
     Attributes:
@@ -229,60 +209,63 @@ class Masked:
     """
 
     words: Tensor
-    tags: Rows
+    tags: ClientRows
 
     @staticmethod
-    def of(words: Words, tags: Mapping[int, bytes]) -> "Masked":
-        """The message of masked numbers."""
+    def of(words: Words, tags: Mapping[int, bytes]) -> "MaskedParts":
+        """Write masked numbers and tags."""
         signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
-        return Masked(signed, Rows.of(tags, TAG_BYTES))
+        return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """The masked numbers and the tags."""
+        """Read the masked numbers and the tags."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
-        return self.words.cpu().numpy().view(form.words), self.tags.bytes_of(TAG_BYTES)
+        return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownShares:
     """A client's shares of the seeds of some clients, and of the private keys of others."""
 
-    seeds: Rows
-    keys: Rows
+    seeds: ClientRows
+    keys: ClientRows
 
     @staticmethod
-    def of(shown: Revealed) -> "Shown":
-        """The message of some shares."""
-        return Shown(Rows.of_shares(shown.seeds), Rows.of_shares(shown.keys))
+    def of(shown: Revealed) -> "ShownShares":
+        """Write some shares."""
+        return ShownShares(*(ClientRows.of(shares, SHARE_BYTES) for shares in shown))
 
     def read(self) -> Revealed:
-        """The shares by client."""
-        return Revealed(self.seeds.shares(), self.keys.shares())
+        """Read the shares by client."""
+        found = Revealed(self.seeds.read(SHARE_BYTES), self.keys.read(SHARE_BYTES))
+        if not all(is_share(share) for of in found for share in of.values()):
+            raise RefusedUpdateError("a share holds a number beyond its prime")
+        return found
 
 
 KEYS = Exchange("secure sum, keys", Begun, Keys)
-SHARES = Exchange("secure sum, shares", Neighbours, Rows)
-AGREEMENT = Exchange("secure sum, agreement", Letters, Rows)
-UNMASKING = Exchange("secure sum, unmasking", Letters, Shown)
+SHARES = Exchange("secure sum, shares", Letters, ClientRows)
+AGREEMENT = Exchange("secure sum, agreement", Letters, ClientRows)
+UNMASKING = Exchange("secure sum, unmasking", Letters, ShownShares)
 STAGES = frozenset(stage.name for stage in (KEYS, SHARES, AGREEMENT, UNMASKING))
 """Names of the stages around an exchange, at its place in a round."""
 
 
-def within_bounds(exchange: AnyExchange) -> Exchange[Any, Bounded]:
-    """An exchange that adds up, of whose updates the bounded parts are sent."""
+def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
+    """Make the exchange in which the bounded parts of an exchange that adds up are sent."""
     parts = {"parts": Sum()} if exchange.is_sum else {}
-    name = f"{exchange.name} within bounds"
-    return Exchange(name, exchange.message, Bounded, parts, uses_memory=exchange.uses_memory)
+    name, memory = f"{exchange.name} within bounds", exchange.uses_memory
+    return Exchange(name, exchange.message, BoundedParts, parts, uses_memory=memory)
 
 
-def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
-    """An exchange that adds up, whose updates come under masks; its message brings the boxes."""
-    name, message = f"{exchange.name} under masks", _with_mail(exchange.message)
-    return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
+def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
+    """Make the exchange in which these come under masks; its message brings the boxes."""
+    name, memory = f"{exchange.name} under masks", exchange.uses_memory
+    return Exchange(name, generic(WithMail, exchange.message), MaskedParts, uses_memory=memory)
 
 
 def digest_of(exchange: AnyExchange, message: object) -> bytes:
-    """32 bytes that stand for an exchange and its message, tensor by tensor."""
+    """Digest an exchange and its message, tensor by tensor, to 32 bytes."""
     found = hashlib.sha256(exchange.name.encode())
     for name, tensor in sorted(pack(message).items()):
         found.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -290,37 +273,9 @@ def digest_of(exchange: AnyExchange, message: object) -> bytes:
     return found.digest()
 
 
-_WITH_MAIL: dict[type[Any], type[Any]] = {}
-"""One type for each type of message."""
-
-
-def _with_mail(message: type[Any]) -> type[Any]:
-    """The type of a message with all boxes."""
-    if message not in _WITH_MAIL:
-        fields = [("message", message), ("mail", Mail)]
-        name = f"{message.__name__}WithMail"
-        made = dataclasses.make_dataclass(name, fields, bases=(_Posted,), frozen=True)
-        _WITH_MAIL[message] = made
-    return _WITH_MAIL[message]
-
-
-class _Posted:
-    """A message that brings mail."""
-
-    mail: Mail
-
-    def to(self, client: int) -> Any:
-        """The message with the mail for a client."""
-        return dataclasses.replace(cast(Any, self), mail=self.mail.to(client))
-
-
 def numbers_of(clients: Iterable[int]) -> Tensor:
-    """Numbers of clients as they travel."""
+    """Write numbers of clients as they travel."""
     return torch.tensor([*clients], dtype=_NUMBER)
-
-
-def _table(rows: Collection[bytes], width: int) -> Tensor:
-    return _row(b"".join(rows)).view(len(rows), width)
 
 
 def _row(content: bytes) -> Tensor:

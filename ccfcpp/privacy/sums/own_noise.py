@@ -22,7 +22,6 @@ With s = 2²⁴ all these factors together change ε by less than 10⁻²⁰, fo
 The shift itself is that of integers: clipped, and then rounded, which ``Bounds.steps`` counts.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,11 +29,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, bounds_of
-from ccfcpp.privacy.sums.terms import Terms, terms_of
+from ccfcpp.privacy.sums.terms import Terms
 
 EXPONENT = 24
 """log₂ of s, the deviation of a client's part of the noise, in units of its integers."""
@@ -42,15 +41,6 @@ _JUST_BELOW = 1 - 2**-20
 """What is lost by 2. above, and by rounding in floating point."""
 _MOST = 2.0**52
 """Up to which size float64 holds the integers, with some to spare for noise."""
-
-
-def agreed_terms(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """What both sides know of a sum, and all clients sign: also whether each adds noise."""
-    terms = terms_of(config, task, asked)
-    if not config.own_noise:
-        return terms
-    kind = b"/noise from the seed" if config.reproducible_noise else b"/noise of each client"
-    return dataclasses.replace(terms, purpose=terms.purpose + kind)
 
 
 def min_honest_clients(terms: Terms, colluders: int) -> int:
@@ -87,7 +77,7 @@ class OwnNoise:
 
     @staticmethod
     def of(config: PrivacyConfig, exchange: AnyExchange, terms: Terms) -> "OwnNoise | None":
-        """The noise of an exchange's sum; None where clients add none.
+        """Make the noise of an exchange's sum; None where clients add none.
 
         Raises:
             RefusedUpdateError: The noise is not known, or there are too many colluders.
@@ -100,7 +90,7 @@ class OwnNoise:
         return OwnNoise(bounds, config.noise, min_honest_clients(terms, config.colluders))
 
     def added(self, parts: Mapping[str, Tensor], source: NoiseSource, purpose: str) -> Addends:
-        """A client's clipped parts as integers with its part of the noise, float64 on the CPU.
+        """Round a client's clipped parts and add its noise: integers as float64 on the CPU.
 
         Args:
             parts: float64 by name.
@@ -123,7 +113,7 @@ class OwnNoise:
         return found
 
     def scaled(self, totals: Mapping[str, Tensor]) -> Addends:
-        """The sums, with their noise, in the numbers' own units."""
+        """Scale the sums, with their noise, to the numbers' own units."""
         steps = self._steps(totals)
         return {name: total * steps[name] for name, total in totals.items()}
 

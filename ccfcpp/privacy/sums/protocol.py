@@ -63,13 +63,11 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.sums.shares import Share, joined, split
+from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, joined, split
 from ccfcpp.privacy.sums.terms import Terms
 
-LIMBS = KEY_BYTES // 2
-"""Numbers in a share."""
-_SHARE = np.dtype("<u4")
-BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
+SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
+BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 """Bytes of what a client seals for another: two shares."""
 PUBLIC_BYTES = 2 * KEY_BYTES
 """Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
@@ -113,8 +111,8 @@ class Revealed(NamedTuple):
         keys: Its shares of the private s, by the client that is gone.
     """
 
-    seeds: Mapping[int, Share]
-    keys: Mapping[int, Share]
+    seeds: Mapping[int, bytes]
+    keys: Mapping[int, bytes]
 
 
 Tags = dict[int, bytes]
@@ -159,40 +157,40 @@ class Participant:
         self._seed = secrets.token_bytes(KEY_BYTES)
         self._known: Mapping[int, Neighbour] = {}
         self._seals: dict[int, bytes] = {}
-        self._held: dict[int, tuple[Share, Share]] = {}
+        self._held: dict[int, tuple[bytes, bytes]] = {}
         self._edges: Collection[int] = ()
         self._included: set[int] = set()
         self._turn = "shares"
         self._has_masks = False
 
     def keys(self) -> Offer:
-        """Stage 1: c_u and s_u, and who holds shares."""
+        """Offer c_u and s_u, and say who holds shares (stage 1)."""
         public = self._public
         signature = self.identity.signed(self._stated(self.number, public))
         return Offer(public, self.holders, signature)
 
     def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
-        """Stage 2: a sealed box for each other holder, from the keys of the neighbours."""
+        """Seal a box for each other holder, by the neighbours' keys (stage 2)."""
         self._enter("shares")
         self._check_keys(neighbours)
         there = [n for n in self.holders if n == self.number or n in neighbours]
         self.terms.check_holders(len(there), "keys")
         self._known = neighbours
         quorum = self.terms.quorum
-        seeds = split(self._seed, len(self.holders), quorum)
-        keys = split(self._masks.private, len(self.holders), quorum)
+        seeds, keys = (
+            split(secret, len(self.holders), quorum) for secret in (self._seed, self._masks.private)
+        )
         boxes = {}
         for holder, seed, key in zip(self.holders, seeds, keys, strict=True):
             if holder == self.number:
                 self._held[holder] = seed, key
             elif holder in neighbours:
-                content = np.concatenate([seed, key]).astype(_SHARE).tobytes()
-                boxes[holder] = self._sealed(holder, _SHARES, content)
+                boxes[holder] = self._sealed(holder, _SHARES, seed + key)
         self._turn = "masked vector"
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes], shared: Collection[int]) -> None:
-        """Stage 3, before there is a vector: take what others have sealed.
+        """Take what others have sealed, before there is a vector (stage 3).
 
         Args:
             boxes: By sender.
@@ -209,12 +207,12 @@ class Participant:
         self.terms.check_holders(there + 1, "shares")
         self._check_same("included", {self.number, *boxes})
         for sender, box in boxes.items():
-            both = np.frombuffer(self._opened(sender, _SHARES, box), _SHARE)
-            self._held[sender] = both[:LIMBS], both[LIMBS:]
+            both = self._opened(sender, _SHARES, box)
+            self._held[sender] = both[:SHARE_BYTES], both[SHARE_BYTES:]
         self._has_masks = True
 
     def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
-        """Stage 3: the vector x_u under its masks, and tags.
+        """Put the vector x_u under its masks, and make tags (stage 3).
 
         Args:
             vector: It is left as it is.
@@ -231,7 +229,7 @@ class Participant:
         return total, {other: self._sealed(other, _MASKED) for other in self._edges}
 
     def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
-        """Stage 4: tags for those whose vectors have arrived.
+        """Make tags for those whose vectors have arrived (stage 4).
 
         Args:
             arrived: Tags of stage 3, by the client whose holder this one is.
@@ -246,7 +244,7 @@ class Participant:
         return {other: self._sealed(other, _INCLUDED) for other in found}
 
     def revealed(self, included: Mapping[int, bytes]) -> Revealed:
-        """Stage 5: shares that take the masks off the sum.
+        """Show shares that take the masks off the sum (stage 5).
 
         Args:
             included: Tags of stage 4, by its own holders.
@@ -263,7 +261,7 @@ class Participant:
 
     @property
     def shown(self) -> Before:
-        """What it has taken part in, once it has shown shares."""
+        """Return what it has taken part in, once it has shown shares."""
         return Before(self._asked, self.holders, self._included)
 
     @property
@@ -284,7 +282,7 @@ class Participant:
             self.identity.check(number, each.signature, self._stated(number, each.public))
 
     def _stated(self, number: int, public: bytes) -> bytes:
-        """What a client signs, of fixed length: what all must be told alike, and its keys."""
+        """Return what a client signs, of fixed length: what all are told, and its keys."""
         return self._told + number.to_bytes(8, "big") + public
 
     def _check_same(self, what: str, clients: Collection[int]) -> None:
@@ -302,7 +300,7 @@ class Participant:
         self._turn = "over"
 
     def _sealed(self, receiver: int, what: int, content: bytes = b"") -> bytes:
-        """What only the receiver can read, and only this client can have sealed."""
+        """Seal what only the receiver can read, and only this client can have sealed."""
         return sealed_for(self._seal(receiver), what, self.number, content, self.terms.purpose)
 
     def _opened(self, sender: int, what: int, box: bytes) -> bytes:
@@ -315,7 +313,7 @@ class Participant:
             return False
 
     def _seal(self, other: int) -> bytes:
-        """The key of boxes and tags between two clients, which both have agreed on."""
+        """Return the key of boxes and tags on which two clients have agreed."""
         if other not in self._seals:
             public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
@@ -323,7 +321,7 @@ class Participant:
 
 
 def _digest(terms: Terms, asked: Collection[int]) -> bytes:
-    """32 bytes that stand for the terms of a sum and for who is asked."""
+    """Digest the terms of a sum and who is asked, to 32 bytes."""
     told = json.dumps([dataclasses.asdict(terms), sorted(asked)], default=bytes.hex)
     return hashlib.sha256(told.encode()).digest()
 
@@ -386,7 +384,7 @@ class Collector:
         self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
-        """After stage 1: what each client is told of its neighbours."""
+        """Return what each client is told of its neighbours (after stage 1)."""
         self.terms.check(len(offers), "keys")
         self._offers = offers
         self._wards = {number: [] for number in offers}
@@ -404,20 +402,20 @@ class Collector:
         return found
 
     def others(self, number: int) -> set[int]:
-        """The other holders of a client's shares that have sent keys."""
+        """Return the other holders of a client's shares that have sent keys."""
         return set(self._offers[number].holders) & self._offers.keys() - {number}
 
     def routed(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """After stage 2: boxes by receiver and sender; and which of its holders have shared."""
+        """Return boxes by receiver and sender, and which holders have shared (after stage 2)."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
         return mail, {n: sorted(self.others(n) & self._sharers) for n in boxes}
 
     def take(self, number: int, masked: Words, tags: Mapping[int, bytes]) -> None:
-        """In stage 3: count a vector in; nothing is kept but the total and the tags."""
+        """Count a vector in (stage 3); nothing is kept but the total and the tags."""
         if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
         if self._edges(number) != tags.keys():
@@ -430,7 +428,7 @@ class Collector:
         self._tags[number] = tags
 
     def arrived(self) -> dict[int, Tags]:
-        """After stage 3: for each of those whose vectors have come, the tags that it may see."""
+        """Return the tags that each may see whose vector has come (after stage 3)."""
         self.terms.check(len(self._tags), "masked vectors")
         return {
             number: {other: self._tags[other][number] for other in self._known_wards(number)}
@@ -438,7 +436,7 @@ class Collector:
         }
 
     def included(self, tags: Mapping[int, Mapping[int, bytes]]) -> dict[int, Tags]:
-        """After stage 4: for each of those that have answered, what its holders say of it."""
+        """Return what holders say of each that has answered (after stage 4)."""
         self.terms.check(len(tags), "agreement")
         return {
             number: {
@@ -450,7 +448,7 @@ class Collector:
         }
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """After stage 5: the sum of the vectors that have come."""
+        """Sum the vectors that have come (after stage 5)."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()
@@ -469,13 +467,13 @@ class Collector:
         return total
 
     def _edges(self, number: int) -> set[int]:
-        """With whom a client has masks in common."""
+        """Return those with whom a client has masks in common."""
         return (self.others(number) | set(self._wards[number])) & self._sharers
 
     def _known_wards(self, number: int) -> list[int]:
         return [other for other in self._wards[number] if other in self._tags]
 
-    def _joined(self, number: int, shares: Mapping[int, Share | None]) -> bytes:
+    def _joined(self, number: int, shares: Mapping[int, bytes | None]) -> bytes:
         places = {holder: place for place, holder in enumerate(self._offers[number].holders)}
         there = {
             places[holder]: share

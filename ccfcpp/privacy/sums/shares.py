@@ -16,20 +16,17 @@ PRIME = 65_537
 _LIMB = np.dtype("<u2")
 _DRAW = np.dtype("<u4")
 
-Share = NDArray[np.uint32]
-"""Of shape (limbs,): one holder's values."""
+SHARE_PER_BYTE = _DRAW.itemsize // _LIMB.itemsize
+"""How many times as long as its secret a share is: a value takes 32 bits."""
 
 
-def split(secret: bytes, holders: int, threshold: int) -> NDArray[np.uint32]:
-    """The shares of a secret.
+def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
+    """Split a secret into shares, one for each holder.
 
     Args:
         secret: Bytes, an even number of them.
         holders: How many shares, below 65,537. Holder i has the number i + 1.
         threshold: How many of them give the secret.
-
-    Returns:
-        Of shape (holders, limbs).
 
     Raises:
         ValueError: The threshold is above the number of holders, or there are too many of these.
@@ -41,11 +38,11 @@ def split(secret: bytes, holders: int, threshold: int) -> NDArray[np.uint32]:
     numbers = np.arange(1, holders + 1, dtype=np.int64)
     # Products of numbers below 2¹⁷, up to 2¹⁶ of them: float64 adds them up exactly below 2⁵³.
     values = _powers(numbers, threshold).astype(np.float64) @ coefficients
-    return (values % PRIME).astype(np.uint32)
+    return [row.tobytes() for row in (values % PRIME).astype(_DRAW)]
 
 
-def joined(shares: Mapping[int, Share], threshold: int) -> bytes:
-    """The secret of some shares.
+def joined(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Join shares to their secret.
 
     Args:
         shares: By the holder's place, from 0; a threshold of them at least.
@@ -58,7 +55,7 @@ def joined(shares: Mapping[int, Share], threshold: int) -> bytes:
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares of the {threshold} that are needed")
     places = sorted(shares)
-    values = np.stack([shares[place] for place in places]).astype(np.float64)
+    values = np.stack([np.frombuffer(shares[place], _DRAW) for place in places]).astype(np.float64)
     weights, checks = _weights(tuple(place + 1 for place in places), threshold)
     limbs = (weights @ values[:threshold]) % PRIME
     if (limbs >= 1 << 16).any() or ((checks @ values) % PRIME).any():
@@ -66,8 +63,13 @@ def joined(shares: Mapping[int, Share], threshold: int) -> bytes:
     return limbs.astype(_LIMB).tobytes()
 
 
+def is_share(share: bytes) -> bool:
+    """Tell whether all values of a share are in the field."""
+    return bool((np.frombuffer(share, _DRAW) < PRIME).all())
+
+
 def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Independent uniform numbers below the prime."""
+    """Draw independent uniform numbers below the prime."""
     wanted = shape[0] * shape[1]
     found = np.empty(0, dtype=_DRAW)
     while len(found) < wanted:
@@ -78,7 +80,7 @@ def _random(shape: tuple[int, int]) -> NDArray[np.float64]:
 
 
 def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Powers from 0 on, modulo the prime, of shape (numbers, count)."""
+    """Compute powers from 0 on, modulo the prime, of shape (numbers, count)."""
     powers = np.ones((len(numbers), count), dtype=np.int64)
     for exponent in range(1, count):
         powers[:, exponent] = powers[:, exponent - 1] * numbers % PRIME
@@ -89,7 +91,7 @@ def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def _weights(
     numbers: tuple[int, ...], threshold: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What gives a secret from its shares, and what gives 0 from all of them.
+    """Compute what gives a secret from its shares, and what gives 0 from all of them.
 
     The first are Lagrange's weights for the value at 0. The others are the numbers
     f(x_i) / Π_j (x_i − x_j) with a random polynomial f of degree n − t − 1: their products with
@@ -117,7 +119,7 @@ def _product(numbers: NDArray[np.int64]) -> int:
 
 
 def _differences(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each number the product of its differences, all others minus itself."""
+    """Multiply the differences of each number, all others minus itself."""
     products = np.ones_like(numbers)
     for place, number in enumerate(numbers):
         apart = (number - numbers) % PRIME

@@ -2,14 +2,13 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.core.profiling import section
-from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     AnyExchange,
@@ -25,6 +24,7 @@ from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import Level
+from ccfcpp.privacy.noise.mechanism import clipped_by_client
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
@@ -33,21 +33,22 @@ from ccfcpp.privacy.sums.messages import (
     SHARES,
     UNMASKING,
     Begun,
-    Bounded,
+    BoundedParts,
+    ClientRows,
     Keys,
     Letters,
     Mail,
-    Masked,
-    Neighbours,
-    Rows,
-    Shown,
+    MaskedParts,
+    WithMail,
     digest_of,
+    letters_of_neighbours,
     numbers_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.own_noise import OwnNoise, agreed_terms
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, Collector, Offer, Revealed
+from ccfcpp.privacy.sums.own_noise import OwnNoise
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, Collector, Offer
+from ccfcpp.privacy.sums.terms import terms_of
 
 Answer = TypeVar("Answer")
 
@@ -63,7 +64,7 @@ class Summing:
         self.mechanism = mechanism
 
     def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
-        """One reply for all whose sum it is, and one for each that has no part in it."""
+        """Give one reply for all whose sum it is, and one for each that has no part in it."""
         if not request.exchange.travels:
             yield from inner(request)
             return
@@ -110,7 +111,7 @@ class Summing:
         yield combined(update, included, said)
 
     def _added(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
-        """Count an update in; why it has no part in the sum, where it has none."""
+        """Count an update in; return why it has no part in the sum, where it has none."""
         if isinstance(reply.update, RefusedUpdateError):
             return reply.update
         try:
@@ -124,7 +125,7 @@ class Summing:
 def _explained(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Why there is no sum, with the reason of the first client that was refused, if one was."""
+    """Say why there is no sum, with the reason of the first client that was refused, if any."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
@@ -149,7 +150,7 @@ class Total(ABC):
 
     @abstractmethod
     def replies(self) -> Iterator[Reply]:
-        """What comes of the request at each client."""
+        """Give what comes of the request at each client."""
 
     @abstractmethod
     def add(self, reply: Reply) -> None:
@@ -157,16 +158,17 @@ class Total(ABC):
 
     @abstractmethod
     def total(self) -> Tensor:
-        """The sum, a float64 vector."""
+        """Return the sum, a float64 vector."""
 
     def published(self) -> Addends:
-        """The sums by name, with the server's noise where it adds any."""
+        """Return the sums by name, with the server's noise where it adds any."""
         totals, mechanism = unflattened(self.total(), self.like), self.stage.mechanism
         return mechanism.published(self.request.exchange, totals) if mechanism else totals
 
-    def ask(self, exchange: AnyExchange, message: object, members: Sequence[Member]) -> Request:
-        """A request to some clients in another exchange."""
+    def ask(self, exchange: AnyExchange, message: object, clients: Iterable[int]) -> Request:
+        """Make a request to some clients in another exchange."""
         task = dataclasses.replace(self.request.task, exchange=exchange.name)
+        members = [self.request.member[number] for number in clients]
         return dataclasses.replace(self.request, task=task, message=message, members=members)
 
 
@@ -176,27 +178,26 @@ class OpenSum(Total):
     _total: Tensor | None = None
 
     def replies(self) -> Iterator[Reply]:
-        """Bounded parts."""
+        """Give bounded parts."""
         exchange = within_bounds(self.request.exchange)
-        return self.inner(self.ask(exchange, self.request.message, self.request.members))
+        return self.inner(self.ask(exchange, self.request.message, self.request.member))
 
     def add(self, reply: Reply) -> None:
         """Add a client's parts, in the order of the clients."""
-        parts = _of_type(Bounded, reply.update).parts
+        parts = _of_type(BoundedParts, reply.update).parts
         if _form(parts) != _form(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
         if name := not_finite(parts):
             raise RefusedUpdateError(f"{name} holds NaN or Inf")
-        if self.stage.mechanism is not None:
-            # An honest client has done so. Another one, or an old one, may have sent anything.
-            parts = self.stage.mechanism.contributed(self.request.exchange, parts)
+        # An honest client has clipped its parts. Another one, or an old one, may send anything.
+        parts = clipped_by_client(self.stage.config, self.request.exchange, parts)
         vector = flattened(parts)
         # A sum for several has the size of the one that each of them would have sent.
         self.bytes_up += vector.nbytes * len(reply.clients)
         self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
-        """The sum of what has come."""
+        """Return the sum of what has come."""
         if self._total is None:
             raise RefusedUpdateError("there is nothing to add up")
         return self._total
@@ -216,33 +217,33 @@ class SecureSum(Total):
 
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         super().__init__(request, inner, like, stage)
-        self.terms = agreed_terms(stage.config, request.task, len(request.members))
+        self.terms = terms_of(stage.config, request.task, len(request.members))
         about = digest_of(request.exchange, request.message)
         self.collector = Collector(self.terms, [member.id for member in request.members], about)
         self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
-        """Keys, and boxes with shares."""
+        """Collect keys, and boxes with shares."""
         collector, asked = self.collector, [member.id for member in self.request.members]
         offers = self._asked(KEYS, Begun(numbers_of(asked)), asked, "keys", self._offer)
-        known = Neighbours.of(collector.neighbours(offers))
+        known = letters_of_neighbours(collector.neighbours(offers))
         boxes = self._asked(SHARES, known, [*offers], "shares", self._boxes)
         self._mail = Mail.of(*collector.routed(boxes))
         self._sharers = [*boxes]
         self.bytes_down += sum(size(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
-        """Masked numbers of those that have shared, and why there are none of others."""
+        """Give masked numbers of those that have shared, and why there are none of others."""
         for number, reason in self.lost.items():
             yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
-        message = masked.message(message=self.request.message, mail=self._mail)
-        yield from self.inner(self.ask(masked, message, self._members(self._sharers)))
+        message = WithMail(self.request.message, self._mail)
+        yield from self.inner(self.ask(masked, message, self._sharers))
 
     def add(self, reply: Reply) -> None:
         """Count masked numbers in."""
         numbers = sum(part.numel() for part in self.like.values())
-        update = _of_type(Masked, reply.update)
+        update = _of_type(MaskedParts, reply.update)
         self.collector.take(reply.client, *update.read(self.terms.form, numbers))
         self.bytes_up += size(pack(update))
 
@@ -251,13 +252,17 @@ class SecureSum(Total):
         collector = self.collector
         arrived = collector.arrived()
         message = Letters.of(arrived, TAG_BYTES)
-        tags = self._asked(AGREEMENT, message, [*arrived], "agreement", self._tags)
+        tags = self._asked(
+            AGREEMENT, message, [*arrived], "agreement", lambda _, update: update.read(TAG_BYTES)
+        )
         included = Letters.of(collector.included(tags), TAG_BYTES)
-        revealed = self._asked(UNMASKING, included, [*tags], "unmasking", self._shown)
+        revealed = self._asked(
+            UNMASKING, included, [*tags], "unmasking", lambda _, update: update.read()
+        )
         return self.terms.form.decoded(collector.total(revealed))
 
     def published(self) -> Addends:
-        """The sums by name, with noise: that of the server, or of the clients."""
+        """Return the sums by name, with noise: that of the server, or of the clients."""
         own = OwnNoise.of(self.stage.config, self.request.exchange, self.terms)
         return own.scaled(unflattened(self.total(), self.like)) if own else super().published()
 
@@ -266,31 +271,22 @@ class SecureSum(Total):
         self.collector.check(number, offer)
         return offer
 
-    def _boxes(self, number: int, update: Rows) -> dict[int, bytes]:
-        boxes = update.bytes_of(BOX_BYTES)
+    def _boxes(self, number: int, update: ClientRows) -> dict[int, bytes]:
+        boxes = update.read(BOX_BYTES)
         if boxes.keys() != self.collector.others(number):
             raise RefusedUpdateError("they are not for all holders")
         return boxes
-
-    def _tags(self, number: int, update: Rows) -> dict[int, bytes]:
-        return update.bytes_of(TAG_BYTES)
-
-    def _shown(self, number: int, update: Shown) -> Revealed:
-        return update.read()
-
-    def _members(self, numbers: Sequence[int]) -> list[Member]:
-        return [self.request.member[number] for number in numbers]
 
     def _asked(
         self,
         exchange: Exchange[Message, Update],
         message: Message,
-        clients: Sequence[int],
+        clients: Iterable[int],
         stage: str,
         read: Callable[[int, Update], Answer],
     ) -> dict[int, Answer]:
-        """The answers at a stage, as they are read, by the client's number; others are lost."""
-        request = self.ask(exchange, message, self._members(clients))
+        """Return the answers at a stage, as read, by the client's number; others are lost."""
+        request = self.ask(exchange, message, clients)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
         found: dict[int, Answer] = {}
         for reply in self.inner(request):
@@ -300,17 +296,15 @@ class SecureSum(Total):
                 update = _of_type(exchange.update, reply.update)
                 self.bytes_up += size(pack(update))
                 found[reply.client] = read(reply.client, update)
-            except RefusedUpdateError as refusal:
-                self._lose(reply.client, stage, refusal)
+            except RefusedUpdateError as why:
+                absent = isinstance(why, AbsentClientError)
+                kind = AbsentClientError if absent else RefusedUpdateError
+                self.lost[reply.client] = kind(f"{stage} of the secure sum: {why}")
         return found
-
-    def _lose(self, client: int, stage: str, why: RefusedUpdateError) -> None:
-        kind = AbsentClientError if isinstance(why, AbsentClientError) else RefusedUpdateError
-        self.lost[client] = kind(f"{stage} of the secure sum: {why}")
 
 
 def _of_type(kind: type[Update], update: object) -> Update:
-    """An update of the type that was asked for."""
+    """Return an update, if it is of the type that was asked for."""
     if isinstance(update, RefusedUpdateError):
         raise update
     if not isinstance(update, kind):

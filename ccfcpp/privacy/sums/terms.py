@@ -43,11 +43,11 @@ class Terms:
 
     @property
     def quorum(self) -> int:
-        """How many shares give a secret: the threshold's part of the holders."""
+        """Return how many shares give a secret: the threshold's part of the holders."""
         return -(-self.threshold * self.holders // self.asked)
 
     def honest(self, colluders: int) -> int:
-        """The fewest honest clients whose sum the server may learn, if it lies and some collude.
+        """Return the fewest honest clients whose sum a server may learn that lies with colluders.
 
         An honest holder gives its share of one of a client's two secrets, and a colluder its shares
         of both. So the server learns both secrets of a client only if 2 · quorum <= holders +
@@ -79,19 +79,22 @@ class Terms:
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """What both sides know of the sum of a task over so many clients."""
+    """Return what both sides know of the sum of a task, and all clients sign."""
     wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
     # With half of them the server could have both secrets of a client.
     threshold = max(2, asked // 2 + 1, wanted)
-    purpose = f"{task.system}/{task.round}/{task.index}".encode()
+    purpose = f"{task.system}/{task.round}/{task.index}"
+    if config.own_noise:
+        # Clients that were told otherwise have no masks in common.
+        purpose += "/noise from the seed" if config.reproducible_noise else "/noise of each client"
     form = FixedPoint(config.bits, config.behind_the_point)
     holders = min(asked, config.holders or fewest_holders(asked, threshold))
-    return Terms(purpose, threshold, form, asked, holders)
+    return Terms(purpose.encode(), threshold, form, asked, holders)
 
 
 @lru_cache(maxsize=256)
 def fewest_holders(asked: int, threshold: int) -> int:
-    """How many clients hold shares of a client's secrets, if nothing else is asked for.
+    """Return how many clients hold shares of a client's secrets, if nothing else is asked for.
 
     Up to a hundred clients it is all of them. Of more it is the least number with which the sum is
     there, and nobody's part of it can be known, if a tenth of the clients collude with the server
@@ -110,7 +113,7 @@ def _suffices(asked: int, threshold: int, holders: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def most_drawn(marked: int, others: int, drawn: int) -> int:
-    """Return how many marked ones there are at most among some that are drawn at random.
+    """Bound how many marked ones there are among some that are drawn at random.
 
     Args:
         marked: How many are marked.

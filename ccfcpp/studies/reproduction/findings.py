@@ -8,9 +8,9 @@ from functools import partial
 from ccfcpp.core.metrics import above_rounding
 from ccfcpp.reports import classes, representations
 from ccfcpp.reports.drawing import Drawn
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.labels import slug
 from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.runs import slug
+from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.studies.drawing import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim, beside
 from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
@@ -18,7 +18,7 @@ from ccfcpp.studies.reproduction.measures import read, spectra
 from ccfcpp.studies.results import Result, by_label, first_seeds, label
 from ccfcpp.studies.scores import ANY, Place, ScoreTable, mean_scores, over_system, published_scores
 
-_PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
+_PICTURES: Mapping[str, Callable[[RecordedRun], Drawn]] = {
     "holdings": classes.holdings,
     "covariance": representations.covariance,
     "plane": representations.by_class,
@@ -120,7 +120,7 @@ def _pictures(
             if spec.show == "correlations":
                 figures = _correlations(spec, group)
             else:
-                figures = [_PICTURES[spec.show](result.examined) for result in group]
+                figures = [_PICTURES[spec.show](result.recorded) for result in group]
         except CannotDrawError as error:
             left_out.append(f"{title}: {error}")
             continue
@@ -135,7 +135,7 @@ def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
     """Correlations of several runs in one figure, without the runs that have none."""
     gathered = []
     for result in group:
-        run = replace(result.examined, label=label(spec.line, result))
+        run = replace(result.recorded, label=label(spec.line, result))
         with suppress(CannotDrawError):
             gathered.append((run, representations.correlations(run)))
     return representations.draw_correlations(gathered) if gathered else []

@@ -41,12 +41,6 @@ def assert_equal_states(first: EncoderState, second: EncoderState) -> None:
     assert torch.equal(first.centroids, second.centroids)
 
 
-def test_the_order_of_the_clients_does_not_matter() -> None:
-    first, _ = run_small(small_config(), clients_of_sizes(40, 30, 50))
-    second, _ = run_small(small_config(), clients_of_sizes(40, 30, 50)[::-1])
-    assert_equal_states(first, second)
-
-
 def test_the_same_seed_gives_the_same_run_and_another_gives_another() -> None:
     first, _ = run_small(small_config(), clients_of_sizes(40, 40))
     again, _ = run_small(small_config(), clients_of_sizes(40, 40))

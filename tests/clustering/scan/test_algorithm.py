@@ -349,12 +349,3 @@ def test_clients_that_seldom_have_a_turn_are_no_exception() -> None:
     alone = last_state(config, clients, OneByOne(config, clients))
     whole = last_state(config, clients, together(config, clients))
     assert_same(alone.model, whole.model)
-
-
-def test_the_order_of_the_clients_does_not_matter() -> None:
-    config = small_config()
-    first, second = (
-        last_state(config, clients, together(config, clients))
-        for clients in (skewed_clients(0.5), skewed_clients(0.5)[::-1])
-    )
-    assert all(torch.equal(first.model[name], second.model[name]) for name in first.model)

@@ -14,7 +14,6 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import FuzzyClustering, fuzzy_c_means
-from ccfcpp.clustering.shallow import ffcm
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.shallow.ffcm import (
     FFCM,
@@ -24,12 +23,11 @@ from ccfcpp.clustering.shallow.ffcm import (
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
 from ccfcpp.core.config_layers import validate
-from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.payload import pack, size, unpack
+from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.transport import InProcess
 from tests.support.clustering import clients_of_sizes, made
 from tests.support.federation import federated, refusal
@@ -112,15 +110,6 @@ def test_the_mean_weighs_each_client_by_its_support(
             weighted = sum(supports[i, j].item() * local[i, j, axis].item() for i in range(clients))
             expected = weighted / total if total else before[j, axis].item()
             assert found[j, axis].item() == pytest.approx(expected, rel=1e-6, abs=1e-7)
-
-
-def test_a_centroid_without_support_stays() -> None:
-    before = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
-    local = torch.tensor([[[1.0, 1.0], [7.0, 7.0]], [[3.0, 5.0], [8.0, 8.0]]])
-    supports = torch.tensor([[1.0, 0.0], [3.0, 0.0]], dtype=torch.float64)
-    found = support_weighted_mean(local, supports, before, 0)
-    assert found.tolist() == [[2.5, 4.0], before[1].tolist()]
-    assert torch.equal(before, torch.tensor([[0.1, 0.2], [0.3, 0.4]]))
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)), SEEDS)
@@ -215,40 +204,6 @@ def test_clients_that_hold_the_same_are_as_one(method: str) -> None:
 
 
 @BOTH
-def test_the_order_of_the_clients_does_not_matter(method: str) -> None:
-    config = config_of(method, rounds=3)
-    first, second = (run(config, clients_of_sizes(30, 40, 30)[::step])[-1][0] for step in (1, -1))
-    assert torch.equal(centroids_of(first), centroids_of(second))
-
-
-@BOTH
-def test_a_run_goes_on_from_what_a_checkpoint_holds(method: str) -> None:
-    config = config_of(method, rounds=4)
-    whole = run(config, clients_of_sizes(30, 40))
-    state = federation(config, clients_of_sizes(5)).algorithm.initial_state(Randomness(0))
-    for number, (expected, _) in enumerate(whole):
-        fresh = federation(config, clients_of_sizes(30, 40))
-        restored = unpack(CentroidState, pack(state))
-        assert not fresh.is_over(restored, number)
-        state, _ = fresh.run_round(restored, number)
-        assert torch.equal(centroids_of(state), centroids_of(expected))
-        assert state.moved == expected.moved
-
-
-@BOTH
-def test_clients_that_drop_out_do_not_stop_a_run(method: str) -> None:
-    clients = clients_of_sizes(30, 40, 35)
-    rounds = run(config_of(method, rounds=6, dropout=0.6, seed=1), clients)
-    present = [report.clients for _, report in rounds]
-    assert [] in present
-    assert max(map(len, present)) > 1
-    for (before, _), (after, report) in pairwise(rounds):
-        assert torch.isfinite(centroids_of(after)).all()
-        changed = not torch.equal(centroids_of(before), centroids_of(after))
-        assert changed == bool(report.clients)
-
-
-@BOTH
 def test_while_others_are_absent_a_client_alone_does_not_end_the_run(method: str) -> None:
     """Two consecutive rounds with the same client move nothing, but other clients would."""
     config = config_of(method, rounds=8, dropout=0.6)
@@ -260,27 +215,6 @@ def test_while_others_are_absent_a_client_alone_does_not_end_the_run(method: str
     assert any(len(now) == 1 and now == before for before, now in pairwise(present))
     rounds = whole.run(whole.algorithm.initial_state(whole.randomness))
     assert sum(1 for _ in rounds) == 8
-
-
-@BOTH
-def test_a_client_whose_centroids_are_not_finite_is_left_out(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(
-        points: Tensor, starts: Tensor, *, m: float, tolerance: float, iterations: int
-    ) -> FuzzyClustering:
-        found = fuzzy_c_means(points, starts, m=m, tolerance=tolerance, iterations=iterations)
-        spoilt = torch.nan if len(points) == 41 else 0
-        return replace(found, centroids=found.centroids + spoilt)
-
-    config = config_of(method, rounds=2)
-    clients = clients_of_sizes(30, 20, 41)
-    expected = run(config, clients[:2])
-    monkeypatch.setattr(ffcm, "fuzzy_c_means", failing)
-    rounds = run(config, clients)
-    for (state, report), (without, _) in zip(rounds, expected, strict=True):
-        assert report.refused == {2: ["fuzzy c-means: centroids holds NaN or Inf"]}
-        assert torch.equal(centroids_of(state), centroids_of(without))
 
 
 @BOTH
@@ -306,13 +240,6 @@ def test_centroids_start_anywhere_in_the_unit_cube() -> None:
     assert 0.95 < float(start.max()) <= 1
     assert torch.equal(start, start_of(config_of("ffcm-avg")))
     assert not torch.equal(start, start_of(config_of("ffcm-avg", seed=1)))
-
-
-def test_without_centroids_assignment_says_so() -> None:
-    algorithm = federation(config_of("ffcm-avg"), clients_of_sizes(5)).algorithm
-    assert isinstance(algorithm, FFCM)
-    with pytest.raises(FederationError, match="no client has delivered centroids"):
-        algorithm.assign(CentroidState(), clients_of_sizes(5)[0])
 
 
 # --- updates that must be refused --------------------------------------------------------------

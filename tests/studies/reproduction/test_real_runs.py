@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.reports.examination import Run as OpenedRun
-from ccfcpp.reports.examination import examine
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import KINDS
 from ccfcpp.studies.results import Result
+from tests.support.finished_runs import points_of
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 
 Grid = dict[str, list[object]]
@@ -143,7 +143,7 @@ def settings_of(place: Sequence[str]) -> dict[str, Any]:
 
 def correlation(result: Result) -> float:
     """Mean absolute correlation of two dimensions, by NumPy."""
-    points = examine(result.folder.path).points.double().numpy()
+    points = points_of(result.folder.path).numpy()
     matrix = np.corrcoef(points, rowvar=False)
     return float(np.abs(matrix[np.triu_indices(len(matrix), k=1)]).mean())
 
@@ -179,19 +179,22 @@ def afresh(results: list[Result]) -> list[Result]:
     return [replace(result) for result in results]
 
 
+SHOWN = ("points", "covariance", "singular_values")
+
+
 @pytest.fixture
 def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs at p = 1, as they would be opened, have representations of NaN."""
+    """Runs at p = 1 have recorded representations of NaN."""
 
-    def examined(path: Path, data_root: str | None = None) -> OpenedRun:
-        opened = examine(path, data_root)
-        assert isinstance(opened.config, ClusterConfig)
-        if opened.config.partition.p == 0:
-            return opened
-        lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
-        return replace(opened, snapshot=lost)
+    def recorded(path: Path) -> RecordedRun:
+        run = read_run(path)
+        assert isinstance(run.config, ClusterConfig)
+        if run.config.partition.p == 0:
+            return run
+        lost = {name: torch.full_like(run.shown[name], torch.nan) for name in SHOWN}
+        return replace(run, shown={**run.shown, **lost})
 
-    monkeypatch.setattr("ccfcpp.studies.results.examine", examined)
+    monkeypatch.setattr("ccfcpp.studies.results.read_run", recorded)
 
 
 @pytest.mark.usefixtures("diverged")
@@ -279,24 +282,3 @@ def test_table_3_holds_the_domains_of_real_runs(classified: list[Result]) -> Non
 def test_a_model_that_stays_with_its_client_has_no_local_spectra(classified: list[Result]) -> None:
     for result in chosen(classified, {"method": "fedbn"}):
         assert result.summary.get("local_effective_rank") is None
-
-
-def test_runs_are_opened_where_the_data_is_now(
-    clustered: list[Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A run may have been made with another folder of data sets."""
-    asked: list[object] = []
-
-    def examined(path: Path, data_root: str | None = None) -> object:
-        asked.append(data_root)
-        return examine(path)
-
-    monkeypatch.setattr("ccfcpp.studies.results.examine", examined)
-    elsewhere = ClusterDataConfig(images=160, root=str(tmp_path))
-    moved = [
-        replace(each, config=each.config.model_copy(update={"data": elsewhere}))
-        for each in chosen(clustered, {"method": "ccfc"})
-    ]
-    with undrawn():
-        find_in(ITEMS["ccfcpp-figure2"], moved)
-    assert set(asked) == {str(tmp_path)}

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.reports.examination import Run
+from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import MAY_CHANGE, Json
 
 T = TypeVar("T")
-Gathered = Sequence[tuple[Run, T]]
+Gathered = Sequence[tuple[RecordedRun, T]]
 """Runs, each with its numbers; runs without such numbers are left out."""
 
 _LONGEST_LABEL = 32
 
 
-def labelled(runs: Sequence[Run]) -> list[Run]:
+def labelled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder."""
     if len(runs) == 1:
         return list(runs)
@@ -31,7 +31,7 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
-def differences(runs: Sequence[Run]) -> list[Json]:
+def differences(runs: Sequence[RecordedRun]) -> list[Json]:
     """Make a row for each setting in which runs differ: its dotted key, and its value by run.
 
     A setting that a run does not have is None.
@@ -46,7 +46,7 @@ def differences(runs: Sequence[Run]) -> list[Json]:
     ]
 
 
-def of_run(run: Run) -> Json:
+def of_run(run: RecordedRun) -> Json:
     """Make the first column of a table of several runs; a single run has none."""
     return {"run": run.label} if run.label else {}
 
@@ -56,7 +56,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
-def _telling_keys(runs: Sequence[Run]) -> list[str]:
+def _telling_keys(runs: Sequence[RecordedRun]) -> list[str]:
     """Keys that all runs have and in which they differ, without those that their methods fix."""
     settings = [values_of(run.config) for run in runs]
     of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
@@ -72,7 +72,7 @@ def _telling_keys(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _label(run: Run, keys: Sequence[str]) -> str:
+def _label(run: RecordedRun, keys: Sequence[str]) -> str:
     settings = values_of(run.config)
     parts = [
         run.title if key == "method" else f"{key.rpartition('.')[2]} = {settings[key]}"

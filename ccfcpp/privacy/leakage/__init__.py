@@ -1,1 +1,0 @@
-"""Attacks on a finished run: what it tells of the images that it was made of."""
