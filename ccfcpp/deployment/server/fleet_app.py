@@ -135,12 +135,13 @@ class _SignedCalls:
         arrival, found = self._arrivals[name], False
         gone = asyncio.create_task(_end_of(receive))
         arrived = asyncio.create_task(arrival.wait())
-        await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
-        is_gone = gone.done()
-        gone.cancel()
-        arrived.cancel()
-        if is_gone:  # A message that is fetched for it would be lost.
-            return
+        try:
+            await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
+            if gone.done():  # A message that is fetched for it would be lost.
+                return
+        finally:
+            gone.cancel()
+            arrived.cancel()
 
         async def noted(message: Message) -> None:
             nonlocal found
