@@ -11,12 +11,12 @@ from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.sizes import settled
-from ccfcpp.deployment.link.messages import new_token
+from ccfcpp.deployment.link.messages import Request, new_token
+from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.admission import Admission
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, first_spec
-from ccfcpp.deployment.server.handshake import Handshake
 from ccfcpp.engine.client import Member
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
 class Enroller:
     """Enrols the admitted clients that take no part in a run yet.
 
+    In the handshake a server asks a client what it holds.
+
     Args:
         channel: The way to the clients.
         enrolment: The clients that take part; none before the run.
@@ -95,13 +97,17 @@ class Enroller:
         # Only a clustering may learn of new classes while it runs.
         classes = spec.classes if there and spec.command == "classify" else None
         self._admission = Admission(self.names, None, channel.observer, like, classes)
+        self._channel = channel
         # Of classes the run may learn more, and a client must not refuse what it adds.
-        told = spec.model_copy(update={"classes": ()})
-        payload = roster.content if roster else b""
-        self._handshake = Handshake(channel, told, enrolment.run, payload, self._admission)
+        self._told = spec.model_copy(update={"classes": ()})
+        self._payload = roster.content if roster else b""
+        self._quickest = min(enrolment.seconds, channel.timeouts.answer)
+        self._asked: dict[str, tuple[Request, str, float]] = {}
 
     def gathered(self, least: int | None) -> Enrolment:
         """Wait for so many of them, or for all that can; return the enrolment with these.
+
+        There is no limit of time for that.
 
         Raises:
             UsageError: There are none, or too few can take part.
@@ -111,7 +117,10 @@ class Enroller:
                 "no client of the roster is new: put the .pub files of new clients there"
             )
         self._admission.least = least
-        self._handshake.complete()
+        while not self._admission.is_complete:
+            self._look()
+            if self._admission.waiting:
+                time.sleep(self._channel.timeouts.poll)
         found = self.come()
         assert found is not None
         return found
@@ -120,7 +129,7 @@ class Enroller:
         """Ask who has come online; return the enrolment with those that have answered, if any."""
         if not self.names:
             return None
-        self._handshake.look()
+        self._look()
         there = {member.name for member in self.enrolment.members}
         admitted = self._admission.admitted().items()
         new = {name: facts for name, facts in admitted if name not in there}
@@ -129,6 +138,32 @@ class Enroller:
         self.enrolment = self._with(new)
         self.grew(self.enrolment)
         return self.enrolment
+
+    def _look(self) -> None:
+        """Ask those that have come online, and take the answers that have come."""
+        self._ask()
+        for name, (request, ticket, since) in list(self._asked.items()):
+            answer, seconds = self._channel.link.pull(ticket), time.monotonic() - since
+            if answer is None and seconds < self._channel.timeouts.answer:
+                continue
+            del self._asked[name]
+            # A client without an answer is asked again.
+            if answer is not None and not isinstance(answer, Undelivered):
+                self._admission.take(name, request, answer)
+                self._quickest = min(self._quickest, seconds)
+
+    def _ask(self) -> None:
+        link = self._channel.link
+        online = link.online()
+        for name in self._admission.waiting:
+            if name in self._asked or name not in online:
+                continue
+            run, nonce = self.enrolment.run, new_token()
+            request = Request(kind="hello", run=run, nonce=nonce, spec=self._told)
+            packet = Packet(request.written(), self._payload)
+            ticket = link.push(online[name], packet, self._channel.timeouts.life)
+            if ticket is not None:
+                self._asked[name] = request, ticket, time.monotonic()
 
     def _with(self, new: Mapping[str, Facts]) -> Enrolment:
         """Return the enrolment with more clients, of which these facts are known."""
@@ -151,7 +186,7 @@ class Enroller:
             before,
             spec=spec.model_copy(update=known),
             members=tuple(members[number] for number in sorted(members)),
-            seconds=min(before.seconds, self._handshake.quickest),
+            seconds=self._quickest,
             skipped=before.skipped + sum(facts.skipped for facts in new.values()),
         )
 
