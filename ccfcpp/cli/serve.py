@@ -173,12 +173,10 @@ def _gathered(
         enrolment = replace(enrolment, sessions=enrolment.sessions + 1)
         members = [member.name for member in enrolment.members]
         there = least and min(least, len(members))
-        console.print(f"{opening.path}: {attendance.awaits(members, there)}")
-        with attendance.shown():
+        with attendance.awaiting(members, there, str(opening.path)):
             wait_for_clients(channel, enrolment, least)
     else:
-        console.print(f"{opening.path}: {attendance.awaits(admitted, least)}")
-        with attendance.shown():
+        with attendance.awaiting(admitted, least, str(opening.path)):
             enrolment = enrol(channel, opening.config, task, admitted, least, roster)
         opening = fitted(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
@@ -193,8 +191,7 @@ def _gathered(
     late = Enroller(channel, enrolment, opening.config, may_come, grew, roster)
     if enrolment.waits_for_newcomers:
         newest = least and max(1, least - len(enrolment.members))
-        console.print(attendance.awaits(late.names, newest))
-        with attendance.shown():
+        with attendance.awaiting(late.names, newest):
             enrolment = late.gathered(newest)
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(
