@@ -29,9 +29,9 @@ from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.network import model_maker
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest, resolve
@@ -78,7 +78,7 @@ class Setting:
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
         self.data = load_data(self.config)
-        self.experiment = ClusteringExperiment(self.config, self.data)
+        self.experiment = clustering_run(self.config, self.data)
         algorithm = self.experiment.algorithm
         assert isinstance(algorithm, CCFC)
         self.algorithm = algorithm
@@ -89,7 +89,7 @@ class Setting:
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
         self.make_model = model_maker(self.config, self.shape)
-        self.clusters = self.experiment.clusters
+        self.clusters = self.experiment.evaluator.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size
 

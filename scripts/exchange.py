@@ -7,7 +7,7 @@ import torch
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
@@ -66,7 +66,7 @@ class Averaging(Algorithm[Model], ServerWork[Model, Model, Model]):
         """Return the only exchange."""
         return [self]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Return work that sends back what it gets."""
         return ClientSide.of(Sending())
 
@@ -94,7 +94,7 @@ def echoes() -> Federation[Model, InProcess]:
     clients = [Client(number, f"client {number}", images) for number in range(CLIENTS)]
     memories = ClientMemories(torch.device("cpu"), budget=0)
     algorithm, randomness = Averaging(), Randomness(0)
-    side = algorithm.client_side(Crew.of(clients))
+    side = algorithm.client_side(ClientContext.of(clients))
     transport = InProcess(clients, side, memories, randomness)
     members = [client.member for client in clients]
     return Federation("echo", algorithm, members, Availability(), randomness, transport)

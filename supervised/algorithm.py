@@ -6,7 +6,7 @@ import torch
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
@@ -17,10 +17,9 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.capacity import cohort_of
+from ccfcpp.engine.threads import cohort_of, threaded
 from ccfcpp.models.network import FlatLayout, training_bytes
 from ccfcpp.models.state import ModelState, random_state
 from ccfcpp.models.steps import side_by_side
@@ -115,20 +114,20 @@ class FederatedClassification(
         """One exchange in each round."""
         return [self]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Clients train their models."""
-        batch = min(self.config.training.batch_size, crew.largest)
+        batch = min(self.config.training.batch_size, context.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
-        cohort = cohort_of(wanted, crew.together, bytes_of_one, self.device)
+        cohort = cohort_of(wanted, context.together, bytes_of_one, self.device)
         shared = self.make_model, self.sharing, self.decorrelation, self.classes
         works = [
             LocalTraining(
                 self.exchange, [LocalTrainer(self.config, *shared) for _ in range(cohort.together)]
             )
-            for _ in range(cohort.lanes)
+            for _ in range(cohort.threads)
         ]
-        return ClientSide.of(in_lanes(works), cohort=cohort.clients)
+        return ClientSide.of(threaded(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
         """Send the global model, and what the method adds to it."""

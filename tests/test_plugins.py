@@ -42,11 +42,11 @@ def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
 STOPPED = (
     "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
     "from ccfcpp.clustering.config import ClusterConfig\n"
-    "from ccfcpp.clustering.experiment import ClusteringExperiment\n"
+    "from ccfcpp.clustering.run import clustering_run\n"
     "from ccfcpp.runs.folder import RunFolder\n"
     "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
     "stops = iter([False, True])\n"
-    "try: ClusteringExperiment(config).run(\n"
+    "try: clustering_run(config).run(\n"
     "    RunFolder.create(Path(sys.argv[2]), config), should_stop=lambda: next(stops))\n"
     "except StoppedError: print('stopped')\n"
 )
@@ -109,7 +109,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from tests.support.clustering import clients_of_sizes, made
 from tests.support.federation import CPU, Wire
 
@@ -119,7 +119,7 @@ clients = clients_of_sizes(40, 30, 20)
 states = []
 for far in (False, True):
     here, there = (made(config, samples=90) for _ in range(2))
-    works, members = there.client_side(Crew.of(clients)).works, [c.member for c in clients]
+    works, members = there.client_side(ClientContext.of(clients)).works, [c.member for c in clients]
     exchanges = [work.exchange for work in works.values()]
     privacy = PrivacyConfig(secure_sums=True)
     protection = Protection(privacy, "fed-twins", exchanges, len(clients))

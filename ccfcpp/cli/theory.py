@@ -29,7 +29,7 @@ def verify_theory(
     from ccfcpp.core.files import write_whole
     from ccfcpp.core.tables import as_csv
     from ccfcpp.runs.environment import use_processors
-    from ccfcpp.studies.theory.verification import verify
+    from ccfcpp.studies.theory.theorems import verify
 
     if out is not None:
         with writable(out):

@@ -28,7 +28,7 @@ from ccfcpp.core.config import (
     Section,
 )
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, Task
 from ccfcpp.engine.synchronised.contract import Batch, Known
@@ -110,10 +110,10 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         )
         return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """The trips of a step, and sums for k-means."""
-        lloyd = SumMembers(LLOYD, self._members, crew)
-        return ClientSide.of(*self.descent.works(self, crew.bounding, crew.least), lloyd)
+        lloyd = SumMembers(LLOYD, self._members, context)
+        return ClientSide.of(*self.descent.works(self, context.bounding, context.least), lloyd)
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         return self.represent(message, client), self.assign(message, client), self.problem.clusters

@@ -12,7 +12,7 @@ from ccfcpp.engine.synchronised.contract import Bounding
 
 
 @dataclass(frozen=True)
-class Crew:
+class ClientContext:
     """What the clients of one process have in common.
 
     Attributes:
@@ -37,10 +37,10 @@ class Crew:
         bounding: Bounding | None = None,
         least: int = 0,
         alike: bool = False,
-    ) -> "Crew":
+    ) -> "ClientContext":
         """Of some clients, of which all take part where no number is given."""
         count = len(clients) if together is None else together
-        return Crew(max(map(len, clients)), count, bounding, least, alike)
+        return ClientContext(max(map(len, clients)), count, bounding, least, alike)
 
 
 class Algorithm(ABC, Generic[State]):
@@ -74,7 +74,7 @@ class Algorithm(ABC, Generic[State]):
         """The server's work in round ``number``, in order."""
 
     @abstractmethod
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """The work of the clients of one process."""
 
     def plan(self, state: State) -> list[Sequence[AnyServerWork]]:
@@ -90,7 +90,7 @@ class Epilogue(ABC):
     """Exchanges after the last round, which tell something of its state and change nothing."""
 
     @abstractmethod
-    def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+    def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """The work of the clients of one process, by the exchange's name."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -64,7 +64,7 @@ class Phase(ABC, Generic[K]):
         """The server's work on the phase's state in the round in which the system begins."""
 
     @abstractmethod
-    def client_works(self, crew: Crew) -> Sequence[AnyClientWork]:
+    def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
         """The work of the clients of one process."""
 
     @abstractmethod
@@ -143,11 +143,11 @@ class Phased(Algorithm[Any], Generic[State, K]):
     def _of_system(self, works: Sequence[AnyServerWork]) -> "list[AnyServerWork]":
         return [OfSystem(self, work, place == 0) for place, work in enumerate(works)]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """The clients' work of the phase, and the system's on the samples that it makes."""
-        side = self.system.client_side(crew)
+        side = self.system.client_side(context)
         works = [self._on_prepared(work) for work in side.works.values()]
-        return ClientSide.of(*self.phase.client_works(crew), *works, cohort=side.cohort)
+        return ClientSide.of(*self.phase.client_works(context), *works, cohort=side.cohort)
 
     def _on_prepared(self, work: AnyClientWork) -> AnyClientWork:
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)

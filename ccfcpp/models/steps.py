@@ -1,7 +1,7 @@
 """Steps of local training: captured on an accelerator, and several clients side by side.
 
 The training of a client is a generator that yields after each step. On a processor one after the
-other runs to its end (``ccfcpp.engine.lanes`` has several threads); on an accelerator they take
+other runs to its end (``ccfcpp.engine.threads`` has several threads); on an accelerator they take
 turns, each on a stream of its own, since one client's small kernels do not fill it. There a step is
 also captured as a graph once, whose hundreds of kernels then start at once.
 """

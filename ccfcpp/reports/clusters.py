@@ -4,7 +4,7 @@ import statistics
 
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.reports.classes import of_clients
 from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain
 from ccfcpp.reports.labels import Gathered, slug

@@ -1,19 +1,17 @@
 """Comparisons of systems: which runs they have, and their tables."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.judged import MEASURES, shortfall
+from ccfcpp.clustering.evaluation.words import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
-from ccfcpp.runs.given import as_tree
 from ccfcpp.studies import significance
-from ccfcpp.studies.grids import Axes, Order, Planned, with_seeds
+from ccfcpp.studies.grids import Axes, Order, Planned
 from ccfcpp.studies.scores import published_score
 from ccfcpp.studies.tables import (
     Row,
@@ -66,32 +64,23 @@ def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
     Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
     method runs once for all values of a setting that it does not heed.
 
-    Args:
-        order: What is asked for; its only grid has the methods as ``method``.
-
     Raises:
         UsageError: A value is out of its range.
     """
-    planned: list[Planned[ClusterConfig]] = []
-    axes = [key for key in order.grids[0] if key != "method"]
-    for cell in order.cells:
-        config = resolve(ClusterConfig, "cluster", *order.files, as_tree(cell), order.values)
-        own = _own_axes(config, axes)
-        if own not in (run.axes for run in planned):
-            planned += with_seeds(own, config, order.seeds)
-    return planned
+    return order.planned(ClusterConfig, "cluster", _own_axes)
 
 
-def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
+def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
     """Return what sets a cell apart, by key; of degrees and rates by its last part."""
     own: Axes = {"method": config.method}
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
         own |= config.partition.degree
     heeded = Heeded(config)
-    for key in axes:
+    for key in cell:
         name = key.removeprefix("availability.")
-        if name.removeprefix("partition.") not in DEGREES and heeded.unmet(key) is None:
+        known = name == "method" or name.removeprefix("partition.") in DEGREES
+        if not known and heeded.unmet(key) is None:
             own[name] = heeded.values[key]
     return own
 

@@ -4,22 +4,33 @@ A configuration file may hold a ``grid``: lists of values by dotted key, all com
 are run; or a list of such grids, one after the other.
 """
 
+import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, cast
 
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, resolve
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import flatten, resolve, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import as_tree, without_grids
-from ccfcpp.runs.paths import C, Json
+from ccfcpp.runs.paths import MAY_CHANGE, C, Json
 
 Axes = Json
 """Values that distinguish a cell of the grid, by dotted key."""
 Grid = Mapping[str, Sequence[object]]
 """Lists of values by dotted key."""
+
+
+def config_hash(config: RunConfig, **others: object) -> str:
+    """Hash what makes a run the run that it is; ``others`` stand for single values by their keys.
+
+    Settings that may differ when a run is resumed are left out.
+    """
+    values = {key: own for key, own in values_of(config).items() if key not in MAY_CHANGE} | others
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Planned(Generic[C]):
     Attributes:
         axes: What sets its cell apart.
         config: Its configuration.
-        place: Its folder inside the study's, where the study had fewer axes when it was planned.
+        place: Its folder inside the study's, where that does not follow from its cell.
     """
 
     axes: Axes
@@ -73,6 +84,29 @@ class Order:
                 if cell not in cells:
                     cells.append(cell)
         return cells
+
+    def planned(
+        self, kind: type[C], presets: str, axes: Callable[[C, Axes], Axes] = lambda _, cell: cell
+    ) -> list[Planned[C]]:
+        """Return all runs, each cell with several seeds.
+
+        Args:
+            kind: The kind of configurations.
+            presets: Folder of the data sets' presets.
+            axes: Returns what sets the runs of a cell apart from others; of cells that nothing sets
+                apart the first is run.
+
+        Raises:
+            UsageError: A value is out of its range.
+        """
+        runs: list[Planned[C]] = []
+        for cell in self.cells:
+            config = resolve(kind, presets, *self.files, as_tree(cell), self.values)
+            own = axes(config, cell)
+            if own not in (run.axes for run in runs):
+                seeds = range(config.seed, config.seed + self.seeds)
+                runs += [Planned(own, config.model_copy(update={"seed": seed})) for seed in seeds]
+        return runs
 
 
 def ordered(layers: Sequence[Tree], values: Tree, seeds: int, axes: Grid | None = None) -> Order:
@@ -130,29 +164,3 @@ def _is_same(value: object, text: object) -> bool:
         return float(str(value)) == float(str(text))
     except ValueError:
         return str(value) == str(text)
-
-
-def plan_grid(kind: type[C], presets: str, order: Order) -> list[Planned[C]]:
-    """Return all runs of an order, each cell with several seeds.
-
-    Args:
-        kind: The kind of configurations.
-        presets: Folder of the data sets' presets.
-        order: What is asked for.
-
-    Raises:
-        UsageError: A value is out of its range.
-    """
-    return [
-        run
-        for cell in order.cells
-        for run in with_seeds(
-            cell, resolve(kind, presets, *order.files, as_tree(cell), order.values), order.seeds
-        )
-    ]
-
-
-def with_seeds(axes: Axes, config: C, seeds: int) -> list[Planned[C]]:
-    """Return the runs of a cell, whose configuration has the first seed."""
-    numbers = range(config.seed, config.seed + seeds)
-    return [Planned(axes, config.model_copy(update={"seed": number})) for number in numbers]

@@ -1,7 +1,6 @@
 """Studies that grow: more values of an axis, more axes, more seeds. What was run stays as it is."""
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, writable
 from ccfcpp.runs.pipeline import M
-from ccfcpp.studies.grids import Grid, Order, Planned, grids_of
+from ccfcpp.studies.grids import Grid, Order, Planned, config_hash, grids_of
 from ccfcpp.studies.study import Study
 
 Plan = Callable[[Order], list[Planned[C]]]
@@ -59,7 +58,7 @@ def reopened(
         added[key] = [as_number(changes.pop(key))]
     _refuse_changes(study, kind, changes)
     more = [one for layer in given.files if "grid" in layer for one in grids_of(layer["grid"])]
-    if not (added or more or seeds > _seeds(study)):
+    if not (added or more or seeds > len({run.config.seed for run in study.runs})):
         return study
     if study.order is None:
         raise UsageError(
@@ -112,10 +111,6 @@ def _tree(values: Mapping[str, object]) -> Tree:
     return functools.reduce(merge, (nest(key, value) for key, value in values.items()), {})
 
 
-def _seeds(study: Study[C]) -> int:
-    return len({run.config.seed for run in study.runs})
-
-
 def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
     """Add values to a grid; a new axis has the values that the runs have so far, too."""
     before = {
@@ -138,14 +133,11 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
             was = ", ".join(f"{key} = {before.get(key)}" for key in differing)
+            asked = ", ".join(str(changes[key]) for key in differing)
             raise UsageError(
-                f"the runs in {study.path} have {was}, not {_spelled(changes, differing)}: leave "
-                "it out to go on, give a list to have both, or give another --out"
+                f"the runs in {study.path} have {was}, not {asked}: leave it out to go on, give a "
+                "list to have both, or give another --out"
             )
-
-
-def _spelled(values: Mapping[str, object], keys: Sequence[str]) -> str:
-    return ", ".join(str(values[key]) for key in keys)
 
 
 def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
@@ -154,25 +146,20 @@ def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
     Raises:
         UsageError: The plan lacks one of them.
     """
-    there = {_identity(run): run for run in study.runs}
+    there = {config_hash(run.config): run for run in study.runs}
     found: dict[str, Planned[C]] = {}
     for run in plan:
-        same, kept = _identity(run), run
+        same, kept = config_hash(run.config), run
         if before := there.get(same):
             moved = before.folder if before.folder != run.folder else None
             kept = replace(before, axes=run.axes, place=moved)
         found.setdefault(same, kept)
-    if lost := there.keys() - found.keys():
-        old = there[min(lost)]
-        near = min(plan, key=lambda run: len(differing_keys(run.config, old.config)))
-        keys = ", ".join(differing_keys(near.config, old.config))
-        raise UsageError(
-            f"the run {old.folder} in {study.path} would be another one today ({keys} differ): go "
-            "on without new values, or give another --out"
-        )
+    for same, old in there.items():
+        if same not in found:
+            near = min(plan, key=lambda run: len(differing_keys(run.config, old.config)))
+            keys = ", ".join(differing_keys(near.config, old.config))
+            raise UsageError(
+                f"the run {old.folder} in {study.path} would be another one today ({keys} differ): "
+                "go on without new values, or give another --out"
+            )
     return list(found.values())
-
-
-def _identity(run: Planned[C]) -> str:
-    values = values_of(run.config)
-    return json.dumps({key: values[key] for key in sorted(values.keys() - MAY_CHANGE)})

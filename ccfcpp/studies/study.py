@@ -19,7 +19,7 @@ from ccfcpp.studies.grids import Axes, Order, Planned
 from ccfcpp.studies.tables import Row
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import AnyExperiment
+    from ccfcpp.runs.run import AnyRun
 
 
 class Study(Generic[C]):
@@ -93,8 +93,8 @@ class Study(Generic[C]):
 
     def run(
         self,
-        make: Callable[[C], "AnyExperiment"],
-        run_one: Callable[[str, "AnyExperiment", RunFolder], object],
+        make: Callable[[C], "AnyRun"],
+        run_one: Callable[[str, "AnyRun", RunFolder], object],
         finished: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -128,8 +128,8 @@ class Study(Generic[C]):
         return self.folder(planned).summary.is_file()
 
     def opened(
-        self, planned: Planned[C], make: Callable[[C], "AnyExperiment"]
-    ) -> "tuple[AnyExperiment, RunFolder]":
+        self, planned: Planned[C], make: Callable[[C], "AnyRun"]
+    ) -> "tuple[AnyRun, RunFolder]":
         """Return a run's experiment and its folder, which is made or reopened."""
         experiment = make(planned.config)
         folder = self.folder(planned)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
 from ccfcpp.core.presets import preset_folder
-from ccfcpp.studies.grids import Planned, ordered, plan_grid
+from ccfcpp.studies.grids import Planned, ordered
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp, refused, succeeded
@@ -40,7 +40,7 @@ def _plan(
     axes: dict[str, list[object]] | None = None,
 ) -> list[Planned[ClassifyConfig]]:
     asked = ordered(read_configs(files), values or {}, seeds, axes or {})
-    return plan_grid(ClassifyConfig, "classify", asked)
+    return asked.planned(ClassifyConfig, "classify")
 
 
 def complaint(*arguments: object) -> str:

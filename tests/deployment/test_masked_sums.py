@@ -20,7 +20,7 @@ from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.run import make_client_run
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
@@ -85,7 +85,7 @@ def over_network(
 ) -> tuple[Federation[Any, Any], Grid]:
     config = tiny(method, SUMS, tree)
     algorithm = made(config, samples=sum(map(len, clients)))
-    works = algorithm.client_side(Crew(max(map(len, clients)), 1)).works
+    works = algorithm.client_side(ClientContext(max(map(len, clients)), 1)).works
     exchanges = [work.exchange for work in works.values()]
     protection = Protection(config.section(PrivacyConfig), method, exchanges, len(clients))
     asked = {name: work.exchange for name, work in protection.works(works).items()}
@@ -264,7 +264,7 @@ def test_a_client_keeps_to_the_number_of_clients() -> None:
 def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     """In one process it does not travel; over a network nothing would hide it."""
     clients = clients_of_sizes(10, 10, 10)
-    plain = made(tiny("ppfc-gan"), samples=30).client_side(Crew(10, 1)).works
+    plain = made(tiny("ppfc-gan"), samples=30).client_side(ClientContext(10, 1)).works
     assert not plain[GAN_EPOCH.name].exchange.travels
     config = tiny("ppfc-gan", {"privacy": privacy, "device": "cpu"})
     images = ImageData("images", clients[0].images, None, ())

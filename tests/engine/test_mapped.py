@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ccfcpp.core.profiling import profiling, section
-from ccfcpp.engine.lanes import mapped
+from ccfcpp.engine.threads import map_in_threads
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_results_come_in_the_order_of_their_parts(threads: int) -> None:
-    assert list(mapped(lambda x: x * x, range(50), threads)) == [x * x for x in range(50)]
+    assert list(map_in_threads(lambda x: x * x, range(50), threads)) == [x * x for x in range(50)]
     assert torch.get_num_threads() == 2
 
 
@@ -33,7 +33,7 @@ def test_parts_are_done_at_the_same_time_and_see_the_callers_context() -> None:
         both.wait()  # A single thread would wait for ever.
         return word.get(), torch.get_num_threads()
 
-    assert list(mapped(wait, range(2))) == [("seen", 1)] * 2
+    assert list(map_in_threads(wait, range(2))) == [("seen", 1)] * 2
 
 
 def test_few_parts_are_begun_before_the_first_result_is_used() -> None:
@@ -43,7 +43,7 @@ def test_few_parts_are_begun_before_the_first_result_is_used() -> None:
         begun.append(part)
         assert part < 2 or go.wait(30)
 
-    results = mapped(work, range(100))
+    results = map_in_threads(work, range(100))
     next(results)
     threading.Timer(0.3, go.set).start()
     results.close()
@@ -63,7 +63,7 @@ def test_an_error_in_a_part_asks_the_others_to_stop() -> None:
         return stop.wait(30)
 
     with pytest.raises(ValueError, match="the first part"):
-        list(mapped(work, range(2), 2, stop.set))
+        list(map_in_threads(work, range(2), 2, stop.set))
     assert stop.is_set()
 
 
@@ -73,5 +73,5 @@ def test_seconds_in_threads_are_counted() -> None:
             pass
 
     with profiling() as profile:
-        list(mapped(work, range(5)))
+        list(map_in_threads(work, range(5)))
     assert profile.calls == {"work": 5, "other": 1}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
@@ -44,7 +44,7 @@ TASK = Task("election", "vote", 3, 1)
 
 def in_process(election: Election, clients: Sequence[Client]) -> InProcess:
     memories = ClientMemories(CPU, budget=10**9)
-    side = election.client_side(Crew.of(clients))
+    side = election.client_side(ClientContext.of(clients))
     return InProcess(clients, side, memories, Randomness(0))
 
 
@@ -290,7 +290,7 @@ def test_a_task_counts_the_samples_of_those_that_are_asked_and_answered_last() -
     for client in clients:
         client.images = torch.zeros(10 + client.id, 1, 2, 2, dtype=torch.uint8)
     memories = ClientMemories(CPU, budget=10**9)
-    side = election.client_side(Crew.of(clients))
+    side = election.client_side(ClientContext.of(clients))
     transport = Noted(clients, side, memories, Randomness(0))
     members = [client.member for client in clients]
     everyone, start = Availability(), Mean(torch.zeros(2))

@@ -8,7 +8,7 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel
@@ -30,7 +30,7 @@ RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 def one_round(config: ClassifyConfig, secure: bool) -> object:
     clients = labelled_clients(19, 16, 12, 9)
     algorithm = small_algorithm(config, len(clients))
-    side = algorithm.client_side(Crew.of(clients))
+    side = algorithm.client_side(ClientContext.of(clients))
     if secure:
         asked = PrivacyConfig(secure_sums=True)
         federation = protected(asked, config.method, algorithm, clients, side)
@@ -82,7 +82,7 @@ def test_which_classifiers_have_defences_and_can_be_attacked() -> None:
     clients = labelled_clients(19, 16, 12, 9, 9)
     for method in CLASSIFIERS.own():
         algorithm = small_algorithm(small_config(f"method={method}"), len(clients))
-        works = algorithm.client_side(Crew.of(clients)).works.values()
+        works = algorithm.client_side(ClientContext.of(clients)).works.values()
         exchanges = [work.exchange for work in works]
         for rule in RULES:
             config, reason = DefenceConfig(rule=rule, hostile=0.2), undefended(method, rule)
@@ -99,7 +99,7 @@ def test_a_mean_with_noise_moves_by_clipped_changes_alone(method: str) -> None:
     config = small_config(f"method={method}")
     clients = labelled_clients(19, 16, 12, 9)
     algorithm = small_algorithm(config, len(clients))
-    side = algorithm.client_side(Crew.of(clients))
+    side = algorithm.client_side(ClientContext.of(clients))
     asked = PrivacyConfig(level="client", noise=1e-6, epsilon=1e15, clip=0.01)
     start = algorithm.initial_state(Randomness(0))
     works = [algorithm.exchanges(0, start)]

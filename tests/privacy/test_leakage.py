@@ -20,7 +20,7 @@ from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.privacy.leakage import SIZES, inverted, membership, neighbours
 from ccfcpp.reports.contents import Contents
@@ -192,7 +192,7 @@ def received(
 ) -> list[Any]:
     """What four small clients send."""
     clients = clients_of_sizes(9, 8, 7, 6)
-    work = algorithm.client_side(Crew.of(clients, least=least)).works[exchange.name]
+    work = algorithm.client_side(ClientContext.of(clients, least=least)).works[exchange.name]
     task = Task("test", exchange.name, 0, 0)
     found = work.local_updates(task, message, clients, Randomness(0, 0))
     assert not any(isinstance(each, RefusedUpdateError) for each in found)

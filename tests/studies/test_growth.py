@@ -11,7 +11,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, take_lists
 from ccfcpp.studies.comparison import plan_comparison
-from ccfcpp.studies.grids import Grid, Order, ordered, plan_grid
+from ccfcpp.studies.grids import Grid, Order, ordered
 from ccfcpp.studies.growth import reopened
 from ccfcpp.studies.study import Study
 from supervised.config import ClassifyConfig
@@ -110,16 +110,13 @@ def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Pat
 def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
     files = [{"grid": [{"method": ["fedavg"], "model.name": ["small"]}, {"method": ["moon"]}]}]
 
-    def plan(order: Order) -> list[object]:
-        return list(plan_grid(ClassifyConfig, "classify", order))
-
     order = ordered(files, {}, 1)
     path = tmp_path / "study"
-    planned_study(path, plan_grid(ClassifyConfig, "classify", order), order)
+    planned_study(path, order.planned(ClassifyConfig, "classify"), order)
     study = reopened(
         path,
         ClassifyConfig,
-        lambda order: plan_grid(ClassifyConfig, "classify", order),
+        lambda order: order.planned(ClassifyConfig, "classify"),
         Given(),
         {"model.name": ["resnet20"]},
         1,

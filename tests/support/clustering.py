@@ -17,7 +17,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task, Update
@@ -111,7 +111,7 @@ def answers(
     randomness: Randomness,
 ) -> list[Update | RefusedUpdateError]:
     """What a cohort of clients makes of a message, in the round of ``randomness``."""
-    work = algorithm.client_side(Crew.of(clients)).works[exchange.name]
+    work = algorithm.client_side(ClientContext.of(clients)).works[exchange.name]
     task = Task("test", exchange.name, randomness.round, 0)
     return list(work.local_updates(task, message, clients, randomness))
 

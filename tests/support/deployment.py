@@ -18,7 +18,7 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel, Observer, Timeouts
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientSide
@@ -177,7 +177,7 @@ def deployed(
     """
     grid = Grid({c.name: worker_of(c, folder, spec.classes) for c in clients})
     largest = max(map(len, clients))
-    works = algorithm.client_side(Crew(largest, 1)).works
+    works = algorithm.client_side(ClientContext(largest, 1)).works
     exchanges = {name: work.exchange for name, work in works.items()}
     transport = Deployed(grid.channel, spec, RUN, exchanges, CPU)
     members = [client.member for client in clients]
@@ -202,8 +202,8 @@ def one_by_one(
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
     privacy = PrivacyConfig.model_validate(spec.config.get("privacy", {}))
     fewest = max(least, privacy.smallest_count)
-    crew = Crew(max(map(len, clients)), 1, bounding_of(privacy), fewest)
-    side, stages = algorithm.client_side(crew), list[Stage]()
+    context = ClientContext(max(map(len, clients)), 1, bounding_of(privacy), fewest)
+    side, stages = algorithm.client_side(context), list[Stage]()
     if privacy.is_on:
         exchanges = [work.exchange for work in side.works.values()]
         protection = Protection(privacy, spec.method, exchanges, len(clients), mechanism)

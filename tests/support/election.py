@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     ClientSide,
@@ -104,7 +104,7 @@ class Election(Algorithm[Mean]):
     def exchanges(self, number: int, state: Mean) -> Sequence[Counting]:
         return [self.counting] * (2 if number == 1 else 1)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         return ClientSide.of(self.voting)
 
 

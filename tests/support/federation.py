@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member, by_size
 from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, Task
@@ -33,7 +33,7 @@ def federated(
     """All clients in this process."""
     availability, randomness = availability or Availability(), Randomness(seed)
     memories = memories or ClientMemories(CPU, budget=10**9)
-    side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
+    side = algorithm.client_side(ClientContext.of(clients, availability.invited(len(clients))))
     transport = InProcess(clients, side, memories, randomness, varies=availability.varies)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
@@ -82,7 +82,7 @@ class _Once(Algorithm[Any]):
     def exchanges(self, number: int, state: object) -> Sequence[ServerWork[Any, Any, Any]]:
         return [self.work]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         raise NotImplementedError
 
 
@@ -156,7 +156,7 @@ def over_a_wire(
         clients: The clients.
         seed: Of all random numbers.
     """
-    side = there.client_side(Crew.of(clients))
+    side = there.client_side(ClientContext.of(clients))
     memories = ClientMemories(CPU, budget=10**9)
     wire = Wire(InProcess(clients, side, memories, Randomness(seed)), side)
     members = [client.member for client in clients]

@@ -21,7 +21,7 @@ from ccfcpp.data.affine import affine_maps, draw_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.data.partition import skewed_partition
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task
@@ -83,7 +83,7 @@ class OneByOne:
         self.memories = ClientMemories(CPU, budget=10**9)
         self.processes = {}
         for client in clients:
-            side = system_for(config, clients).client_side(Crew.of([client]))
+            side = system_for(config, clients).client_side(ClientContext.of([client]))
             randomness = Randomness(config.seed)
             self.processes[client.id] = InProcess([client], side, self.memories, randomness)
         self.save = self.memories.save
@@ -115,7 +115,7 @@ def last_state(
 def together(
     config: ClusterConfig, clients: Sequence[Client], merges: bool = True, varies: bool = False
 ) -> InProcess:
-    side = system_for(config, clients).client_side(Crew.of(clients))
+    side = system_for(config, clients).client_side(ClientContext.of(clients))
     memories = ClientMemories(CPU, budget=10**9)
     return InProcess(clients, side, memories, Randomness(config.seed), merges, varies)
 

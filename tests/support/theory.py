@@ -5,9 +5,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.losses import cluster_contrast
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory.drives import ClusteredData, LabelledData
-from ccfcpp.studies.theory.linear_networks import SplitNetwork, product, random_layers
-from ccfcpp.studies.theory.problems import one_hot
+from ccfcpp.studies.theory.networks import SplitNetwork, product, random_layers
+from ccfcpp.studies.theory.problems import ClusteredData, LabelledData, one_hot
 
 INPUTS, LATENT, OUTPUTS, SAMPLES = 6, 4, 5, 12
 

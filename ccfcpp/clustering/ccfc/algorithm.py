@@ -45,11 +45,10 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembe
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
-from ccfcpp.engine.lanes import in_lanes
-from ccfcpp.models.capacity import Cohort, cohort_of, lanes_of
+from ccfcpp.engine.threads import Cohort, cohort_of, threaded, threads_of
 from ccfcpp.models.network import FlatNetwork, training_bytes
 from ccfcpp.models.pooled import rounding
 from ccfcpp.models.state import random_state
@@ -179,36 +178,37 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
             return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
         return CentroidAggregation(self.rule, latent)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
+        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
         if self.points_travel:
-            own = GlobalEncoderCentroids(self.global_model, self.rule, crew.least)
+            own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
             wanted, device = self.problem.config.compute.cohort, self.problem.device
-            works.append(in_lanes([own] * lanes_of(wanted, crew.together, device)))
+            works.append(threaded([own] * threads_of(wanted, context.together, device)))
         if self.start:
-            works += self.start.client_works(crew)
-            works.append(SumMembers(CENTRES, self._of_head, crew))
+            works += self.start.client_works(context)
+            works.append(SumMembers(CENTRES, self._of_head, context))
         if self.synchronised:
-            return ClientSide.of(*works, *self.synchronised.client_works(crew))
-        cohort = self._cohort(crew)
-        lanes = [
+            return ClientSide.of(*works, *self.synchronised.client_works(context))
+        cohort = self._cohort(context)
+        threads = [
             [
                 ContrastiveTrainer(self.problem, self.make_model, self.global_model, self.rule)
                 for _ in range(cohort.together)
             ]
-            for _ in range(cohort.lanes)
+            for _ in range(cohort.threads)
         ]
-        shared = self.rule, self.schedule, crew.least, self.problem.device
+        shared = self.rule, self.schedule, context.least, self.problem.device
         pretraining = [
-            LocalTraining(self.pretraining, [own.pretrain for own in lane], *shared)
-            for lane in lanes
+            LocalTraining(self.pretraining, [own.pretrain for own in thread], *shared)
+            for thread in threads
         ]
         contrast = [
-            LocalTraining(self.contrast, [own.contrast for own in lane], *shared) for lane in lanes
+            LocalTraining(self.contrast, [own.contrast for own in thread], *shared)
+            for thread in threads
         ]
         return ClientSide.of(
-            *works, in_lanes(pretraining), in_lanes(contrast), cohort=cohort.clients
+            *works, threaded(pretraining), threaded(contrast), cohort=cohort.clients
         )
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
@@ -223,13 +223,13 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         clusters = self.start.space.predictions(message, client).argmax(dim=1)
         return latents, clusters, self.rule.clusters
 
-    def _cohort(self, crew: Crew) -> Cohort:
+    def _cohort(self, context: ClientContext) -> Cohort:
         problem = self.problem
-        batch = min(self.training.batch_size, crew.largest)
+        batch = min(self.training.batch_size, context.largest)
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
         wanted = problem.config.compute.cohort
-        return cohort_of(wanted, crew.together, bytes_of_one, problem.device)
+        return cohort_of(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:
         """The mean of each cluster's centroids."""

@@ -36,7 +36,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -131,17 +131,19 @@ class SynchronisedTraining:
             works += self.predictor.trips(alone, lambda _: 1.0, ends=True)
         return works + self.contrast.trips(self.steps, lambda _: share)
 
-    def client_works(self, crew: Crew) -> list[AnyClientWork]:
+    def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """The clients' work in both phases."""
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
-            Labelling(self.global_model, self.rule, crew),
-            *self.pretraining.works(views, crew.bounding, crew.least),
-            *self.contrast.works(labelled, crew.bounding, crew.least),
+            Labelling(self.global_model, self.rule, context),
+            *self.pretraining.works(views, context.bounding, context.least),
+            *self.contrast.works(labelled, context.bounding, context.least),
         ]
         if self.training.predictor_steps:
-            works += self.predictor.works(replace(labelled, alone=True), crew.bounding, crew.least)
+            works += self.predictor.works(
+                replace(labelled, alone=True), context.bounding, context.least
+            )
         return works
 
     def _siamese(self) -> Program:
@@ -236,7 +238,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
 
     model: GlobalModel
     rule: CentroidRule
-    crew: Crew
+    context: ClientContext
     exchange = LABELS
 
     def local_sum(
@@ -244,13 +246,13 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
     ) -> ClusterSizes:
         """Label each client's images by the global centroids."""
         centroids = required_centroids(message.centroids)
-        counts, crew = [], self.crew
+        counts, context = [], self.context
         for client in clients:
             seen = self.model.representations(message.model, message.version, client)
             labels = self.rule.assign(seen.latents, centroids)
             client.memory = {_LABELS: labels, _ROUND: torch.tensor(task.round)}
             clusters = self.rule.clusters
-            counts.append(cluster_counts(labels, clusters, LABELS, crew.bounding, crew.least))
+            counts.append(cluster_counts(labels, clusters, LABELS, context.bounding, context.least))
         return ClusterSizes(torch.stack(counts).sum(dim=0))
 
 

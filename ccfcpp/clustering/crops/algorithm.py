@@ -23,7 +23,7 @@ from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.config import IntensityViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -157,12 +157,12 @@ class CropPhase(Phase[Encoder]):
         """The mean latent."""
         return [FindMean(self.config.latent)]
 
-    def client_works(self, crew: Crew) -> Sequence[AnyClientWork]:
+    def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
         """Steps on crops, and sums of latents."""
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
-        latents = SumLatents(self.config.latent, self.space, crew.least)
-        return [*self.descent.works(batches, crew.bounding, crew.least), latents]
+        latents = SumLatents(self.config.latent, self.space, context.least)
+        return [*self.descent.works(batches, context.bounding, context.least), latents]
 
     def is_learnt(self, known: Encoder) -> bool:
         """Whether the mean latent is known."""

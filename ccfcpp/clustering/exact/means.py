@@ -31,7 +31,7 @@ from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.kmeans.trials import SumTrials
 from ccfcpp.clustering.shallow.pixels import CentroidState, StartedBySums
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -76,7 +76,7 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
         """Weigh points, and add them up."""
         centroids, points = required_centroids(message.centroids), self.points(images)
-        weights, bounding = self.weights(points, centroids), self.crew.bounding
+        weights, bounding = self.weights(points, centroids), self.context.bounding
         if weights.ndim == 1:
             return cluster_sums(points, weights, len(centroids), MEANS, bounding, least=0)
         points, counts = points.double(), weights
@@ -153,12 +153,12 @@ class ExactMeans(StartedBySums[CentroidState]):
         left = self.config.rounds - 1 - (number - 1) * self.steps_of_a_round
         return [MoveMeans(self.least)] * min(self.steps_of_a_round, left)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.points
-        trials = [SumTrials(crew, points)] if self.starts > 1 else []
+        trials = [SumTrials(context, points)] if self.starts > 1 else []
         return ClientSide.of(
-            SumCells(crew, points), *trials, SumWeighted(crew, points, self.weights)
+            SumCells(context, points), *trials, SumWeighted(context, points, self.weights)
         )
 
     def has_converged(self, state: CentroidState) -> bool:

@@ -29,7 +29,7 @@ from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import PixelRule, StartedBySums
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -154,8 +154,8 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
 
     def told(self, total: MixtureSums, samples: int) -> MixtureSums:
         """Components of enough points, and the likelihood of enough points."""
-        likelihood = total.likelihood * (samples >= self.crew.least)
-        return replace(large_enough(total, self.crew.least), likelihood=likelihood)
+        likelihood = total.likelihood * (samples >= self.context.least)
+        return replace(large_enough(total, self.context.least), likelihood=likelihood)
 
 
 def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
@@ -255,10 +255,10 @@ class GaussianMixtures(StartedBySums[Mixture]):
         """A step in each round."""
         return [Maximisation(self.config)]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Sums for the start and for the steps."""
-        expectation = Expectation(crew, self.rule, self.config.covariance)
-        return ClientSide.of(SumCells(crew, self.rule.points), expectation)
+        expectation = Expectation(context, self.rule, self.config.covariance)
+        return ClientSide.of(SumCells(context, self.rule.points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
         """Whether the log-likelihood has grown by no more than the tolerance."""

@@ -11,11 +11,11 @@ from ccfcpp.clustering.kmeans.centroids import S, large_enough
 from ccfcpp.clustering.kmeans.server import offsets
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Message, SummedWork, Task
-from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.threads import map_in_threads
 
 _NUMBERS_AT_A_TIME = 1 << 20
 """8 MB in double precision, which caches hold; larger blocks are slower."""
@@ -36,10 +36,10 @@ class SumBlocks(SummedWork[Message, S]):
     """The clients' half of an exchange of sums over their images or vectors.
 
     Attributes:
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
-    crew: Crew
+    context: ClientContext
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
@@ -48,7 +48,9 @@ class SumBlocks(SummedWork[Message, S]):
         with section(f"{self.exchange.name}: clients"):
             # An accelerator has one queue.
             threads = 1 if clients[0].images.is_cuda else None
-            return added_up(mapped(lambda each: self._of(message, each.images), clients, threads))
+            return added_up(
+                map_in_threads(lambda each: self._of(message, each.images), clients, threads)
+            )
 
     def _of(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
@@ -64,7 +66,7 @@ class SumBlocks(SummedWork[Message, S]):
 
     def told(self, total: S, samples: int) -> S:
         """What a client tells of the sums over all its images: nothing of too few."""
-        return large_enough(total, self.crew.least)
+        return large_enough(total, self.context.least)
 
 
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:

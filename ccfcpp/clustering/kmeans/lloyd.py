@@ -14,7 +14,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     required_centroids,
 )
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Figures, SummedWork, Task
 from ccfcpp.engine.parts import Form, form_of
@@ -33,20 +33,22 @@ class SumMembers(SummedWork[Message, ClusterSums]):
         exchange: In which the sums are sent.
         members: From what came down and a client to its points, of shape (samples, d), their
             clusters, int64 of shape (samples,), and the number of clusters.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
     exchange: Exchange[Message, ClusterSums]
     members: Callable[[Message, Client], tuple[Tensor, Tensor, int]]
-    crew: Crew
+    context: ClientContext
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSums:
         """Sum and count the points of each cluster."""
-        crew = self.crew
+        context = self.context
         return added_up(
-            cluster_sums(*self.members(message, each), self.exchange, crew.bounding, crew.least)
+            cluster_sums(
+                *self.members(message, each), self.exchange, context.bounding, context.least
+            )
             for each in clients
         )
 

@@ -89,7 +89,7 @@ class SumCells(SumBlocks[Cells, CellSums]):
         cells = message.cells.to(points.device)
         labels, points = assigned(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
-        bounding = self.crew.bounding
+        bounding = self.context.bounding
         sums = cluster_sums(points, labels, len(cells), START, bounding, least=0)
         if bounding is not None:
             squares = bounding.rows(START, "squares", squares)

@@ -19,7 +19,7 @@ from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
 from ccfcpp.engine.parts import Count, Form, Part, Spec, Sum
@@ -136,9 +136,9 @@ class VectorPhase(Phase[Preparation]):
         """The exchanges of sums, in order."""
         return [Fitting(self, exchange) for exchange in self.needed]
 
-    def client_works(self, crew: Crew) -> list["AddUp"]:
+    def client_works(self, context: ClientContext) -> list["AddUp"]:
         """The clients' half of each exchange."""
-        return [AddUp(crew, fitting) for fitting in self.last_exchanges()]
+        return [AddUp(context, fitting) for fitting in self.last_exchanges()]
 
     def samples(self, known: Preparation, client: Client) -> Tensor:
         """The prepared vectors of a client."""
@@ -257,12 +257,12 @@ class AddUp(SumBlocks[Preparation, Sums]):
 
     def width(self, message: Preparation, row: int) -> int:
         """With bounds the outer product of each vector is made by itself."""
-        return row**2 if self.fitting.outer and self.crew.bounding is not None else row
+        return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
     def block(self, message: Preparation, images: Tensor) -> Sums:
         """Add up what the exchange asks for."""
         rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
-        bounding, outer = self.crew.bounding, self.fitting.outer
+        bounding, outer = self.context.bounding, self.fitting.outer
         if bounding is not None:
             rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
             bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))

@@ -30,7 +30,7 @@ from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.synchronised.contract import D
@@ -196,15 +196,15 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         rate = falling(step / self.config.steps)
         return self.descent.trips(range(step, step + 1), lambda _: rate)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """The trips of a step, and the sums for merges and for the centres."""
-        centres = SumMembers(CENTRES, self._members, crew)
-        return ClientSide.of(*self.client_works(crew), centres)
+        centres = SumMembers(CENTRES, self._members, context)
+        return ClientSide.of(*self.client_works(context), centres)
 
-    def client_works(self, crew: Crew) -> list[AnyClientWork]:
+    def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for merges."""
-        merging = [SumTransitions(self._pairs(), crew.least)] if self.merges else []
-        return [*merging, *self.descent.works(self._pairs(), crew.bounding, crew.least)]
+        merging = [SumTransitions(self._pairs(), context.least)] if self.merges else []
+        return [*merging, *self.descent.works(self._pairs(), context.bounding, context.least)]
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the clusters lie in the latent space at the end."""

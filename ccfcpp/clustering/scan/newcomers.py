@@ -21,7 +21,7 @@ from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import merge_as, trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -126,9 +126,9 @@ class GrowingScan(FedScan):
             return [FindNewClusters(self.problem.clusters, self.problem.samples)]
         return super().going_on(number, state)
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Fed-SCAN's, and what newcomers tell."""
-        side, new = super().client_side(crew), TellNewClusters(self.space, crew.least)
+        side, new = super().client_side(context), TellNewClusters(self.space, context.least)
         return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
 
     def describe(self) -> dict[str, object]:

@@ -48,7 +48,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.images import random_part
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
@@ -324,14 +324,14 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             *([] if margin is None else [MoveCentroids(SEPARATED, margin)]),
         ]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """All sums."""
         return ClientSide.of(
-            AddImages(MEAN, self.rule, crew),
-            AddProducts(PRODUCTS, self.rule, crew),
-            CountNearest(WEIGHTS, self.rule, crew),
-            AddMembers(SEPARATED, self.rule, crew),
-            AddMembers(LLOYD, self.rule, crew),
+            AddImages(MEAN, self.rule, context),
+            AddProducts(PRODUCTS, self.rule, context),
+            CountNearest(WEIGHTS, self.rule, context),
+            AddMembers(SEPARATED, self.rule, context),
+            AddMembers(LLOYD, self.rule, context),
         )
 
 

@@ -18,7 +18,7 @@ from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.shallow.frames import Frame, half
 from ccfcpp.clustering.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
 from ccfcpp.engine.parts import Count, Part, Sum
@@ -119,12 +119,12 @@ class SumOfImages(SummedWork[Message, Update]):
     Attributes:
         exchange: In which it is sent.
         rule: Makes rows of images.
-        crew: What bounds an image's part, and whether all clients count alike.
+        context: What bounds an image's part, and whether all clients count alike.
     """
 
     exchange: Exchange[Message, Update]
     rule: PixelRule
-    crew: Crew
+    context: ClientContext
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
@@ -134,7 +134,7 @@ class SumOfImages(SummedWork[Message, Update]):
 
     def _part(self, message: Message, client: Client) -> Update:
         part = self.over_images(message, client)
-        if not self.crew.alike:
+        if not self.context.alike:
             return part
         means = {name: tensor / len(client) for name, tensor in pack(part).items()}
         return unpack(type(part), means)
@@ -150,7 +150,7 @@ class SumOfImages(SummedWork[Message, Update]):
 
     def bounded(self, part: str, rows: Tensor) -> Tensor:
         """Rows of images, each within its bound where there is one."""
-        bounding = self.crew.bounding
+        bounding = self.context.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 
 
@@ -160,7 +160,7 @@ class AddMoments(SumOfImages[Frame, Moments]):
     def over_images(self, message: Frame, client: Client) -> Moments:
         """The sum, and their number."""
         moments = self.moments(self.coordinates(message, client))
-        enough = len(client) >= self.crew.least
+        enough = len(client) >= self.context.least
         return Moments(moments * enough, moments.new_tensor(len(client) * enough))
 
     @abstractmethod
@@ -194,8 +194,10 @@ class CountNearest(SumOfImages[Compared, Weights]):
     def over_images(self, message: Compared, client: Client) -> Weights:
         """Count them."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
-        crew, points = self.crew, len(message.points)
-        return Weights(cluster_counts(labels, points, self.exchange, crew.bounding, crew.least))
+        context, points = self.context, len(message.points)
+        return Weights(
+            cluster_counts(labels, points, self.exchange, context.bounding, context.least)
+        )
 
 
 class AddMembers(SumOfImages[Centres, ClusterSums]):
@@ -210,5 +212,7 @@ class AddMembers(SumOfImages[Centres, ClusterSums]):
             first, second = torch.cdist(points, centres).topk(2, dim=1, largest=False).values.T
             clear = first <= message.margin * second
             labels, summed = labels[clear], summed[clear]
-        crew = self.crew
-        return cluster_sums(summed, labels, len(centres), self.exchange, crew.bounding, crew.least)
+        context = self.context
+        return cluster_sums(
+            summed, labels, len(centres), self.exchange, context.bounding, context.least
+        )

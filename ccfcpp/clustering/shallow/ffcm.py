@@ -22,7 +22,7 @@ from ccfcpp.clustering.shallow.config import FFCMConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule, StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
@@ -148,12 +148,12 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         """One exchange in each round."""
         return [self]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Fuzzy c-means at each client."""
         choices = self.problem.config.section(FuzzyConfig)
-        works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, crew.least)]
+        works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
         if self.problem.has_vectors:
-            works.append(SumCells(crew, self.rule.points))
+            works.append(SumCells(context, self.rule.points))
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:

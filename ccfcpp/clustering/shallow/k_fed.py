@@ -21,7 +21,7 @@ from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, Pix
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
@@ -183,10 +183,10 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         """One exchange, in the single round."""
         return [self]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Local centroids."""
         works = SeparatedCentroids(
-            self.exchange, self.rule, self.local_clusters, self.iterations, crew.least
+            self.exchange, self.rule, self.local_clusters, self.iterations, context.least
         )
         return ClientSide.of(works)
 

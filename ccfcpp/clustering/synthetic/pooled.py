@@ -30,7 +30,7 @@ from ccfcpp.clustering.synthetic.gan_training import (
 )
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
@@ -42,10 +42,9 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Form, Rows, Spec
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.capacity import cohort_of
+from ccfcpp.engine.threads import cohort_of, threaded
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import side_by_side
 from ccfcpp.runs.sheets import sheet
@@ -331,7 +330,7 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         """One exchange, in which clients send images."""
         return [Pooling(OWN_IMAGES, self.clustering, self.problem.image_shape)]
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Clients send their own images."""
         return ClientSide.of(OwnImages())
 
@@ -381,23 +380,23 @@ class SyntheticClustering(PooledClustering):
             works.append(Pooling(SYNTHETIC_IMAGES, self.clustering, shape, kept))
         return works
 
-    def client_side(self, crew: Crew) -> ClientSide:
+    def client_side(self, context: ClientContext) -> ClientSide:
         """Clients train GANs and send the images that these draw."""
         problem, codes = self.problem, self.problem.clusters
-        bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, crew.largest)
+        bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, context.largest)
         compute = problem.config.compute
-        cohort = cohort_of(compute.cohort, crew.together, bytes_of_one, problem.device)
+        cohort = cohort_of(compute.cohort, context.together, bytes_of_one, problem.device)
         shape, device = problem.image_shape, problem.device
-        lanes = [
+        threads = [
             [
                 GANTrainer(self.gan, shape, codes, device, compute.precision)
                 for _ in range(cohort.together)
             ]
-            for _ in range(cohort.lanes)
+            for _ in range(cohort.threads)
         ]
         return ClientSide.of(
-            in_lanes([GANEpoch(own) for own in lanes]),
-            in_lanes([SyntheticImages(own[0]) for own in lanes]),
+            threaded([GANEpoch(own) for own in threads]),
+            threaded([SyntheticImages(own[0]) for own in threads]),
             cohort=cohort.clients,
         )
 

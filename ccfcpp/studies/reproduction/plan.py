@@ -1,18 +1,14 @@
 """Which runs a table or a figure needs, and where they and their images lie."""
 
-import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
@@ -20,13 +16,13 @@ from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
-from ccfcpp.runs.experiment import Experiment
-from ccfcpp.runs.paths import MAY_CHANGE, C
-from ccfcpp.studies.grids import Planned, ordered, plan_grid
+from ccfcpp.runs.paths import C
+from ccfcpp.runs.run import AnyRun
+from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
 from ccfcpp.studies.reproduction.items import Item
 from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import classification_run
 
 DIGIT_DOMAINS = "digit-domains"
 """The name of their folder."""
@@ -57,28 +53,20 @@ def write_digit_domains(folder: Path) -> Path:
     return path
 
 
-Make = Callable[..., Experiment[Any]]
+Make = Callable[..., AnyRun]
 """From a configuration to its experiment."""
 KINDS: dict[str, tuple[type[RunConfig], Make]] = {
-    "cluster": (ClusterConfig, ClusteringExperiment),
-    "classify": (ClassifyConfig, ClassificationExperiment),
+    "cluster": (ClusterConfig, clustering_run),
+    "classify": (ClassifyConfig, classification_run),
 }
 """Configurations and experiments of the commands that make runs."""
 
 
-@dataclass(frozen=True)
-class Stored(Planned[C]):
-    """A run whose folder is named by its whole configuration: items that need it share it."""
-
-    @property
-    def folder(self) -> Path:
-        """The path of its folder inside that of all runs."""
-        facts = values_of(self.config)
-        heeded = {key: value for key, value in facts.items() if key not in MAY_CHANGE}
-        # A folder of images may be moved, as data sets' folders may.
-        name = heeded["dataset"] = dataset_name(self.config)
-        digest = hashlib.sha256(json.dumps(heeded, sort_keys=True).encode()).hexdigest()
-        return Path(f"{heeded['method']}-{name}-{digest[:12]}")
+def stored(axes: Axes, config: C) -> Planned[C]:
+    """Plan a run in a folder that is named by its whole configuration: items share their runs."""
+    # A folder of images may be moved, as data sets' folders may.
+    name, method = dataset_name(config), values_of(config)["method"]
+    return Planned(axes, config, Path(f"{method}-{name}-{config_hash(config, dataset=name)[:12]}"))
 
 
 def plan_item(
@@ -88,7 +76,7 @@ def plan_item(
     folder: Path,
     data_root: Path | None,
     dataset: str | None = None,
-) -> list[Stored[RunConfig]]:
+) -> list[Planned[RunConfig]]:
     """Plan all runs of an item, or those on one data set, with single values over everything.
 
     Images that are made go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
@@ -98,7 +86,7 @@ def plan_item(
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
     """
     kind, _ = KINDS[item.command]
-    runs: list[Stored[RunConfig]] = []
+    runs: list[Planned[RunConfig]] = []
     names: list[str] = []
     for block in item.quick if quick else item.full:
         layers = [item.base, *(read_yaml(preset_file(file)) for file in block.files)]
@@ -109,8 +97,8 @@ def plan_item(
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
         layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
-        planned = plan_grid(kind, item.command, ordered(layers, values, block.seeds))
-        runs += [Stored(run.axes, run.config) for run in planned]
+        planned = ordered(layers, values, block.seeds).planned(kind, item.command)
+        runs += [stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
     if dataset is not None and dataset not in names:
         known = " or ".join(dict.fromkeys(names))

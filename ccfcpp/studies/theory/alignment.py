@@ -15,15 +15,17 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory import singular_values
-from ccfcpp.studies.theory.drives import LabelledData, class_mean_drive, exact_drive
-from ccfcpp.studies.theory.linear_networks import (
+from ccfcpp.studies.theory.networks import (
     SplitNetwork,
     balanced_chain,
+    exact_rates,
     flow,
+    offsets,
     orthonormal_columns,
+    paired_vectors,
+    theorem_rates,
 )
-from ccfcpp.studies.theory.problems import one_hot
+from ccfcpp.studies.theory.problems import LabelledData, class_mean_drive, exact_drive, one_hot
 from ccfcpp.studies.theory.statements import Row, Statement, equal
 
 STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
@@ -106,7 +108,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
         return exact_drive(network, data) / len(images)
 
     network = _starts(randomness)
-    constants = singular_values.offsets(network)
+    constants = offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
         network = flow(network, drive, _STEP, round((time - before) / _STEP)).at_times(-1)
@@ -141,13 +143,12 @@ def _maps_at(
     time: int, network: SplitNetwork, data: LabelledData, constants: Tensor
 ) -> list[HeatMap]:
     driving = exact_drive(network, data)
-    exact = singular_values.exact_rates(network, driving)
+    exact = exact_rates(network, driving)
     derived, printed = (
-        (singular_values.theorem_rates(network, constants, matrix) - exact).norm(dim=-1)
-        / exact.norm(dim=-1)
+        (theorem_rates(network, constants, matrix) - exact).norm(dim=-1) / exact.norm(dim=-1)
         for matrix in (driving, class_mean_drive(network, data))
     )
-    cosines = singular_values.paired_vectors(network).alignment
+    cosines = paired_vectors(network).alignment
     return [
         HeatMap(name, time, cosines[n], float(derived[n]), float(printed[n]))
         for n, name in enumerate(STARTS)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.decorrelation import feddecorr
-from ccfcpp.studies.theory.linear_networks import normal
+from ccfcpp.studies.theory.networks import normal
 from ccfcpp.studies.theory.statements import Statement, equal, worst
 
 _SHAPES = ((64, 16), (64, 48), (16, 32))

@@ -8,8 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ccfcpp.studies.theory.linear_networks import Drive, SplitNetwork, flow
-from ccfcpp.studies.theory.singular_values import offsets, paired_vectors, theorem_rates
+from ccfcpp.studies.theory.networks import (
+    Drive,
+    SplitNetwork,
+    flow,
+    offsets,
+    paired_vectors,
+    theorem_rates,
+)
 
 Row = dict[str, object]
 Verdict = Literal["holds", "roughly", "fails"]

@@ -4,36 +4,38 @@ Sources: Shi et al. (ICLR 2023), Eqs. (3), (32) to (47), Section 3.3; Yan et al.
 (15), (20) to (31), and the paragraph after Theorem III.4.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.core.metrics import effective_rank
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory.drives import (
-    ClusteredData,
-    LabelledData,
-    class_mean_drive,
-    contrastive_drive,
-    exact_drive,
+from ccfcpp.studies.theory.alignment import alignment_statements
+from ccfcpp.studies.theory.networks import (
+    SplitNetwork,
+    flow,
+    imbalance,
+    paired_vectors,
+    rates_without_alignment,
 )
-from ccfcpp.studies.theory.linear_networks import SplitNetwork, flow, imbalance
 from ccfcpp.studies.theory.problems import (
     CLASSES,
     REPRESENTATION,
+    ClusteredData,
+    LabelledData,
     aligned_start,
+    class_mean_drive,
     clustered_data,
+    contrastive_drive,
+    exact_drive,
     labelled_data,
     random_start,
     with_random_head,
 )
-from ccfcpp.studies.theory.singular_values import (
-    mean_effective_rank,
-    mean_growing,
-    paired_vectors,
-    rates_without_alignment,
-)
+from ccfcpp.studies.theory.proposition import proposition_statements
 from ccfcpp.studies.theory.statements import (
     Row,
     Simulation,
@@ -166,9 +168,9 @@ def _few_classes(randomness: Randomness) -> list[Statement]:
     path = flow(start.at_clients(len(held)), partial(exact_drive, data=data), 1e-3, 1200)
     early = path.at_times(300)
     printed, exact = class_mean_drive(early, data), exact_drive(early, data)
-    grown = mean_growing(torch.linalg.svdvals(path.encoder)).tolist()
-    of_drive = list(map(mean_effective_rank, exact))
-    of_end = list(map(mean_effective_rank, path.at_times(-1).encoder))
+    grown = _mean_growing(torch.linalg.svdvals(path.encoder)).tolist()
+    of_drive = list(map(_mean_rank, exact))
+    of_end = list(map(_mean_rank, path.at_times(-1).encoder))
     growing = f"singular values (of {REPRESENTATION}) that grow markedly: 1 class below all 6"
     rank = "effective rank of "
     return [
@@ -256,10 +258,10 @@ def _more_skew(randomness: Randomness) -> list[Statement]:
     data = clustered_data(start, _SKEWS, SPREAD, 0.001, generator)
     at_clients = start.at_clients(len(_SKEWS))
     path = flow(at_clients, partial(contrastive_drive, data=data), 0.05, 400)
-    of_drive = list(map(mean_effective_rank, contrastive_drive(at_clients, data)))
+    of_drive = list(map(_mean_rank, contrastive_drive(at_clients, data)))
     values = torch.linalg.svdvals(path.encoder)
-    grown = mean_growing(values).tolist()
-    of_end = list(map(mean_effective_rank, path.encoder[-1]))
+    grown = _mean_growing(values).tolist()
+    of_end = list(map(_mean_rank, path.encoder[-1]))
     minor = (values[-1, 0, :, -2:] / values[0, 0, :, -2:]).mean()
     growing = f"singular values (of {REPRESENTATION}) that grow markedly: p = 1 below p = 0"
     collapse = "collapse within training, p = 0: effective rank in the end below that at the start"
@@ -270,6 +272,52 @@ def _more_skew(randomness: Randomness) -> list[Statement]:
         smaller(rank + "Q at the start: p = 1 below p = 0", of_drive[0], of_drive[-1]),
         smaller(growing, grown[0], grown[-1]),
         smaller(rank + "the encoder in the end: p = 1 below p = 0", of_end[0], of_end[-1]),
-        smaller(collapse, mean_effective_rank(path.encoder[0, 0]), of_end[0]),
+        smaller(collapse, _mean_rank(path.encoder[0, 0]), of_end[0]),
         equal(others, 1.0, float(minor)),
     ]
+
+
+def _mean_rank(matrices: Tensor) -> float:
+    """Return the effective rank of matrices (…, rows, columns), the mean over leading axes."""
+    values = torch.linalg.svdvals(matrices).flatten(end_dim=-2)
+    return sum(map(effective_rank, values)) / len(values)
+
+
+def _mean_growing(values: Tensor) -> Tensor:
+    """Return how many singular values grow by more than a tenth of what the fastest one does.
+
+    Values along a path, of shape (times, clients, draws, k), give means over draws, of shape
+    (clients,).
+    """
+    growth = values[-1] - values[0]
+    grown = growth > 0.1 * growth.amax(dim=-1, keepdim=True)
+    return grown.double().sum(dim=-1).mean(dim=-1)
+
+
+# --- all statements ---
+
+_CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list[Row]]]]] = {
+    "FedDecorr, Proposition 1": ("", lambda randomness: (proposition_statements(randomness), [])),
+    "FedDecorr, Theorem 1": ("theorem-1-singular-values", theorem_1_statements),
+    "Alignment (digits, 3 layers)": ("alignment", alignment_statements),
+    "CCFC++, Theorem III.4": ("theorem-iii-4-singular-values", theorem_iii_4_statements),
+}
+"""By subject, in the order of the papers: the name of the table, and what checks."""
+
+
+def verify(
+    seed: int, note: Callable[[str], None] = lambda _: None
+) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
+    """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.
+
+    Returns:
+        The statements by subject, and the rows of each CSV file by its name without the suffix.
+    """
+    found: dict[str, list[Statement]] = {}
+    tables: dict[str, list[Row]] = {"statements": []}
+    for subject, (name, check) in _CHECKS.items():
+        note(subject)
+        found[subject], rows = check(Randomness(seed))
+        tables["statements"] += [{"subject": subject} | each.as_json() for each in found[subject]]
+        tables |= {name: rows} if name else {}
+    return found, tables

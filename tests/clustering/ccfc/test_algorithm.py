@@ -6,7 +6,7 @@ import torch
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.server import ModelAggregation
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.models.capacity import Cohort
+from ccfcpp.engine.threads import Cohort
 from tests.support.clustering import (
     clients_of_sizes,
     made,

@@ -12,7 +12,7 @@ from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
 from ccfcpp.clustering.scan.server import trains_merged
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Task
@@ -174,7 +174,7 @@ def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> N
     algorithm = algorithm_for(config, clients)
     assert algorithm.overclusters == 2 * CLUSTERS
     state = last_state(config, clients, OneByOne(config, clients))
-    work = algorithm.client_side(Crew.of(clients)).works["transitions"]
+    work = algorithm.client_side(ClientContext.of(clients)).works["transitions"]
     assert isinstance(work, SumTransitions)
     task = Task("fed-scan", "transitions", 0, 0)
     sums = work.local_sum(task, EncoderState(state.model, state.version), clients, Randomness(0))
@@ -201,8 +201,8 @@ def test_a_fold_of_fewer_images_than_allowed_adds_nothing() -> None:
     # Each image adds 1 to its fold.
     sizes = pairs.neighbours.sum(dim=(1, 2)).round()
     least = int(sizes.sort().values[2])
-    crew = Crew(len(client), 1, least=least)
-    work = algorithm.client_side(crew).works["transitions"]
+    context = ClientContext(len(client), 1, least=least)
+    work = algorithm.client_side(context).works["transitions"]
     assert isinstance(work, SumTransitions)
     told = work.local_sum(task, message, [client], Randomness(0)).neighbours.sum(dim=(1, 2)).round()
     assert torch.equal(told, torch.where(sizes < least, 0, sizes))

@@ -17,8 +17,8 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.shallow.feddp_kmeans import (
     FedDPKMeans,
@@ -46,7 +46,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.deployment.server.enrolment import first_spec
-from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
 from ccfcpp.engine.parts import form_of
@@ -127,7 +127,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     points = rows([client], FRAME)
     centres = points[torch.randperm(samples, generator=torch.Generator().manual_seed(seed))[:4]]
     message = Centres(FRAME, centres, margin)
-    found = sent(AddMembers(LLOYD, RULE, Crew(samples, 1)), message, client)
+    found = sent(AddMembers(LLOYD, RULE, ClientContext(samples, 1)), message, client)
     sums, counts = torch.zeros(4, 15).double(), [0] * 4
     for point in points:
         distances = [math.dist(point, centre) for centre in centres]
@@ -137,7 +137,9 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
             counts[order[0]] += 1
     torch.testing.assert_close(found.sums, sums, atol=1e-7, rtol=0)
     assert found.counts.tolist() == counts
-    weights = sent(CountNearest(WEIGHTS, RULE, Crew(samples, 1)), Compared(FRAME, centres), client)
+    weights = sent(
+        CountNearest(WEIGHTS, RULE, ClientContext(samples, 1)), Compared(FRAME, centres), client
+    )
     nearest = torch.cdist(points, centres).argmin(dim=1)
     assert weights.counts.tolist() == [int((nearest == n).sum()) for n in range(4)]
 
@@ -154,10 +156,10 @@ def test_the_servers_points_stand_for_images_by_their_weights() -> None:
 # --- what clients and images may add ------------------------------------------------------------
 
 WORKS = [
-    (AddImages(MEAN, RULE, Crew(9, 9)), FRAME),
-    (AddProducts(PRODUCTS, RULE, Crew(9, 9)), FRAME),
-    (CountNearest(WEIGHTS, RULE, Crew(9, 9)), Compared(FRAME, torch.eye(15).double())),
-    (AddMembers(LLOYD, RULE, Crew(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
+    (AddImages(MEAN, RULE, ClientContext(9, 9)), FRAME),
+    (AddProducts(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
+    (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), Compared(FRAME, torch.eye(15).double())),
+    (AddMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
 
 
@@ -165,7 +167,7 @@ WORKS = [
 def test_where_clients_count_alike_each_sends_means(work: Any, message: Any) -> None:
     (client,) = clients_of_sizes(17)
     whole = pack(sent(work, message, client))
-    alike = replace(work, crew=Crew(17, 1, alike=True))
+    alike = replace(work, context=ClientContext(17, 1, alike=True))
     for name, part in pack(sent(alike, message, client)).items():
         torch.testing.assert_close(17 * part, whole[name])
 
@@ -175,7 +177,7 @@ def test_where_clients_count_alike_each_sends_means(work: Any, message: Any) -> 
 def test_an_image_adds_its_bound_at_most(work: Any, message: Any, clip: float) -> None:
     """A client with one image more, and the sum of images that each are by themselves."""
     asked = PrivacyConfig(level="image", clip=clip, reproducible_noise=True)
-    bounded = replace(work, crew=Crew(12, 1, bounding=bounding_of(asked)))
+    bounded = replace(work, context=ClientContext(12, 1, bounding=bounding_of(asked)))
     bounds = image_bounds(asked, work.exchange)
     (client,) = clients_of_sizes(12)
     singles = [pack(sent(bounded, message, replace(client, images=x[None]))) for x in client.images]
@@ -198,7 +200,7 @@ def test_bounds_count_in_what_is_usual_and_one_of_a_part_is_taken_as_it_is() -> 
 
 def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
-    update = sent(AddImages(MEAN, RULE, Crew(9, 1)), FRAME, client)
+    update = sent(AddImages(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
     form = form_of(pack(update))
     plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, weight=1.0)
     assert plain.parts(update).keys() == {"moments", "images"}
@@ -214,7 +216,7 @@ def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
 def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: Any) -> None:
     (client,) = clients_of_sizes(4)
     for least, held in ((4, 4), (5, 0)):
-        found = sent(replace(work, crew=Crew(4, 1, least=least)), message, client)
+        found = sent(replace(work, context=ClientContext(4, 1, least=least)), message, client)
         assert float(found.images) == held
         assert bool(found.moments.any()) == (held > 0)
 
@@ -228,7 +230,7 @@ def test_a_point_that_is_nearest_to_few_images_has_no_count(least: int, seed: in
     points = rows[torch.randperm(12, generator=torch.Generator().manual_seed(seed))[:5]]
     nearest = torch.cdist(rows, points).argmin(dim=1).tolist()
     expected = [nearest.count(place) for place in range(5)]
-    work = CountNearest(WEIGHTS, RULE, Crew(12, 1, least=least))
+    work = CountNearest(WEIGHTS, RULE, ClientContext(12, 1, least=least))
     found = sent(work, Compared(FRAME, points), client)
     assert found.counts.tolist() == [count if count >= least else 0 for count in expected]
 
@@ -238,7 +240,7 @@ def test_updates_that_cannot_be_are_refused() -> None:
     state = algorithm.initial_state(Randomness(0))
     (*first, weights), (lloyd,) = algorithm.exchanges(0, state), algorithm.exchanges(1, state)
     (client,) = clients_of_sizes(5)
-    works = algorithm.client_side(Crew.of([client])).works
+    works = algorithm.client_side(ClientContext.of([client])).works
     for work in (*first, weights, lloyd):
         update = sent(works[work.exchange.name], work.broadcast(state), client)
         assert refusal(work, state, update, samples=5) is None
@@ -250,7 +252,7 @@ def test_one_frequency_of_grey_images_is_refused() -> None:
     """Of images in colour it leaves how the channels differ."""
     config = tiny(NAME, {"feddp": {"frequencies": 1}})
     with pytest.raises(UsageError, match=r"feddp\.frequencies = 1 leaves nothing of grey images"):
-        ClusteringExperiment(config)
+        clustering_run(config)
     colour = FedDPKMeans(Problem(config, (3, 8, 8), 4, CPU))
     state = colour.initial_state(Randomness(0))
     assert len(state.frame.axes) == 2
@@ -273,10 +275,10 @@ def test_what_noise_makes_of_counts_is_mended() -> None:
     assert after.coordinates[:, 0].tolist() == pytest.approx([0.1, 7, 7, 1 / 12])
 
 
-def private(level: str, **more: Any) -> ClusteringExperiment:
+def private(level: str, **more: Any) -> ClusteringRun:
     privacy = {"level": level, "reproducible_noise": True, **more}
     tree: Tree = {"clusters": 10, "partition": {"clients": 100}, "privacy": privacy}
-    return ClusteringExperiment(tiny(NAME, tree, {"feddp": {"points": 200}}))
+    return clustering_run(tiny(NAME, tree, {"feddp": {"points": 200}}))
 
 
 @needs_accountant
@@ -292,7 +294,7 @@ def test_epsilon_is_that_of_as_many_gaussians(
     tree: Tree = {"feddp": {"rounds": rounds, "margin": margin}, "partition": {"clients": 9}}
     privacy: Tree = {"privacy": {"level": level, "secure_sums": secure, "epsilon": 3.0}}
     privacy["privacy"]["accountant"] = "rdp"
-    experiment = ClusteringExperiment(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
+    experiment = clustering_run(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
     assert experiment.protection is not None
     mechanism = experiment.protection.mechanism
     assert mechanism is not None
@@ -403,6 +405,6 @@ def test_clients_are_not_told_where_the_servers_images_are() -> None:
 
 def test_half_of_what_is_sent_is_the_matrix() -> None:
     (client,) = clients_of_sizes(30)
-    found = sent(AddProducts(PRODUCTS, RULE, Crew(30, 1)), FRAME, client)
+    found = sent(AddProducts(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
     points = rows([client], FRAME)
     torch.testing.assert_close(from_half(found.moments, 15), points.T @ points)

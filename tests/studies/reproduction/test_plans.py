@@ -18,7 +18,7 @@ from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.studies.reproduction.items import ITEMS, Block, load_items, read_paper
-from ccfcpp.studies.reproduction.plan import Stored, images_folder, plan_item
+from ccfcpp.studies.reproduction.plan import images_folder, plan_item, stored
 from supervised.config import ClassifyConfig
 from tests.studies.reproduction.test_published import TABLES_I_AND_II
 from tests.support.reproduction import Plan, Plans
@@ -189,20 +189,35 @@ def test_items_share_the_runs_that_they_both_need(plans: Plans) -> None:
 # --- what the papers say of single ones ---------------------------------------------------------
 
 
-def test_disconnection_rates_run_from_0_to_nine_tenths(plans: Plans) -> None:
-    full, quick = (plans.of("ccfcpp-figure7", quick) for quick in (False, True))
-    key = "availability.disconnection_rate"
-    assert values_of(full, key) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-    assert values_of(quick, key) == [0.0, 0.3, 0.6, 0.9]
+COLLAPSE = [0.01, 0.05, 0.25, math.inf]
 
 
-def test_ccfc_has_no_decorrelation_term_anywhere(plans: Plans) -> None:
-    for name in ITEMS:
-        for run in plans.of(name, quick=True):
-            if run.config.method == "ccfc":
-                assert run.config.loss.eta == run.config.loss.pretrain_eta == 0
-            if run.config.method == "ccfc++":
-                assert run.config.loss.eta > 0
+@pytest.mark.parametrize(
+    ("name", "quick", "key", "values"),
+    [
+        ("ccfcpp-figure6", False, "loss.eta", [0.0, 0.001, 0.01, 0.1, 1.0]),
+        ("ccfcpp-figure7", False, "availability.disconnection_rate", [n / 10 for n in range(10)]),
+        ("ccfcpp-figure7", True, "availability.disconnection_rate", [0.0, 0.3, 0.6, 0.9]),
+        ("feddecorr-table1", False, "partition.alpha", [0.05, 0.1, 0.5, math.inf]),
+        ("feddecorr-figure2", False, "partition.alpha", COLLAPSE),
+        ("feddecorr-figure2", False, "dataset", ["cifar100"]),
+        ("feddecorr-figure9", False, "decorrelation.beta", [0.1, 0.01, 0.05, 0.2, 0.3]),
+        *(
+            ("feddecorr-iclr-figure11", quick, key, [value])
+            for quick in (False, True)
+            for key, value in {
+                "decorrelation.log_epochs": True,
+                "decorrelation.kind": "feddecorr",
+                "partition.alpha": 0.5,
+                "training.local_epochs": 10,
+            }.items()
+        ),
+    ],
+)
+def test_settings_run_through_the_papers_values(
+    plans: Plans, name: str, quick: bool, key: str, values: list[object]
+) -> None:
+    assert values_of(plans.of(name, quick), key) == values
 
 
 @EVERY_ITEM
@@ -224,14 +239,11 @@ def test_the_phases_of_the_paper(plans: Plans) -> None:
     assert contrastive == {(100, 30)}
 
 
-def test_weights_of_the_papers(plans: Plans) -> None:
-    etas = values_of(plans.of("ccfcpp-figure6", quick=False), "loss.eta")
-    assert etas == [0.0, 0.001, 0.01, 0.1, 1.0]
+def test_weights_of_the_clustering_paper(plans: Plans) -> None:
     tables = plans.of("ccfcpp-table1", quick=False)
     own = {r.config.dataset: r.config.loss.eta for r in tables if r.config.method == "ccfc++"}
     assert own == {"mnist": 0.01, "fashion-mnist": 0.1, "cifar10": 0.1, "stl10": 0.1}
-    betas = values_of(plans.of("feddecorr-figure9", quick=False), "decorrelation.beta")
-    assert sorted(betas) == [0.01, 0.05, 0.1, 0.2, 0.3]
+    assert {r.config.loss.eta for r in tables if r.config.method == "ccfc"} == {0.0}
 
 
 @pytest.mark.parametrize("name", ["feddecorr-table4", "feddecorr-iclr-table3"])
@@ -243,12 +255,7 @@ def test_many_clients_are_sampled_over_more_rounds(plans: Plans, name: str) -> N
             assert run.config.training.rounds == (100 if many else 50)
 
 
-def test_skews_of_the_feddecorr_paper(plans: Plans) -> None:
-    alphas = values_of(plans.of("feddecorr-table1", quick=False), "partition.alpha")
-    assert alphas == [0.05, 0.1, 0.5, math.inf]
-    collapse = plans.of("feddecorr-figure2", quick=False)
-    assert values_of(collapse, "partition.alpha") == [0.01, 0.05, 0.25, math.inf]
-    assert datasets(collapse) == {"cifar100"}
+def test_classes_a_client_by_data_set(plans: Plans) -> None:
     held: dict[str, list[int]] = {}
     for run in plans.of("feddecorr-table2", quick=False):
         held.setdefault(run.config.dataset, []).append(run.config.partition.classes_per_client)
@@ -263,14 +270,6 @@ def test_moon_has_a_projection_head_on_cifar_alone(plans: Plans) -> None:
         for run in plans.of("feddecorr-table1", quick=False)
     }
     assert heads == {"cifar10": (640, 256), "cifar100": (640, 256), "tiny-imagenet": ()}
-
-
-@BOTH
-def test_the_term_is_logged_over_ten_local_epochs(plans: Plans, quick: bool) -> None:
-    (run,) = plans.of("feddecorr-iclr-figure11", quick)
-    assert run.config.decorrelation.log_epochs
-    assert run.config.decorrelation.kind == "feddecorr"
-    assert (run.config.partition.alpha, run.config.training.local_epochs) == (0.5, 10)
 
 
 # --- values, folders and errors -----------------------------------------------------------------
@@ -396,11 +395,11 @@ def no_complaints() -> Iterator[None]:
 @pytest.mark.parametrize("config", [ClusterConfig(), ClassifyConfig()])
 def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) -> None:
     same = set()
-    folders = {Stored({}, config).folder}
+    folders = {stored({}, config).folder}
     for key, _ in flatten(config.model_dump()):
         run = changed(config, key)
         assert isinstance(run, RunConfig)
-        folder = Stored({"an axis": 1}, run).folder
+        folder = stored({"an axis": 1}, run).folder
         same |= {key} if folder in folders else set()
         folders.add(folder)
     assert same == MAY_CHANGE
@@ -408,10 +407,10 @@ def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) ->
 
 def test_a_folders_name_can_be_read() -> None:
     config = ClassifyConfig(dataset="/data/office-caltech10", method="moon")
-    folder = Stored({}, config).folder
+    folder = stored({}, config).folder
     assert len(folder.parts) == 1
     assert folder.name.startswith("moon-office-caltech10-")
     infinite = config.model_copy(
         update={"partition": config.partition.model_copy(update={"alpha": math.inf})}
     )
-    assert Stored({}, infinite).folder != folder
+    assert stored({}, infinite).folder != folder

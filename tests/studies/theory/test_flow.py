@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory.drives import Jacobian, contrastive_drive, exact_drive
-from ccfcpp.studies.theory.linear_networks import (
+from ccfcpp.studies.theory.networks import (
     Layers,
     SplitNetwork,
     balanced_chain,
+    exact_rates,
     flow,
     imbalance,
     orthonormal_columns,
     product,
 )
-from ccfcpp.studies.theory.singular_values import exact_rates
+from ccfcpp.studies.theory.problems import Jacobian, contrastive_drive, exact_drive
 from ccfcpp.studies.theory.statements import differences, relative_error, simulate
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 

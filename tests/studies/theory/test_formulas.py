@@ -9,25 +9,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory.drives import (
+from ccfcpp.studies.theory.networks import (
+    Layers,
+    SplitNetwork,
+    exact_rates,
+    layer_velocities,
+    offsets,
+    paired_vectors,
+    product,
+    rates_without_alignment,
+    theorem_rates,
+)
+from ccfcpp.studies.theory.problems import (
+    aligned_start,
     class_mean_drive,
     contrastive_drive,
     exact_drive,
     residuals,
-)
-from ccfcpp.studies.theory.linear_networks import (
-    Layers,
-    SplitNetwork,
-    layer_velocities,
-    product,
-)
-from ccfcpp.studies.theory.problems import aligned_start
-from ccfcpp.studies.theory.singular_values import (
-    exact_rates,
-    offsets,
-    paired_vectors,
-    rates_without_alignment,
-    theorem_rates,
 )
 from tests.clustering.ccfc.test_losses import equation_2
 from tests.support.theory import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.alignment import STARTS, heat_maps
-from ccfcpp.studies.theory.linear_networks import SplitNetwork
+from ccfcpp.studies.theory.networks import SplitNetwork
 from ccfcpp.studies.theory.problems import CLUSTERS, aligned_start, clustered_data, labelled_data
 from ccfcpp.studies.theory.proposition import (
     correlations,

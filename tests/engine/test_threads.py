@@ -11,7 +11,7 @@ from ccfcpp.core.profiling import profiling, section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
-from ccfcpp.engine.lanes import Lanes, in_lanes
+from ccfcpp.engine.threads import ThreadedWork, threaded
 from tests.support.clustering import clients_of_sizes, run_small, small_config
 from tests.support.election import HOPELESS, Mean, Vote, Voting, voters
 
@@ -45,8 +45,8 @@ def test_a_run_in_two_threads_has_the_bits_of_one(two_threads: None, training: s
 
 
 def test_updates_come_in_the_order_of_the_clients(two_threads: None) -> None:
-    clients, lanes = voters(4, 0, HOPELESS, 1), Lanes([Voting(), Voting()])
-    found = lanes.local_updates(TASK, MESSAGE, clients, Randomness(0))
+    clients, threads = voters(4, 0, HOPELESS, 1), ThreadedWork([Voting(), Voting()])
+    found = threads.local_updates(TASK, MESSAGE, clients, Randomness(0))
     alone = [Voting().local_updates(TASK, MESSAGE, [each], Randomness(0)) for each in clients]
     for one, (other,) in zip(found, alone, strict=True):
         if isinstance(other, Vote):
@@ -57,10 +57,10 @@ def test_updates_come_in_the_order_of_the_clients(two_threads: None) -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_a_single_lane_is_the_work_itself() -> None:
+def test_a_single_thread_is_the_work_itself() -> None:
     work = Voting()
-    assert in_lanes([work]) is work
-    assert in_lanes([work, Voting()]).cohort == 4
+    assert threaded([work]) is work
+    assert threaded([work, Voting()]).cohort == 4
 
 
 class Endless(Voting):
@@ -79,9 +79,11 @@ class Endless(Voting):
             tell_images(1, 1)
 
 
-def test_an_interrupt_ends_all_lanes(two_threads: None) -> None:
+def test_an_interrupt_ends_all_threads(two_threads: None) -> None:
     with pytest.raises(KeyboardInterrupt):
-        Lanes([Endless(), Endless()]).local_updates(TASK, MESSAGE, voters(0, 1), Randomness(0))
+        ThreadedWork([Endless(), Endless()]).local_updates(
+            TASK, MESSAGE, voters(0, 1), Randomness(0)
+        )
     assert torch.get_num_threads() == 2
 
 
@@ -96,10 +98,12 @@ class Slow(Voting):
             return super().local_updates(task, message, clients, randomness)
 
 
-def test_progress_and_times_of_all_lanes_are_counted(two_threads: None) -> None:
+def test_progress_and_times_of_all_threads_are_counted(two_threads: None) -> None:
     pace = Pace(4, lambda: None)
     with followed(pace), profiling() as profile:
-        Lanes([Slow(), Slow()]).local_updates(TASK, MESSAGE, voters(0, 1, 2, 3), Randomness(0))
+        ThreadedWork([Slow(), Slow()]).local_updates(
+            TASK, MESSAGE, voters(0, 1, 2, 3), Randomness(0)
+        )
     assert pace.share == 1.0
     assert profile.calls["vote"] == 2
 

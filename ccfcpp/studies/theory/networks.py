@@ -1,19 +1,33 @@
-"""Deep linear networks under gradient flow, in float64 on the CPU.
+"""Deep linear networks under gradient flow, in float64 on the CPU, and their singular values.
 
 The loss depends on the layers only through their product, so that one matrix, the *drive*
-−∂ℓ/∂(W_n ⋯ W_1), gives the velocity of every layer. Leading axes are independent networks.
+B = −∂ℓ/∂(W_n ⋯ W_1) of shape (…, outputs, inputs), gives the velocity of every layer. Leading axes
+are independent networks.
+
+Both papers' theorems on the singular values σ_k of the encoder have one form. With its singular
+vectors u_k, v_k, with u'_k, v'_k of the head, and L and L' their numbers of layers:
+
+    dσ_k/dt = L σ_k^(2 − 2/L) · (σ_k^(2/L) + M_k)^(L'/2) · u'_kᵀ B v_k
+
+FedDecorr's Theorem 1 and CCFC++'s Theorem III.4 print L' = 1. All rates have the shape (…, k).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Layers = tuple[Tensor, ...]
 """Weight matrices of shape (…, width after, width before), first layer first."""
+
+
+def product(layers: Sequence[Tensor]) -> Tensor:
+    """Return W_n ⋯ W_1 of at least one layer."""
+    return reduce(lambda done, layer: layer @ done, layers)
 
 
 @dataclass(frozen=True)
@@ -47,18 +61,13 @@ class SplitNetwork:
 
 
 Drive = Callable[[SplitNetwork], Tensor]
-"""From a network to its drive, of shape (…, outputs, inputs)."""
-
-
-def product(layers: Sequence[Tensor]) -> Tensor:
-    """Return W_n ⋯ W_1 of at least one layer."""
-    return reduce(lambda done, layer: layer @ done, layers)
+"""From a network to its drive."""
 
 
 def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
     """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ drive (W_{j−1} ⋯ W_1)ᵀ of each layer.
 
-    Eq. (16) of the FedDecorr paper (ICLR). ``drive`` has the shape (…, outputs, inputs).
+    Eq. (16) of the FedDecorr paper (ICLR).
     """
     velocities = []
     for number in range(len(layers)):
@@ -97,13 +106,12 @@ def _moved(layers: Layers, velocities: Sequence[Tensor], time: float) -> Layers:
 
 
 def imbalance(layers: Layers) -> Tensor:
-    """Return how far neighbours are from W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}, the papers' Assumption 1.
-
-    This is the largest absolute entry of all differences, of shape (…).
-    """
-    pairs = pairwise(layers)
-    differences = [before @ before.mT - after.mT @ after for before, after in pairs]
+    """Return the largest entry of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1}, 0 under Assumption 1; shape (…)."""
+    differences = [before @ before.mT - after.mT @ after for before, after in pairwise(layers)]
     return torch.stack([each.abs().amax(dim=(-2, -1)) for each in differences]).amax(dim=0)
+
+
+# --- random weights ---
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -141,3 +149,84 @@ def random_layers(
     """
     pairs = pairwise(widths)
     return tuple(normal(generator, *shape, after, w) * (1.0 / w**0.5) for w, after in pairs)
+
+
+# --- singular values ---
+
+
+class PairedVectors(NamedTuple):
+    """Singular values (…, k) of encoder and head, and their vectors as columns (…, width, k).
+
+    The k-th stands with the k-th, up to the lesser rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
+    vectors of the head's k-th pair are turned over where u_k · v'_k would be negative: the theorems
+    need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
+    """
+
+    values: Tensor
+    left: Tensor
+    right: Tensor
+    head_values: Tensor
+    head_left: Tensor
+    head_right: Tensor
+
+    @property
+    def alignment(self) -> Tensor:
+        """|u_k · v'_k'|, of shape (…, k', k): the heat maps of the FedDecorr paper's Figure 6."""
+        return (self.head_right.mT @ self.left).abs()
+
+    def along(self, left: Tensor, matrix: Tensor) -> Tensor:
+        """Return the entries left_kᵀ · matrix · v_k, of shape (…, k)."""
+        return torch.einsum("...ok,...oi,...ik->...k", left, matrix, self.right)
+
+
+def paired_vectors(network: SplitNetwork) -> PairedVectors:
+    """Return singular values and vectors of encoder and head, in descending order."""
+    left, values, right = torch.linalg.svd(network.encoder, full_matrices=False)
+    head_left, head_values, head_right = torch.linalg.svd(network.head, full_matrices=False)
+    kept = min(values.shape[-1], head_values.shape[-1])
+    left, right = left[..., :kept], right.mT[..., :kept]
+    head_left, head_right = head_left[..., :kept], head_right.mT[..., :kept]
+    sides = torch.where((left * head_right).sum(dim=-2, keepdim=True) < 0, -1.0, 1.0)
+    return PairedVectors(
+        values[..., :kept], left, right,
+        head_values[..., :kept], head_left * sides, head_right * sides,
+    )  # fmt: skip
+
+
+def offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
+    """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0, Eq. (43) and CCFC++'s Eq. (29)."""
+    pairs = paired_vectors(start)
+    return pairs.head_values ** (2 / head_depth) - pairs.values ** (2 / start.depth)
+
+
+def theorem_rates(
+    network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
+) -> Tensor:
+    """Return dσ_k/dt as the theorems have it, with M_k of ``offsets`` and a drive B.
+
+    Eq. (32) of the FedDecorr paper (ICLR; B is N · G) and Eq. (7) of CCFC++ (Q̄).
+    """
+    pairs, depth = paired_vectors(network), network.depth
+    # Where the assumptions do not hold the sum may become negative; the head's value is then 0.
+    squared = (pairs.values ** (2 / depth) + constants).clamp(min=0)
+    along = pairs.along(pairs.head_left, driving)
+    return depth * pairs.values ** (2 - 2 / depth) * squared ** (head_depth / 2) * along
+
+
+def rates_without_alignment(network: SplitNetwork, driving: Tensor) -> Tensor:
+    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, third line of Eq. (40): no alignment."""
+    pairs = paired_vectors(network)
+    along = pairs.along(pairs.left, network.head.mT @ driving)
+    return network.depth * pairs.values ** (2 - 2 / network.depth) * along
+
+
+def exact_rates(network: SplitNetwork, driving: Tensor) -> Tensor:
+    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k of gradient flow, Eq. (10), without any assumption."""
+    encoder = network.layers[: network.depth]
+    velocities = layer_velocities(encoder, network.head.mT @ driving)
+    first, *others = (
+        product((*encoder[:number], velocity, *encoder[number + 1 :]))
+        for number, velocity in enumerate(velocities)
+    )
+    pairs = paired_vectors(network)
+    return pairs.along(pairs.left, sum(others, first))

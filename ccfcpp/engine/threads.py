@@ -1,15 +1,17 @@
-"""Clients that train at the same time, each on one part of the processor.
+"""Clients that train at the same time, each on one part of the processor or of an accelerator.
 
 A library's threads share a convolution badly: its gradient takes 0.7 of the time on two cores, not
 0.5. Clients do not wait for each other.
 """
 
 import contextvars
+import gc
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Event
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
@@ -17,29 +19,66 @@ from ccfcpp.core.pace import stoppable
 from ccfcpp.core.profiling import Profile, add_profile, profiling, section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import (
-    AnyClientWork,
-    ClientWork,
-    Message,
-    RefusedUpdateError,
-    Task,
-    Update,
-)
+from ccfcpp.engine.exchange import ClientWork, Message, RefusedUpdateError, Task, Update
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 
 _PARTS_OF_A_THREAD = 4
 """That are in work at a time: what is made of all parts could fill the memory."""
+_DEVICE_SHARE = 0.5
+"""Share of an accelerator's memory that a cohort's training may take."""
 
 
-def mapped(
+@dataclass(frozen=True)
+class Cohort:
+    """How many clients are trained side by side.
+
+    Attributes:
+        threads: Number of threads of a processor.
+        together: Number of clients in each thread, on streams of an accelerator.
+    """
+
+    threads: int
+    together: int
+
+    @property
+    def clients(self) -> int:
+        """Number of clients in all."""
+        return self.threads * self.together
+
+
+def threads_of(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
+    """Return in how many threads the ``together`` clients of a round work; see ``cohort_of``."""
+    most = together if wanted == "auto" else min(wanted, together)
+    return min(torch.get_num_threads(), most) if device.type == "cpu" else 1
+
+
+def cohort_of(
+    wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
+) -> Cohort:
+    """Return how many of the ``together`` clients of a round are trained side by side.
+
+    ``auto`` stands for as many as memory serves, where one takes ``bytes_of_one``.
+    """
+    if device.type != "cuda":
+        return Cohort(threads_of(wanted, together, device), 1)
+    if wanted != "auto":
+        return Cohort(1, min(wanted, together))
+    gc.collect()  # Trainers of an earlier run refer to themselves.
+    # What PyTorch keeps for itself, from an earlier run, is free as well.
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
+    return Cohort(1, max(1, min(together, room // bytes_of_one)))
+
+
+def map_in_threads(
     function: Callable[[Part], Made],
     parts: Sequence[Part],
     threads: int | None = None,
     stop: Callable[[], None] = lambda: None,
 ) -> Generator[Made]:
-    """What a function makes of each part, in their order, in several threads.
+    """Yield what a function makes of each part, in their order, in several threads.
 
     It is for work of which PyTorch's own threads would not share a large part. Parts see the
     context variables of the caller.
@@ -81,12 +120,12 @@ def mapped(
             torch.set_num_threads(known)  # Threads to come follow who set it last.
 
 
-def in_lanes(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """One work for as many threads as works are given; a single one stays what it is."""
-    return Lanes(works) if len(works) > 1 else works[0]
+def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
+    """Return one work for as many threads as works are given; a single one stays what it is."""
+    return ThreadedWork(works) if len(works) > 1 else works[0]
 
 
-class Lanes(ClientWork[Message, Update]):
+class ThreadedWork(ClientWork[Message, Update]):
     """The work of an exchange in several threads, each with a part of the clients.
 
     Args:
@@ -102,20 +141,16 @@ class Lanes(ClientWork[Message, Update]):
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
         """Deal the clients to the threads; each part is in descending order of size again."""
-        lanes = min(len(self.works), len(clients))
-        if lanes == 1:
+        threads = min(len(self.works), len(clients))
+        if threads == 1:
             return self.works[0].local_updates(task, message, clients, randomness)
         stop = Event()
 
-        def run(
-            lane: tuple[AnyClientWork, Sequence[Client]],
-        ) -> Sequence[Update | RefusedUpdateError]:
-            work, part = lane
+        def run(number: int) -> Iterator[Update | RefusedUpdateError]:
             with stoppable(stop):
-                return work.local_updates(task, message, part, randomness)
+                part = clients[number::threads]
+                return iter(self.works[number].local_updates(task, message, part, randomness))
 
-        parts = [(work, clients[lane::lanes]) for lane, work in enumerate(self.works[:lanes])]
-        with section("lanes"):
-            done = list(mapped(run, parts, lanes, stop.set))
-        updates = [iter(own) for own in done]
-        return [next(updates[index % lanes]) for index in range(len(clients))]
+        with section("threads"):
+            updates = list(map_in_threads(run, range(threads), threads, stop.set))
+        return [next(updates[index % threads]) for index in range(len(clients))]
