@@ -5,7 +5,6 @@ else should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset mnist --parts steps
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
 """
 
 import json
@@ -29,9 +28,9 @@ from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.network import model_maker
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest, resolve
@@ -46,15 +45,13 @@ from ccfcpp.runs.environment import (
     keep_freed_memory,
     use_processors,
 )
-from scripts.exchange import BOUND, NAME, exchange
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
 
-_ALONE = {"growth", "exchange", "steps"}
+_ALONE = {"growth", "steps"}
 """Parts that do not need a data set divided among clients."""
 PARTS = {"step", "kmeans", "rounds"} | _ALONE
-_EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -78,7 +75,7 @@ class Setting:
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
         self.data = load_data(self.config)
-        self.experiment = ClusteringExperiment(self.config, self.data)
+        self.experiment = clustering_run(self.config, self.data)
         algorithm = self.experiment.algorithm
         assert isinstance(algorithm, CCFC)
         self.algorithm = algorithm
@@ -89,7 +86,7 @@ class Setting:
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
         self.make_model = model_maker(self.config, self.shape)
-        self.clusters = self.experiment.clusters
+        self.clusters = self.experiment.evaluator.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size
 
@@ -311,10 +308,6 @@ def main(
         more, shares = steps(settings, repeats)
         seconds |= more
         figures |= shares
-    if "exchange" in wanted:
-        taken = exchange(_EXCHANGES)
-        seconds |= taken
-        figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return

@@ -32,7 +32,7 @@ from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData
@@ -41,8 +41,8 @@ from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.runs.environment import choose_device, describe_environment
 from scripts.timing import timed
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
 from supervised.networks import Classifier, MobileNetV2Backbone
+from supervised.run import classification_run
 
 CLIENTS = 10
 _MOBILE_BATCH, _CCFC_BATCH = 64, 128
@@ -80,7 +80,7 @@ def mobilenet(device: torch.device, small: bool) -> Figures:
         "decorrelation": {"kind": "feddecorr"},
     }
     config = resolve(ClassifyConfig, "classify", settings)
-    experiment = ClassificationExperiment(config, data, tested=False)
+    experiment = classification_run(config, data, tested=False)
     federation = experiment.federation()
     state = federation.algorithm.initial_state(experiment.randomness)
     numbers = iter(range(10**6))
@@ -112,7 +112,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
         "partition": {"kind": "iid", "clients": CLIENTS},
     }
     config = resolve(ClusterConfig, "cluster", settings)
-    experiment = ClusteringExperiment(config, data)
+    experiment = clustering_run(config, data)
     federation, first = experiment.federation(), config.section(TrainingConfig).pretrain_rounds
     memories = ClientMemories(device, 0)
     state: Any = federation.algorithm.initial_state(experiment.randomness)
@@ -124,7 +124,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
     def contrast() -> None:
         nonlocal state
         state, _ = federation.run_round(state, first)
-        experiment.scores(first, state, memories)
+        experiment.evaluator.scores(first, state, memories)
 
     figures = {"pre-training round of 70,000, s": _median(pretraining, small) * 70_000 / images}
     state, _ = federation.run_round(state, first - 1)

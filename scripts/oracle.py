@@ -13,7 +13,7 @@ import torch
 import typer
 from torch import Tensor
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.scan.clients import Pairs
 from ccfcpp.core.config_layers import read_configs
@@ -35,24 +35,26 @@ def main(
     values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
     settings = as_tree({**values, "data.images": images, "scan.steps": steps})
     files = tuple(read_configs([config]))
-    experiment = ClusteringExperiment(CLUSTERING.resolved(Given(files, settings)))
+    experiment = clustering_run(CLUSTERING.resolved(Given(files, settings)))
     print(f"usual neighbours: {_scores(experiment)}")
     with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
         print(f"neighbours of the true class: {_scores(experiment)}")
 
 
-def _labels(experiment: ClusteringExperiment) -> Tensor:
+def _labels(experiment: ClusteringRun) -> Tensor:
     assert experiment.data.labels is not None
     return experiment.data.labels.cpu()
 
 
-def _scores(experiment: ClusteringExperiment) -> str:
+def _scores(experiment: ClusteringRun) -> str:
     state, _ = experiment.trained()
-    found = clustering_scores(_labels(experiment).numpy(), experiment.assignments(state).numpy())
+    found = clustering_scores(
+        _labels(experiment).numpy(), experiment.evaluator.assignments(state).numpy()
+    )
     return f"NMI {found['nmi']:.4f}, Kappa {found['kappa']:.4f}"
 
 
-def _of_classes(experiment: ClusteringExperiment) -> Callable[[Pairs, object, Client], None]:
+def _of_classes(experiment: ClusteringRun) -> Callable[[Pairs, object, Client], None]:
     """Let a client remember images at random of each image's class as its neighbours."""
     labels = [_labels(experiment)[part] for part in experiment.parts]
 

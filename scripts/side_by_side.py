@@ -39,8 +39,8 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config_layers import nest, parse_assignments, read_configs, resolve
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
@@ -68,7 +68,7 @@ class Rounds:
 
 def setting(
     images: int, p: float, seed: int, rounds: Rounds, given: Sequence[str]
-) -> ClusteringExperiment:
+) -> ClusteringRun:
     """CCFC as its authors publish it, on a part of MNIST, with other settings over it."""
     overrides = nest("dataset", "mnist") | {
         "method": "ccfc",
@@ -81,7 +81,7 @@ def setting(
     literal = read_configs([Path("literal")])
     settings = parse_assignments(given)
     config = resolve(ClusterConfig, "cluster", *literal, overrides, settings)
-    return ClusteringExperiment(config, load_data(config))
+    return clustering_run(config, load_data(config))
 
 
 def measured(latents: Tensor, truth: Tensor) -> Row:
@@ -92,7 +92,7 @@ def measured(latents: Tensor, truth: Tensor) -> Row:
     return {"rank": effective_rank(spectrum(latents)), "kmeans": scores["nmi"]}
 
 
-def ours(experiment: ClusteringExperiment) -> Iterator[Row]:
+def ours(experiment: ClusteringRun) -> Iterator[Row]:
     """Run CCFC here, and measure the global model after each round."""
     truth = experiment.data.labels
     algorithm: Any = experiment.algorithm
@@ -105,7 +105,7 @@ def ours(experiment: ClusteringExperiment) -> Iterator[Row]:
         row = {"loss": report.figures["loss"]}
         row |= measured(model.of_other(state.model, experiment.data.values), truth)
         if algorithm.knows_clusters(state):
-            row["own"] = experiment.scores(number, state, memories)["nmi"]
+            row["own"] = experiment.evaluator.scores(number, state, memories)["nmi"]
         yield row
 
 
@@ -182,7 +182,7 @@ class Losses:
         return found
 
 
-def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder: Path) -> list[Row]:
+def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) -> list[Row]:
     """Run the authors' code on the images and clients of an experiment."""
     data, truth = experiment.data, experiment.data.labels
     assert truth is not None
@@ -218,7 +218,12 @@ def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder:
     }
     vars(model).update(replaced)
     arguments = ["--num_workers", "0", "--exp_dir", str(folder), "--data_root", str(folder)]
-    arguments += ["--seed", str(experiment.config.seed), "--p", str(experiment.config.partition.p)]
+    arguments += [
+        "--seed",
+        str(experiment.evaluator.config.seed),
+        "--p",
+        str(experiment.evaluator.config.partition.p),
+    ]
     before, sys.argv = sys.argv, ["main.py", *arguments]
     try:
         with contextlib.redirect_stdout(io.StringIO()):

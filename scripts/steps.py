@@ -17,7 +17,7 @@ from ccfcpp.clustering.crops.algorithm import FedEmp
 from ccfcpp.clustering.crops.coding_rate import PRECISION
 from ccfcpp.clustering.crops.network import crop_side
 from ccfcpp.clustering.crops.steps import Crops
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
@@ -35,7 +35,7 @@ SECTIONS = {"fed-scan": "scan", "fed-emp": "crops"}
 """The sections of the systems in synchronised steps."""
 
 
-def experiment_of(clients: int, settings: Tree) -> ClusteringExperiment:
+def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
     """A run of such a system with a few steps a round, which finds neighbours only once."""
     method = settings.get("method", "fed-scan")
     few: Tree = {"steps_per_round": STEPS, "steps": 10**6}
@@ -47,13 +47,13 @@ def experiment_of(clients: int, settings: Tree) -> ClusteringExperiment:
         SECTIONS[method]: few,
     }
     config = resolve(ClusterConfig, "cluster", merge(settings, measured))
-    return ClusteringExperiment(config, load_data(config))
+    return clustering_run(config, load_data(config))
 
 
 class Rounds:
     """Rounds of a run, after a first one that finds neighbours."""
 
-    def __init__(self, experiment: ClusteringExperiment) -> None:
+    def __init__(self, experiment: ClusteringRun) -> None:
         self.federation = experiment.federation()
         state = experiment.algorithm.initial_state(experiment.randomness)
         self.state, _ = self.federation.run_round(state, 0)
@@ -70,7 +70,7 @@ class PlainScan:
     Images are paired with random ones: to find neighbours is not a part of a step.
     """
 
-    def __init__(self, experiment: ClusteringExperiment) -> None:
+    def __init__(self, experiment: ClusteringRun) -> None:
         algorithm = experiment.algorithm
         assert isinstance(algorithm, FedScan)
         self.algorithm = algorithm
@@ -104,14 +104,14 @@ class PlainScan:
 class PlainEmp:
     """Fed-EMP's network, crops and optimizer in one place: a loop as one would write it."""
 
-    def __init__(self, experiment: ClusteringExperiment) -> None:
+    def __init__(self, experiment: ClusteringRun) -> None:
         algorithm = experiment.algorithm
         assert isinstance(algorithm, FedEmp)
         phase = algorithm.phase
         self.config, self.descent = phase.config, phase.descent
         self.images = torch.cat([client.images for client in experiment.clients])
         self.network = phase.make_encoder().to(experiment.device)
-        intensity = experiment.problem.config.section(IntensityViewsConfig)
+        intensity = experiment.evaluator.problem.config.section(IntensityViewsConfig)
         self.crops = Crops(intensity, self.config.flip_probability)
         self.generator = torch.Generator().manual_seed(0)
         self.state = self.descent.optimizer.begin(dict(self.network.named_parameters()))
@@ -147,12 +147,12 @@ class PlainEmp:
         return loss
 
 
-def plain_steps(experiment: ClusteringExperiment) -> "PlainScan | PlainEmp":
+def plain_steps(experiment: ClusteringRun) -> "PlainScan | PlainEmp":
     """The loop of the experiment's system."""
-    return (PlainEmp if experiment.config.method == "fed-emp" else PlainScan)(experiment)
+    return (PlainEmp if experiment.evaluator.config.method == "fed-emp" else PlainScan)(experiment)
 
 
-def operations(experiment: ClusteringExperiment) -> float:
+def operations(experiment: ClusteringRun) -> float:
     """Floating-point operations of the products of one measured piece of work."""
     total = 0.0
 
@@ -178,9 +178,9 @@ def operations(experiment: ClusteringExperiment) -> float:
     return total * shown * STEPS
 
 
-def _network(experiment: ClusteringExperiment) -> tuple[torch.nn.Module, int, Sequence[int]]:
+def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[int]]:
     """The network, how many views or crops a step shows it, and their shape."""
-    algorithm, (channels, *sides) = experiment.algorithm, experiment.problem.image_shape
+    algorithm, (channels, *sides) = experiment.algorithm, experiment.evaluator.problem.image_shape
     if isinstance(algorithm, FedEmp):
         side = crop_side(*sides)
         config = algorithm.phase.config
@@ -193,7 +193,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Steps of ten clients beside the plain loop's, and the share of the best product rate."""
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
-    precision = experiment.config.compute.precision
+    precision = experiment.evaluator.config.compute.precision
     dtype = rounding(precision, experiment.device) or torch.float32
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()

@@ -15,8 +15,8 @@ from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import FederatedEstimator, Names, plain
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.evaluation import Evaluator
-from supervised.experiment import ClassificationExperiment
+from supervised.evaluation import Predictor
+from supervised.run import ClassificationRun, classification_run
 from supervised.running import CLASSIFICATION
 from supervised.setup import classifier_maker
 
@@ -60,11 +60,11 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         labels = plain(np.asarray(y))
         data = from_arrays("images", np.asarray(X), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
-        experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
-        state, self.n_iter_ = experiment.trained(self.verbose)
+        run = self._run(pipeline, data, clients, {"partition": {"kind": "domain"}})
+        state, self.n_iter_ = run.trained(self.verbose)
         # Each as it is written first: two spellings may be one name.
         self.classes_ = labels[np.unique(np.asarray(data.labels), return_index=True)[1]]
-        self._config, self._model = experiment.config, state.model
+        self._config, self._model = run.evaluator.config, state.model
         self._shape = tuple(data.images.shape[1:])
         return self
 
@@ -79,18 +79,16 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         data = self._images(X, self._shape)
         device = choose_device(self._config.device)
         make_model = classifier_maker(self._config, self._shape, len(self.classes_))
-        evaluator = Evaluator(make_model, self._config, device)
-        _, found = evaluator(self._model, data.images.to(device))
+        predict = Predictor(make_model, self._config, device)
+        _, found = predict(self._model, data.images.to(device))
         predicted: Labels = self.classes_[found.cpu().numpy()]
         return predicted
 
 
-def _trained_on_all(
-    config: ClassifyConfig, data: ImageData | None = None
-) -> ClassificationExperiment:
+def _trained_on_all(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:
     if CLASSIFIERS[config.method].personal:
         raise UsageError(
             f"method = {config.method!r} gives each client a model of its own, and an estimator "
             "has one for all images: take another method"
         )
-    return ClassificationExperiment(config, data, tested=False)
+    return classification_run(config, data, tested=False)

@@ -1,17 +1,34 @@
-"""What a model makes of test images."""
+"""The results of a classification on the test images of this process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import effective_rank, spectrum, tail_share
+from ccfcpp.data import ImageData
 from ccfcpp.data.images import forward_batch, to_float
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import ModelState
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
+from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
+from ccfcpp.runs.paths import Json
+from ccfcpp.runs.run import Holdings
+from ccfcpp.runs.shown import shown_points
+from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
+from supervised.messages import ServerState
 from supervised.networks import Classifier
+from supervised.setup import labelled
 
 _FORWARD_BATCH, _USUAL_PIXELS = 500, 32 * 32
 
@@ -35,7 +52,7 @@ class TestSet:
     labels: Tensor
 
 
-class Evaluator:
+class Predictor:
     """A network that is not trained."""
 
     def __init__(
@@ -60,3 +77,181 @@ class Evaluator:
         ]
         representations, logits = (torch.cat(some) for some in zip(*parts, strict=True))
         return representations, logits.argmax(dim=1)
+
+
+class ClassificationEvaluator(Evaluator[ServerState]):
+    """Judges classifiers on test images.
+
+    Args:
+        config: Configuration of the run.
+        algorithm: The method.
+        held: The samples of all clients.
+        clients: The connected clients.
+        test: Indices of the images on which models are tested; empty for none.
+
+    Raises:
+        UsageError: Test images are all of domains without a client.
+    """
+
+    images_key = "data.train_images"
+
+    def __init__(
+        self,
+        config: ClassifyConfig,
+        algorithm: FederatedClassification,
+        held: Holdings[ImageData],
+        clients: Sequence[Client],
+        test: Tensor,
+    ) -> None:
+        self.config, self.algorithm, self.clients = config, algorithm, clients
+        self.data, self.parts = held.data, held.parts
+        self.by_domain = config.partition.kind == "domain"
+        self.is_personal = CLASSIFIERS[config.method].personal
+        self.predict = Predictor(algorithm.make_model, config, algorithm.device)
+        self.test_sets = self._test_sets(test) if len(test) else []
+
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+        config = self.config
+        partition = config.partition
+        decorrelation = config.decorrelation
+        by_alpha, by_class = partition.kind == "dirichlet", partition.kind == "classes"
+        # JSON has no infinity.
+        alpha = partition.alpha if partition.alpha != inf else "inf"
+        return {
+            "method": config.method,
+            "decorrelation": decorrelation.kind,
+            "beta": decorrelation.beta if decorrelation.kind != "none" else None,
+            "scale": decorrelation.scale if decorrelation.kind == "feddecorr" else None,
+            "dataset": config.dataset,
+            "classes": len(self.data.classes),
+            "training_images": sum(map(len, self.parts)),
+            "skipped": self.data.skipped,
+            "held": sum(map(len, self.clients)),
+            "test_images": len(torch.unique(torch.cat([t.index for t in self.test_sets]))),
+            "model": config.model.name,
+            "partition": partition.kind,
+            "alpha": alpha if by_alpha else None,
+            "classes_per_client": partition.classes_per_client if by_class else None,
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "disconnected": len(self.parts) - len(self.clients),
+            "sample_fraction": config.availability.sample_fraction,
+            "rounds": config.training.rounds,
+            "local_epochs": config.training.local_epochs,
+            "device": str(self.algorithm.device),
+        }
+
+    def _test_sets(self, test: Tensor) -> list[TestSet]:
+        """Return one for each domain, or each client with a model of its own, or one of all.
+
+        Raises:
+            UsageError: None is left.
+        """
+        data, device = self.data, self.algorithm.device
+        if not self.by_domain:
+            samples = labelled(data, test, device)
+            if not self.is_personal:
+                return [TestSet("all", None, test, *samples)]
+            return [TestSet(client.name, client.id, test, *samples) for client in self.clients]
+        assert data.owners is not None
+        owners = data.owners[test]
+        connected = {client.id for client in self.clients}
+        sets = []
+        for number, name in enumerate(data.owner_names):
+            index = test[owners == number]
+            # Without its client a domain has no model of its own.
+            if len(index) > 0 and (number in connected or not self.is_personal):
+                sets.append(TestSet(name, number, index, *labelled(data, index, device)))
+        if not sets:
+            raise UsageError(
+                f"no connected client's domain in {data.name} has a test image: change "
+                "data.test_share or data.test_images"
+            )
+        return sets
+
+    def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
+        """Compute accuracies, where they are due."""
+        last = number + 1 == self.algorithm.rounds
+        if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
+            return {}
+        correct = {}
+        for tested in self.test_sets:
+            _, predicted = self._tested(tested, state, memories)
+            correct[tested.name] = _accuracy(tested, predicted)
+        return _averaged(correct)
+
+    def _tested(
+        self, tested: TestSet, state: ServerState, memories: ClientMemories
+    ) -> tuple[Tensor, Tensor]:
+        """Return representations and predicted classes of a test set."""
+        model = state.model
+        if self.is_personal:
+            assert tested.client is not None
+            model = self.algorithm.sharing.personal(model, memories.take(tested.client))
+        return self.predict(model, tested.images)
+
+    def results(
+        self, state: ServerState, memories: ClientMemories, local: LocalSpectra, told: None
+    ) -> Results:
+        """Return accuracies, predictions, and spectra of the representations of test images.
+
+        The global model's effective rank and tail are means over the test sets. Local models are
+        compared with it on all test images together.
+        """
+        seen = [self._tested(tested, state, memories) for tested in self.test_sets]
+        spectra = [spectrum(representations) for representations, _ in seen]
+        correct = {
+            tested.name: _accuracy(tested, predicted)
+            for tested, (_, predicted) in zip(self.test_sets, seen, strict=True)
+        }
+        compared: dict[str, Tensor] = {}
+        if not self.is_personal:
+            compared = local.arrays(spectrum(self.predict(state.model, self._compared)[0]))
+        summary = {
+            **_averaged(correct),
+            **(describe_spectra(compared) if compared else {}),
+            "effective_rank": mean([effective_rank(values) for values in spectra]),
+            "tail_share": mean([tail_share(values) for values in spectra]),
+        }
+        found = {"singular_values": torch.stack(spectra), **compared}
+        return Results(summary, pack(state), arrays={**self._arrays(seen), "spectra": found})
+
+    def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
+        """Return predictions, and what figures show of test images."""
+        return self._arrays([self._tested(tested, state, memories) for tested in self.test_sets])
+
+    def _arrays(self, seen: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
+        predictions = {
+            "index": torch.cat([tested.index for tested in self.test_sets]),
+            "class": torch.cat([tested.labels for tested in self.test_sets]),
+            "predicted": torch.cat([predicted.cpu() for _, predicted in seen]),
+            "test_set": torch.repeat_interleave(sizes),
+        }
+        if self.is_personal:  # Where clients have models of their own there is no common space.
+            return {"predictions": predictions}
+        points = torch.cat([representations for representations, _ in seen])
+        shown = shown_points(points, torch.arange(len(points)), by_angle=False)
+        return {"predictions": predictions, "shown": shown}
+
+    @cached_property
+    def _compared(self) -> Tensor:
+        """All test images: local models are compared with the global one on them."""
+        return torch.cat([tested.images for tested in self.test_sets])
+
+    def represent(self, client: int, model: ModelState) -> Tensor | None:
+        """Return (test images, features); None where normalisations stay with the clients."""
+        return None if self.is_personal else self.predict(model, self._compared)[0]
+
+
+def _accuracy(tested: TestSet, predicted: Tensor) -> float:
+    return float((predicted == tested.labels).double().mean())
+
+
+def _averaged(accuracies: dict[str, float]) -> Scores:
+    """Return the mean over the test sets, and each of them where there are several."""
+    of_all = sum(accuracies.values()) / len(accuracies)
+    single = {f"accuracy {name}": value for name, value in accuracies.items()}
+    return {"accuracy": of_all} | (single if len(single) > 1 else {})

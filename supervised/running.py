@@ -9,13 +9,13 @@ from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
-    from supervised.experiment import ClassificationExperiment
+    from supervised.run import ClassificationRun
 
 
-def _experiment(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationExperiment:
-    from supervised.experiment import ClassificationExperiment
+def _run(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:
+    from supervised.run import classification_run
 
-    return ClassificationExperiment(config, data)
+    return classification_run(config, data)
 
 
 def _label(config: ClassifyConfig) -> str:
@@ -24,7 +24,7 @@ def _label(config: ClassifyConfig) -> str:
 
 
 CLASSIFICATION = Pipeline(
-    "classify", ClassifyConfig, _experiment, _label, lambda config: ("training.rounds", "")
+    "classify", ClassifyConfig, _run, _label, lambda config: ("training.rounds", "")
 )
 run = CLASSIFICATION.run
 """What stands behind ``supervised.run``."""

@@ -53,6 +53,12 @@ def _load(
     )
 
 
+def labelled(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the images with some indices and their labels, on a device."""
+    assert data.labels is not None
+    return data.images[index].to(device), data.labels[index].to(device)
+
+
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
     """Refuse images that the configuration does not fit.
 

@@ -42,11 +42,11 @@ def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
 STOPPED = (
     "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
     "from ccfcpp.clustering.config import ClusterConfig\n"
-    "from ccfcpp.clustering.experiment import ClusteringExperiment\n"
+    "from ccfcpp.clustering.run import clustering_run\n"
     "from ccfcpp.runs.folder import RunFolder\n"
     "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
     "stops = iter([False, True])\n"
-    "try: ClusteringExperiment(config).run(\n"
+    "try: clustering_run(config).run(\n"
     "    RunFolder.create(Path(sys.argv[2]), config), should_stop=lambda: next(stops))\n"
     "except StoppedError: print('stopped')\n"
 )

@@ -20,9 +20,9 @@ from supervised.config import ClassifyConfig
 from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
+    from ccfcpp.runs.run import AnyRun
     from ccfcpp.studies.classification import Table
     from ccfcpp.studies.grids import Order, Planned
     from ccfcpp.studies.study import Study
@@ -117,7 +117,7 @@ def _check(runs: list[Planned[ClassifyConfig]]) -> None:
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
     with terminal.resumable(terminal.resume_command("classify", study.path)) as should_stop:
 
-        def run_one(title: str, experiment: AnyExperiment, folder: RunFolder) -> Summary:
+        def run_one(title: str, experiment: AnyRun, folder: RunFolder) -> Summary:
             return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
 
         def finished() -> None:

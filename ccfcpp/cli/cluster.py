@@ -12,7 +12,7 @@ from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judged import judged_rows, sizes_table
+from ccfcpp.clustering.evaluation.words import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING, has_preset
@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import ClusteringRun
     from ccfcpp.runs.paths import Summary
 
 _SHOWN_BESIDE = 4
@@ -107,8 +107,8 @@ def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
     return (*named, flags.PARTITION, *degrees.get(config.partition.kind, ()))
 
 
-def _found(experiment: ClusteringExperiment) -> dict[str, object]:
-    return {"partition.clients": len(experiment.parts), "clusters": experiment.clusters}
+def _found(experiment: ClusteringRun) -> dict[str, object]:
+    return {"partition.clients": len(experiment.parts), "clusters": experiment.evaluator.clusters}
 
 
 def _notes(config: ClusterConfig) -> list[str]:

@@ -23,7 +23,7 @@ from ccfcpp.runs.paths import C
 from ccfcpp.studies.study import Study
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import AnyExperiment
+    from ccfcpp.runs.run import AnyRun
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
@@ -181,7 +181,7 @@ class RunProgress:
         return f"{minutes(left)} left"
 
 
-def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
+def shorter(experiment: "AnyRun", begun: bool = False) -> str:
     """What would make a long run shorter, and what becomes of it where it is stopped.
 
     The settings of a run that has ``begun`` cannot change any more.
@@ -191,13 +191,15 @@ def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
     return f"{mend}Ctrl-C keeps what is done, and --resume goes on"
 
 
-def _ways(experiment: "AnyExperiment") -> list[str]:
+def _ways(experiment: "AnyRun") -> list[str]:
     ways = []
-    data = getattr(experiment, "data", None)  # not with clients on other machines
-    if data is not None:
+    from ccfcpp.runs.run import LocalRun
+
+    if isinstance(experiment, LocalRun):  # else clients are on other machines
         if sum(map(len, experiment.parts)) > _FEW_IMAGES:
-            ways.append(f"part of the images (--set {experiment.images_key}={_FEW_IMAGES})")
-        if min(data.values.shape[2:], default=0) > _SMALL_SIDE:
+            key = experiment.evaluator.images_key
+            ways.append(f"part of the images (--set {key}={_FEW_IMAGES})")
+        if min(experiment.data.values.shape[2:], default=0) > _SMALL_SIDE:
             ways.append(f"smaller ones (--set data.image_size={_SMALL_SIDE})")
     if experiment.algorithm.rounds > 1:
         ways.append("fewer rounds")

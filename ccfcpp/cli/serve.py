@@ -16,7 +16,7 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
-from ccfcpp.clustering.judged import judged_rows
+from ccfcpp.clustering.evaluation.words import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.keys.roster import SignedRoster
     from ccfcpp.deployment.link.packet import Link
     from ccfcpp.deployment.link.run_spec import RunSpec
-    from ccfcpp.deployment.server.experiment import DeployedExperiment
+    from ccfcpp.deployment.server.run import DeployedRun
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.pipeline import AnyPipeline, M, Opening
@@ -159,7 +159,7 @@ def _gathered(
     link: Link,
     attendance: Attendance,
     roster: SignedRoster | None,
-) -> tuple[DeployedExperiment, RunFolder]:
+) -> tuple[DeployedRun, RunFolder]:
     """Wait for clients, and make the run of them and its folder."""
     from ccfcpp.deployment.server.channel import Channel, Timeouts
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
@@ -197,9 +197,7 @@ def _gathered(
         with attendance.shown():
             enrolment = late.gathered(newest)
     attendance.begin(enrolment.members, late.names)
-    experiment, folder = opening.open(
-        lambda chosen: enrolment.experiment(chosen, channel, late.come)
-    )
+    experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
     enrolment.save(saved)
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
         console.print(line)
@@ -218,14 +216,14 @@ def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     return pipeline.fitted(opening, suited)
 
 
-def header(experiment: DeployedExperiment, seconds: float) -> str:
+def header(experiment: DeployedRun, seconds: float) -> str:
     """What is about to be run, and how long it takes."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
     spec, algorithm = experiment.spec, experiment.algorithm
     exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
-    if experiment.privacy.secure_sums:
+    if experiment.setting.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
     there, samples = len(experiment.members), counted(spec.samples, spec.unit)
     return (

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from ccfcpp.cli.options import Asked
-    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.paths import Summary
+    from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
 
-def setting(experiment: AnyExperiment) -> str:
+def setting(experiment: AnyLocalRun) -> str:
     """The images, the clients and the rounds, as they have been found."""
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
@@ -43,11 +43,11 @@ def size_in_words(shape: Sequence[int]) -> str:
     return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
 
 
-def protection(experiment: AnyExperiment) -> list[str]:
+def protection(experiment: AnyRun) -> list[str]:
     """What is protected from whom, beside images' staying where they are, line by line."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
     if experiment.defender:
-        lines.append(f"defence: {experiment.defence.rule}")
+        lines.append(f"defence: {experiment.defender.config.rule}")
     return lines + (experiment.protection.header() if experiment.protection else [])
 
 
@@ -77,7 +77,7 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-E = TypeVar("E", bound="AnyExperiment")
+E = TypeVar("E", bound="AnyLocalRun")
 Rows = dict[str, str]
 
 

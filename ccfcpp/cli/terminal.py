@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.clustering.judged import scores_over, shortfall
+from ccfcpp.clustering.evaluation.words import scores_over, shortfall
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed, watch_embedding
@@ -27,9 +27,9 @@ from ccfcpp.runs.signals import handled_by
 if TYPE_CHECKING:
     from ccfcpp.cli.attendance import Attendance
     from ccfcpp.core.profiling import Profile
-    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
+    from ccfcpp.runs.run import AnyRun
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
@@ -154,7 +154,7 @@ def at_once(line: str) -> Iterator[None]:
 
 
 def run_to_end(
-    experiment: "AnyExperiment",
+    experiment: "AnyRun",
     folder: "RunFolder",
     headline: tuple[str, str],
     should_stop: Callable[[], bool],

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.judging import placed
 from ccfcpp.clustering.typical import Typical
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
@@ -37,6 +37,11 @@ class Numbers:
 def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
     """Return tensors of shape (samples,) as columns of a table."""
     return {name: Numbers(own) for name, own in found.items()}
+
+
+def placed(points: Tensor, by_angle: bool) -> Tensor:
+    """Return points (samples, d) where a system judges them: of unit length if by angle."""
+    return F.normalize(points.double(), dim=1) if by_angle else points
 
 
 def certainty(

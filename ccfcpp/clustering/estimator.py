@@ -154,12 +154,12 @@ class FederatedClustering(
         if isinstance(data, VectorData) and data.encoder:
             made_by = {"encoder": self.encoder, "encoder_hash": data.encoder}
             suited = merge(suited, {"data": made_by})
-        experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = experiment.trained(self.verbose)
-        told, _ = experiment.ended(experiment.federation(), state)
-        algorithm = experiment.algorithm
+        run = self._run(CLUSTERING, data, clients, fixed, suited, source)
+        state, self.n_iter_ = run.trained(self.verbose)
+        told, _ = run.ended(run.federation(), state)
+        algorithm = run.algorithm
         centres = required_centroids(algorithm.centres(state))
-        self._problem = experiment.problem
+        self._problem = run.evaluator.problem
         typical = told.typical if told else None
         self._tensors = saved(pack(algorithm.delivery(state)), typical)
         self.cluster_centers_ = centres.cpu().numpy()

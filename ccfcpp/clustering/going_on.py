@@ -58,7 +58,7 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
         UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the
             folder is taken.
     """
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
 
     folder = finished_run(path, "a run that goes on from it", SERVE)
     check_from(folder, given)
@@ -67,7 +67,7 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     path = path.resolve()
     new = RunFolder(out or path.with_name(f"{path.name}-with-{Path(newcomers).stem}"))
     new.refuse_if_taken()
-    experiment = ClusteringExperiment(config)
+    experiment = clustering_run(config)
     state = first_state(folder, experiment.algorithm, numbers, experiment.randomness)
     create(new, config, state)
     return new.path
@@ -91,7 +91,7 @@ def go_on_without(path: Path, clients: Sequence[str], out: Path | None = None) -
         UsageError: There is no such run or client, nobody would be left, the folder is taken, or
             none can go on from the run.
     """
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.scan.network import MERGE
     from ccfcpp.engine.checkpoint import load_checkpoint
 
@@ -102,7 +102,7 @@ def go_on_without(path: Path, clients: Sequence[str], out: Path | None = None) -
     fewer: Tree = {} if went_on(finished) else {"scan": _fewer(config.section(ScanConfig))}
     fewer |= {"availability": _ALL_THERE}
     config = validate(kind, stack(kind, config.model_dump(mode="json"), fewer))
-    experiment = ClusteringExperiment(config)
+    experiment = clustering_run(config)
     algorithm = experiment.algorithm
     last = load_checkpoint(finished.checkpoint, algorithm.state_type, experiment.device).state
     begun = algorithm.initial_state(experiment.randomness)

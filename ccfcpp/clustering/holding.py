@@ -1,6 +1,5 @@
 """Which client holds which samples, those that came later too."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,28 +10,20 @@ from ccfcpp.clustering.setup import partition
 from ccfcpp.core.kinds import is_hidden
 from ccfcpp.core.names import canonical, tidy
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.images import ImageData
+from ccfcpp.data.images import ImageData, rows
 from ccfcpp.data.joining import joined
 from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import owner_partition
+from ccfcpp.engine.client import Client
+from ccfcpp.runs.run import Holdings
 
 
-@dataclass(frozen=True)
-class Holding:
-    """The samples of all clients.
-
-    Attributes:
-        data: All samples.
-        parts: The indices of each client's samples.
-        names: What each client is called: its folder's name, or its number.
-    """
-
-    data: AnyData
-    parts: list[Tensor]
-    names: list[str]
+def holder(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
+    """Return the holder of the samples with some indices."""
+    return Client(number, name, rows(data.values, samples.to(data.values.device)))
 
 
-def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holding:
+def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:
     """Divide a run's samples among its clients, and add those of clients that came later.
 
     Raises:
@@ -43,13 +34,15 @@ def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Hol
     names = [f"client {number}" for number in range(len(parts))]
     if config.partition.kind == "folders":
         names = list(data.owner_names)
-    held = Holding(data, parts, names)
+    held = Holdings[AnyData](data, parts, names)
     for place in config.data.newcomers:
         held = _with_newcomers(config, held, place)
     return held
 
 
-def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding:
+def _with_newcomers(
+    config: ClusterConfig, held: Holdings[AnyData], place: str
+) -> Holdings[AnyData]:
     stem = tidy(Path(place).expanduser().resolve().stem)
     data = _newcomers(config, held.data, place)
     parts, names = [torch.arange(len(data))], [stem]
@@ -62,7 +55,7 @@ def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding
             name = f"{stem}/{name}"
         called.append(name)
     later = [part + len(held.data) for part in parts]
-    return Holding(joined(held.data, data, stem), [*held.parts, *later], called)
+    return Holdings(joined(held.data, data, stem), [*held.parts, *later], called)
 
 
 def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.finished import finished_run
 from ccfcpp.clustering.kmeans.server import nearest
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
@@ -48,71 +48,71 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
             f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "
             "a run of images"
         )
-    experiment = ClusteringExperiment(config)
-    kind = experiment.algorithm.state_type
-    state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
+    run = clustering_run(config)
+    kind = run.algorithm.state_type
+    state = load_checkpoint(folder.checkpoint, kind, run.device).state
     found: Leakage = {
-        "membership": _membership(experiment, state, client),
-        "inversion": _inversion(experiment, state),
+        "membership": _membership(run, state, client),
+        "inversion": _inversion(run, state),
     }
     folder.write_leakage(found)
     return found
 
 
-def _of_client(experiment: ClusteringExperiment, client: str) -> Tensor:
+def _of_client(run: ClusteringRun, client: str) -> Tensor:
     """Indices of a client's images."""
-    numbers = range(len(experiment.parts))
-    known = {str(n): n for n in numbers} | {experiment.client_name(n): n for n in numbers}
+    numbers = range(len(run.parts))
+    known = {str(n): n for n in numbers} | {run.names[n]: n for n in numbers}
     if client not in known:
         raise UsageError(
             f"client = {client} is refused: the run's clients are 0 to {len(numbers) - 1}"
         )
-    return experiment.parts[known[client]]
+    return run.parts[known[client]]
 
 
-def _membership(experiment: ClusteringExperiment, state: Any, client: str | None) -> Leakage:
-    values, own = experiment.data.values, torch.zeros(0, dtype=torch.int64)
+def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
+    values, own = run.data.values, torch.zeros(0, dtype=torch.int64)
     if client is None:
-        members = torch.cat([one.images for one in experiment.clients])
+        members = torch.cat([one.images for one in run.clients])
     else:
-        own = _of_client(experiment, client)
+        own = _of_client(run, client)
         members = values[own.to(values.device)]
         if len(members) < _LEAST_IMAGES:
             raise UsageError(
                 f"client = {client} holds {counted(len(members), 'image')}, and an attack needs "
                 f"{_LEAST_IMAGES}: name another one"
             )
-    others = _others(experiment, own)
+    others = _others(run, own)
     generator = Randomness(0).generator("membership")
     mixed = []
     for images in (members, others.to(members.device)):
         part = random_part(torch.arange(len(images)), _MOST_IMAGES, generator)
         mixed.append(images[part[torch.randperm(len(part), generator=generator)]])
-    inside, outside = (_losses(experiment, state, images) for images in mixed)
+    inside, outside = (_losses(run, state, images) for images in mixed)
     attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}
     found: Leakage = {"members": len(mixed[0]), "others": len(mixed[1]), "attacks": attacks}
     return found if client is None else found | {"client": client}
 
 
-def _others(experiment: ClusteringExperiment, apart: Tensor) -> Tensor:
+def _others(run: ClusteringRun, apart: Tensor) -> Tensor:
     """Images that the model was not trained on, but for some of these, by their indices.
 
     They are what the run left out, else absent clients'.
     """
-    found = left_out(experiment.config)
-    free = experiment.unheld[~torch.isin(experiment.unheld, apart)]
-    images = experiment.data.values[free] if found is None else found.values
+    found = left_out(run.evaluator.config)
+    free = run.evaluator.unheld[~torch.isin(run.evaluator.unheld, apart)]
+    images = run.data.values[free] if found is None else found.values
     if len(images) < _LEAST_IMAGES:
-        held = len(experiment.data) - len(free)
+        held = len(run.data) - len(free)
         raise UsageError(
             f"membership compares images that the run was trained on with {_LEAST_IMAGES} others "
-            f"or more, and {experiment.config.dataset} has {len(images)} others: cluster a part of "
-            f"its images, such as --set data.images={held * 2 // 3}, and attack that run"
+            f"or more, and {run.config.dataset} has {len(images)} others: cluster a part of its "
+            f"images, such as --set data.images={held * 2 // 3}, and attack that run"
         )
     return images
 
 
-def _losses(experiment: ClusteringExperiment, state: Any, images: Tensor) -> dict[str, Tensor]:
+def _losses(run: ClusteringRun, state: Any, images: Tensor) -> dict[str, Tensor]:
     """Of each image what training lowers, by name, on the CPU.
 
     ``distance``: to the nearest centroid. ``views``: of an image's representation to those of the
@@ -120,8 +120,8 @@ def _losses(experiment: ClusteringExperiment, state: Any, images: Tensor) -> dic
     image is more so for images that were there (Liu, Jia, Qu and Gong, *EncoderMI*, CCS 2021).
     ``calibrated distance``: the first, less the mean of it for the moved images.
     """
-    points = _points(experiment, state, images)
-    moved = torch.stack([_points(experiment, state, other) for other in neighbours(images)])
+    points = _points(run, state, images)
+    moved = torch.stack([_points(run, state, other) for other in neighbours(images)])
     found = {"views": (moved - points).norm(dim=2).mean(dim=0) / points.norm(dim=1).clamp(1e-12)}
     if state.centroids is not None:
         far = _distance(points, state.centroids)
@@ -130,15 +130,13 @@ def _losses(experiment: ClusteringExperiment, state: Any, images: Tensor) -> dic
     return {name: loss.cpu() for name, loss in sorted(found.items())}
 
 
-def _points(experiment: ClusteringExperiment, state: Any, images: Tensor) -> Tensor:
-    points: Tensor | None = experiment.algorithm.represent(
-        state, Client(SERVER, "attacker", images)
-    )
+def _points(run: ClusteringRun, state: Any, images: Tensor) -> Tensor:
+    points: Tensor | None = run.algorithm.represent(state, Client(SERVER, "attacker", images))
     if points is None:
         raise UsageError(
-            f"{experiment.config.method} has no space in which all images lie: take another system"
+            f"{run.config.method} has no space in which all images lie: take another system"
         )
-    return F.normalize(points, dim=1) if experiment.algorithm.by_angle else points
+    return F.normalize(points, dim=1) if run.algorithm.by_angle else points
 
 
 def _distance(points: Tensor, centroids: Tensor) -> Tensor:
@@ -146,20 +144,20 @@ def _distance(points: Tensor, centroids: Tensor) -> Tensor:
     return far
 
 
-def _inversion(experiment: ClusteringExperiment, state: Any) -> list[Leakage] | None:
+def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
     """What the last round's averages tell, where they are of pixels; clients send them again."""
-    if not experiment.algorithm.by_pixels:
+    if not run.algorithm.by_pixels:
         return None
-    number = experiment.algorithm.rounds - 1
-    randomness = experiment.randomness.at_round(number)
+    number = run.algorithm.rounds - 1
+    randomness = run.randomness.at_round(number)
     sent = []
-    for index, work in enumerate(experiment.algorithm.exchanges(number, state)):
-        task = Task(experiment.system, work.exchange.name, number, index)
-        clients = experiment.client_side.works[work.exchange.name]
-        for client in experiment.clients:
+    for index, work in enumerate(run.algorithm.exchanges(number, state)):
+        task = Task(run.system, work.exchange.name, number, index)
+        clients = run.client_side.works[work.exchange.name]
+        for client in run.clients:
             (update,) = clients.local_updates(task, work.broadcast(state), [client], randomness)
             averages = _averages(update)
-            points = experiment.algorithm.represent(state, client)
+            points = run.algorithm.represent(state, client)
             if averages is not None and len(averages) and points is not None:
                 sent.append((averages, points))
     return [asdict(group) for group in inverted(sent)] if sent else None

@@ -12,15 +12,15 @@ from ccfcpp.core.presets import preset_file
 from ccfcpp.runs.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import ClusteringRun
     from ccfcpp.core.config import Tree
     from ccfcpp.data.open import AnyData
 
 
-def _experiment(config: ClusterConfig, data: AnyData | None = None) -> ClusteringExperiment:
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
+    from ccfcpp.clustering.run import clustering_run
 
-    return ClusteringExperiment(config, data)
+    return clustering_run(config, data)
 
 
 def _rounds(config: ClusterConfig) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def _guesses(config: ClusterConfig) -> list[Tree]:
 
 
 CLUSTERING = Pipeline(
-    "cluster", ClusterConfig, _experiment, lambda config: config.method, _rounds, _suited, _guesses
+    "cluster", ClusterConfig, _run, lambda config: config.method, _rounds, _suited, _guesses
 )
 run = CLUSTERING.run
 """What stands behind ``ccfcpp.run``."""

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -84,6 +84,8 @@ class Federation(Generic[State, Carrier]):
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
             aggregated. Its time is not counted as the round's.
+        silent: Clients that did not answer in the round before.
+        taken: Names of the exchanges of which an update was accepted in an earlier session.
 
     Attributes:
         silent: Clients that did not answer in the last round.
@@ -102,6 +104,8 @@ class Federation(Generic[State, Carrier]):
         stages: Sequence[Stage] = (),
         guard: Guard | None = None,
         observer: LocalModelObserver | None = None,
+        silent: Iterable[int] = (),
+        taken: Iterable[str] = (),
     ) -> None:
         self.system = system
         self.algorithm = algorithm
@@ -114,8 +118,8 @@ class Federation(Generic[State, Carrier]):
         self.stages = stages
         self._looking = 0.0
         self._heard: set[int] = set()
-        self.silent: Collection[int] = ()
-        self.taken: set[str] = set()
+        self.silent: Collection[int] = set(silent)
+        self.taken = set(taken)
         self.fault: str | None = None
         self._in_vain: dict[str, tuple[int, str]] = {}
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.reports.classes import of_clients
 from ccfcpp.reports.drawing import Drawn, chart
 from ccfcpp.reports.labels import Gathered, slug

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.clustering.judged import judged_rows, scores_over
+from ccfcpp.clustering.evaluation.words import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles

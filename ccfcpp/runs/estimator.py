@@ -14,11 +14,11 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
-from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
+from ccfcpp.runs.run import AnyLocalRun
 
-E = TypeVar("E", bound=AnyExperiment)
+R = TypeVar("R", bound=AnyLocalRun)
 Names = NDArray[np.integer | np.str_ | np.object_]
 """A name or a number for each sample."""
 AUTO = "auto"
@@ -72,16 +72,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             return int(np.random.default_rng().integers(2**31))
         return int(check_random_state(state).randint(2**31 - 1))
 
-    def _experiment(
+    def _run(
         self,
-        pipeline: Pipeline[M, E],
+        pipeline: Pipeline[M, R],
         data: Any,
         clients: Names | None,
         fixed: Tree,
         suited: Tree | None = None,
         source: str = "./images",
-    ) -> E:
-        """Make the experiment on samples in memory.
+    ) -> R:
+        """Make the run on samples in memory.
 
         Args:
             pipeline: The kind of run.

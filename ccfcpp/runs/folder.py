@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from zipfile import BadZipFile
 
@@ -15,13 +15,12 @@ from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
-from ccfcpp.runs.paths import RunPaths, damaged, row_of
+from ccfcpp.runs.evaluator import Arrays, Results
+from ccfcpp.runs.paths import RunPaths, Summary, damaged, row_of
 from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
 RoundLog = Callable[[Line], None]
-Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
-"""Results by file and name."""
 
 # Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
 _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
@@ -115,21 +114,13 @@ class RunFolder(RunPaths):
             with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
 
-    def write_results(
-        self,
-        summary: dict[str, object],
-        model: Mapping[str, Tensor],
-        arrays: Arrays,
-        pictures: Mapping[str, Tensor],
-        model_facts: dict[str, str],
-    ) -> None:
-        """Write the model, arrays by file and name, pictures, and last the summary.
-
-        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the model's header.
-        """
-        save_tensors(self.model, model, model_facts)
-        self.write_arrays(arrays)
-        for name, picture in pictures.items():
+    def write_results(self, summary: Summary, results: Results) -> None:
+        """Write the tables, the model, arrays and pictures of a run, and last its summary."""
+        for name, rows in results.tables.items():
+            self.write_table(name, rows)
+        save_tensors(self.model, results.model, dict(results.header))
+        self.write_arrays(results.arrays)
+        for name, picture in results.pictures.items():
             self.figures.mkdir(exist_ok=True)
             write_whole(self.figures / f"{name}.png", as_png(picture))
         write_whole(self.summary, json.dumps(summary, indent=2).encode())

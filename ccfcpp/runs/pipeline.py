@@ -21,12 +21,13 @@ from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
+    from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
 M = TypeVar("M", bound=MethodConfig)
-E = TypeVar("E", bound="AnyExperiment")
+R = TypeVar("R", bound="AnyLocalRun")
+AnyR = TypeVar("AnyR", bound="AnyRun")
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,24 @@ class Opening(Generic[M]):
     goes_on: bool = False
     given: Given = field(default_factory=Given)
 
-    def open(self, make: Callable[[M], E]) -> tuple[E, RunFolder]:
-        """Make the experiment, which checks everything else, and then the folder of a new run."""
+    def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
+        """Make the run, which checks everything else, and then the folder of a new one."""
         from ccfcpp.runs.folder import RunFolder
 
-        experiment = make(self.config)
+        run = make(self.config)
         if self.goes_on:
-            return experiment, RunFolder(self.path)
-        return experiment, RunFolder.create(self.path, self.config)
+            return run, RunFolder(self.path)
+        return run, RunFolder.create(self.path, self.config)
 
 
 @dataclass(frozen=True)
-class Pipeline(Generic[M, E]):
+class Pipeline(Generic[M, R]):
     """One kind of run.
 
     Attributes:
         command: The command, and the folder of the data sets' presets.
         kind: The kind of configurations.
-        make: Makes the experiment of a configuration, on the given images or on those that the
+        make: Makes the run of a configuration, on the given images or on those that the
             configuration names.
         label: Returns a part of the name of a new run's folder.
         rounds: Returns the dotted key of the number of rounds, empty where it is fixed, and where
@@ -74,7 +75,7 @@ class Pipeline(Generic[M, E]):
 
     command: str
     kind: type[M]
-    make: Callable[[M, Any], E]
+    make: Callable[[M, Any], R]
     label: Callable[[M], str]
     rounds: Callable[[M], tuple[str, str]]
     suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
@@ -160,8 +161,8 @@ class Pipeline(Generic[M, E]):
         """Put settings that suit the images under those that the user gave."""
         return replace(opening, config=self.resolved(opening.given, suited))
 
-    def start(self, opening: Opening[M]) -> tuple[Opening[M], E, RunFolder]:
-        """Fit a run to its images, and return it with its experiment and its folder.
+    def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:
+        """Fit a run to its images, and return it with its opening and its folder.
 
         Raises:
             UsageError: The images cannot be read, or do not fit the settings.
@@ -170,8 +171,8 @@ class Pipeline(Generic[M, E]):
         if not opening.goes_on and (found := self.suited(opening.config)) is not None:
             images, suited = found
             opening = self.fitted(opening, suited)
-        experiment, folder = opening.open(lambda config: self.make(config, images))
-        return opening, experiment, folder
+        run, folder = opening.open(lambda config: self.make(config, images))
+        return opening, run, folder
 
     def run(
         self,
@@ -196,8 +197,8 @@ class Pipeline(Generic[M, E]):
             UsageError: A key is unknown, a value does not fit, or the folder is taken.
         """
         place = None if out is None else Path(out)
-        _, experiment, folder = self.start(self.open(Given.of(settings), place, resume))
-        return experiment.run(folder)
+        _, run, folder = self.start(self.open(Given.of(settings), place, resume))
+        return run.run(folder)
 
     def _rounds(self, given: Given, config: M) -> tuple[str, object]:
         """Return the method's key for the number of rounds, and the value for that key."""

@@ -58,7 +58,7 @@ def compare(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.studies.parallel import run_in_processes
 
     given, axes = take_lists(ClusterConfig, Given.of(settings))
@@ -66,13 +66,13 @@ def compare(
     study = opened(given, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(
-            ClusteringExperiment,
+            clustering_run,
             lambda title, experiment, folder: experiment.run(folder),
             lambda: None,
             lambda: False,
         )
     else:
-        run_in_processes(study, ClusteringExperiment, jobs, lambda: None, lambda: False)
+        run_in_processes(study, clustering_run, jobs, lambda: None, lambda: False)
     found = tabulated(study)
     return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
 
@@ -170,9 +170,9 @@ def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None
 
 def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
     """Check what can be checked before hours of work: each method, by its first run."""
-    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.setup import load_data
 
     data = load_data(runs[0].config)
     for config in {run.config.method: run.config for run in reversed(runs)}.values():
-        ClusteringExperiment(config, data)
+        clustering_run(config, data)

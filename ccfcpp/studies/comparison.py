@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.judged import MEASURES, shortfall
+from ccfcpp.clustering.evaluation.words import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded

@@ -16,8 +16,8 @@ import torch
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.units import first_of
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.paths import C
+from ccfcpp.runs.run import AnyRun
 from ccfcpp.runs.signals import handled_by
 from ccfcpp.studies.grids import Planned
 from ccfcpp.studies.study import Study
@@ -37,7 +37,7 @@ _stop: Event
 
 def run_in_processes(
     study: Study[C],
-    make: Callable[[C], AnyExperiment],
+    make: Callable[[C], AnyRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],
@@ -143,7 +143,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run(path: Path, planned: Planned[C], make: Callable[[C], AnyExperiment]) -> None:
+def _run(path: Path, planned: Planned[C], make: Callable[[C], AnyRun]) -> None:
     if _stop.is_set():
         raise StoppedError
     experiment, folder = Study(path, [planned]).opened(planned, make)

@@ -9,13 +9,13 @@ import torch
 from rich.console import Console
 
 from ccfcpp.cli.progress import RunProgress, shorter
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.pace import Pace, followed, tell_exchanges, tell_images, tell_round
 from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import classification_run
 from tests.support.clustering import tiny
 
 SAMPLES = 100
@@ -86,7 +86,7 @@ def test_where_it_takes_long_it_says_what_is_shorter(monkeypatch: pytest.MonkeyP
 def test_only_what_makes_a_run_shorter_is_proposed(
     images: int, side: int, proposed: list[str], not_proposed: list[str]
 ) -> None:
-    experiment = ClusteringExperiment(tiny("ccfc++"))
+    experiment = clustering_run(tiny("ccfc++"))
     pixels = torch.zeros(1, 1, side, side, dtype=torch.uint8)
     experiment.data = ImageData("mine", pixels, None, ())
     experiment.parts = [torch.arange(images)]
@@ -103,7 +103,7 @@ def test_only_what_makes_a_run_shorter_is_proposed(
 
 def test_classification_is_shorter_with_fewer_training_images() -> None:
     few = {"data": {"test_images": 10}, "partition": {"kind": "iid"}, "device": "cpu"}
-    experiment = ClassificationExperiment(validate(ClassifyConfig, few))
+    experiment = classification_run(validate(ClassifyConfig, few))
     experiment.parts = [torch.arange(5000)]
     assert "--set data.train_images=2000" in shorter(experiment)
 
@@ -148,7 +148,7 @@ def test_too_little_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", ["ccfc++", "sda-fc-km", "fed-scan", "k-fed"])
 def test_rounds_are_told_to_their_ends(method: str) -> None:
-    experiment = ClusteringExperiment(tiny(method))
+    experiment = clustering_run(tiny(method))
     told: list[tuple[int, float]] = []
     pace = Pace(len(experiment.data), lambda: told.append((pace.round, pace.share)))
     state = experiment.algorithm.initial_state(experiment.randomness)

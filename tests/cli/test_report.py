@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from ccfcpp import report as ccfcpp_report
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.reports.classes import table
@@ -228,6 +228,6 @@ def test_a_run_that_was_stopped_before_it_had_centres_has_a_page(tmp_path: Path)
     config = tiny("fed-scan", {"scan": {"overclustering": 1, "steps": 30}})
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(StoppedError):
-        ClusteringExperiment(config).run(folder, should_stop=lambda: True)
+        clustering_run(config).run(folder, should_stop=lambda: True)
     (page,) = succeeded("report", folder.path).stdout.splitlines()
     assert Path(page).is_file()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.run import AnyLocalRun
 from ccfcpp.studies.reproduction.items import ITEMS, Item
 from ccfcpp.studies.study import Study
 from tests.support.command import Result, ccfcpp, refused
@@ -67,7 +67,7 @@ def tiny_items() -> Iterator[None]:
 
 def run_here(
     study: Study[Any],
-    make: Callable[[Any], Experiment[Any]],
+    make: Callable[[Any], AnyLocalRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],

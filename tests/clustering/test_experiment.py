@@ -10,15 +10,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import load_model
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores, covariance
 from ccfcpp.data import ImageData
-from ccfcpp.runs.experiment import Scores
+from ccfcpp.runs.evaluator import Scores
 from ccfcpp.runs.folder import RunFolder
 from tests.support.clustering import digits, tiny
 
@@ -39,12 +39,12 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
 ) -> None:
     common: Tree = {"partition": {"clients": 4}, "availability": {"dropout_rate": 0.2}}
     config = tiny(method, common, other)
-    whole = ClusteringExperiment(config).run(RunFolder.create(tmp_path / "whole", config))
+    whole = clustering_run(config).run(RunFolder.create(tmp_path / "whole", config))
     folder = RunFolder.create(tmp_path / "broken", config)
     stops = 0
     while True:
         try:
-            broken = ClusteringExperiment(config).run(folder, should_stop=lambda: True)
+            broken = clustering_run(config).run(folder, should_stop=lambda: True)
         except StoppedError:
             stops += 1
             continue
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
 
 def test_a_run_leaves_a_sheet_of_each_clients_images(tmp_path: Path) -> None:
     config = tiny("sda-fc-km", {"partition": {"clients": 3}})
-    ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
     sheets = sorted((tmp_path / "run" / "figures").glob("*.png"))
     assert [path.name for path in sheets] == [f"synthetic-client-{n}.png" for n in range(3)]
     assert Image.open(sheets[0]).size == (10 * 58 + 2, 8 * 58 + 2)
@@ -83,10 +83,10 @@ def few_digits(labelled: bool = True) -> ImageData:
 
 def run(
     path: Path, data: ImageData, *trees: Tree
-) -> tuple[ClusteringExperiment, dict[str, Any], list[Scores]]:
+) -> tuple[ClusteringRun, dict[str, Any], list[Scores]]:
     """FFCM over four clients; the scores of each round."""
     config = tiny("ffcm-avg", {"partition": {"kind": "iid", "clients": 4}}, *trees)
-    experiment, scored = ClusteringExperiment(config, data), list[Scores]()
+    experiment, scored = clustering_run(config, data), list[Scores]()
     folder = RunFolder.create(path, config)
     summary = experiment.run(folder, lambda report, scores: scored.append(scores))
     return experiment, summary, scored
@@ -126,9 +126,9 @@ def test_images_of_clients_that_are_absent_are_clustered_all_the_same(tmp_path: 
     assert (summary["clients"], summary["connected"], summary["disconnected"]) == (4, 2, 2)
     assert (summary["samples"], summary["held"]) == (80, 40)
     held = torch.cat([experiment.parts[client.id] for client in experiment.clients])
-    assert sorted([*held.tolist(), *experiment.unheld.tolist()]) == list(range(80))
+    assert sorted([*held.tolist(), *experiment.evaluator.unheld.tolist()]) == list(range(80))
     state = load_file(tmp_path / "run" / "model.safetensors")
-    rule = PixelRule.of(experiment.problem)
+    rule = PixelRule.of(experiment.evaluator.problem)
     with np.load(tmp_path / "run" / "assignments.npz") as arrays:
         everywhere = rule.assign(experiment.data.values.cpu(), state["centroids"])
         assert arrays["cluster"].tolist() == everywhere.tolist()
@@ -149,7 +149,7 @@ def test_images_of_connected_and_of_absent_clients_are_scored_apart(
     config = tiny(
         method, {"partition": partition, "availability": {"disconnection_rate": 0.5}, "seed": 1}
     )
-    experiment = ClusteringExperiment(config, few_digits())
+    experiment = clustering_run(config, few_digits())
     summary = experiment.run(RunFolder.create(tmp_path / "run", config))
     connected = [client.id for client in experiment.clients]
     assert sorted([*connected, *experiment.absent]) == [0, 1, 2, 3]
@@ -190,7 +190,7 @@ def test_without_labels_or_images_there_are_no_scores_of_absent_clients(tmp_path
     owned = replace(few_digits(), owners=owners, owner_names=names)
     folders: Tree = {"partition": {"kind": "folders", "clients": 2}, "seed": 1}
     experiment, summary, _ = run(tmp_path / "owned", owned, absent, folders)
-    assert [experiment.client_name(each) for each in experiment.absent] == ["nothing"]
+    assert [experiment.names[each] for each in experiment.absent] == ["nothing"]
     assert summary["scores_absent"] is None
     assert summary["scores_connected"]["nmi"] == summary["nmi"]
 
@@ -215,7 +215,7 @@ def test_where_nobody_holds_an_image_nothing_can_be_run() -> None:
     for seed in range(8):
         config = tiny("km", settings, {"seed": seed})
         try:
-            experiment = ClusteringExperiment(config, owned)
+            experiment = clustering_run(config, owned)
         except UsageError as error:
             outcomes.add(str(error))
         else:
@@ -227,7 +227,8 @@ def test_what_a_report_shows_is_kept(tmp_path: Path) -> None:
     experiment, _, _ = run(tmp_path / "run", few_digits())
     folder = RunFolder(tmp_path / "run")
     shown, images = folder.read_arrays("shown"), folder.read_arrays("assignments")
-    expected = PixelRule.of(experiment.problem).points(experiment.data.values).cpu().double()
+    pixels = PixelRule.of(experiment.evaluator.problem).points(experiment.data.values)
+    expected = pixels.cpu().double()
     # 64 dimensions, of which the first components tell most.
     assert shown["points"].shape == (len(expected), 50)
     assert shown["index"].tolist() == list(range(len(expected)))

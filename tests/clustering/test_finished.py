@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.finished import run_without
 from ccfcpp.clustering.going_on import go_on_without
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
@@ -43,7 +43,7 @@ def owned(*owners: int) -> ImageData:
 
 
 def run(folder: Path, config: ClusterConfig, data: ImageData) -> Path:
-    ClusteringExperiment(config, data).run(RunFolder.create(folder, config))
+    clustering_run(config, data).run(RunFolder.create(folder, config))
     return folder
 
 
@@ -53,7 +53,7 @@ def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -
     whole = run(tmp_path / "whole", config, owned(0, 1, 2, 3))
     again = RunFolder(run_without(whole, ["3"]))
     assert again.path == tmp_path / "whole-without-3"
-    ClusteringExperiment(again.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(again)
+    clustering_run(again.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(again)
     never = run(tmp_path / "never", config, owned(0, 1, 2))
     before, found, expected = (
         load_file(folder / "model.safetensors") for folder in (whole, again.path, never)
@@ -78,9 +78,9 @@ def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
     steps: Tree = {"scan": {"steps": 60, "steps_per_round": 15}}
     here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3, "data": {"images": 180}}
     config = tiny("fed-scan", HELD, steps, here)
-    ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
     folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
-    summary = ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
     assert summary["rounds"] == 1
     before, after = (load_file(tmp_path / n / "model.safetensors") for n in ("run", folder.path))
@@ -110,9 +110,9 @@ def test_a_run_with_clients_that_came_late_forgets_quickly(tmp_path: Path) -> No
     here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3}
     late: Tree = {"availability": {"late": [1], "late_rounds": 2}}
     config = tiny("fed-scan", HELD, steps, here, late)
-    ClusteringExperiment(config).run(RunFolder.create(tmp_path / "run", config))
+    clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
     folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
-    summary = ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
 
 
@@ -127,7 +127,7 @@ def test_who_is_forgotten_stays_so(tmp_path: Path) -> None:
     """Names go before numbers: one client here is called as another one is numbered."""
     whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
     first = RunFolder(run_without(whole, ["porto"], tmp_path / "first"))
-    ClusteringExperiment(first.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(first)
+    clustering_run(first.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(first)
     second = RunPaths(run_without(first.path, ["3"], tmp_path / "second"))
     assert second.saved_config(ClusterConfig).availability.without == (1, 3)
     with pytest.raises(UsageError, match="no client porto took part"):
@@ -173,4 +173,4 @@ def test_only_finished_runs_of_clustering_in_one_process(tmp_path: Path) -> None
 def test_a_client_that_is_not_there_cannot_be_left_out() -> None:
     config = tiny("k-fed", HELD, {"availability": {"without": [3]}})
     with pytest.raises(UsageError, match="names client 3, and there is none: clients are 0 to 2"):
-        ClusteringExperiment(config, owned(0, 1, 2))
+        clustering_run(config, owned(0, 1, 2))

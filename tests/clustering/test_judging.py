@@ -18,15 +18,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment, sizes
-from ccfcpp.clustering.halves import first_cells
-from ccfcpp.clustering.judged import NOT_JUDGED, judged_rows
-from ccfcpp.clustering.judging import Judged, Judging
+from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
+from ccfcpp.clustering.evaluation.evaluator import sizes
+from ccfcpp.clustering.evaluation.halves import first_cells
+from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.evaluation.words import NOT_JUDGED, judged_rows
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.exchange import Nothing, Task
 from ccfcpp.reports.recorded import read_run
 from tests.support.command import TINY, succeeded
 from tests.support.finished_runs import points_of
@@ -36,7 +38,7 @@ class Lying:
     """A system whose points and clusters are given: an image's first pixels."""
 
     by_angle = False
-    delivery_type = ClusteringExperiment
+    delivery_type = Nothing
 
     def represent(self, model: object, client: Client) -> Tensor:
         return client.images[:, 1:].double() / 8
@@ -56,7 +58,7 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(ClientContext.of(clients))
-    known = Judged(None, points.shape[1], k)
+    known = Judged({}, points.shape[1], k)
     for work in judging.works(known):
         if not work.is_due(known):
             continue
@@ -69,8 +71,8 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     return known
 
 
-def judging_of(k: int) -> Judging:
-    return Judging(Lying(), k)  # type: ignore[arg-type]
+def judging_of(k: int) -> ClusteringEpilogue:
+    return ClusteringEpilogue(Lying(), k)  # type: ignore[arg-type]
 
 
 def slow_silhouette(points: Tensor, clusters: Tensor) -> float:
@@ -251,7 +253,7 @@ def test_secure_sums_hide_the_clients_and_noise_leaves_the_measures_out(tmp_path
 
 def test_differential_privacy_leaves_the_measures_out() -> None:
     private = {"method": "fed-scan", "privacy": {"level": "client"}, "scan": {"overclustering": 1}}
-    experiment = ClusteringExperiment(resolve(ClusterConfig, "cluster", private))
+    experiment = clustering_run(resolve(ClusterConfig, "cluster", private))
     assert experiment.epilogue is None
     rows = judged_rows({"clusters": 3, "cluster_sizes": [4, 5, 0], "privacy": {"level": "client"}})
     assert rows == {"images in each cluster": "4, 5, 0", "without labels": NOT_JUDGED}

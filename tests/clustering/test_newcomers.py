@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.finished import run_without
 from ccfcpp.clustering.going_on import run_with
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.scan.newcomers import gathered, heads_at, unexplained
 from ccfcpp.core.config import AvailabilityConfig, Tree
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
@@ -50,13 +50,13 @@ def finished(folder: Path, *settings: Tree) -> Path:
     """A run of three digits over three clients."""
     dataset = write(folder / "known.npz", 0, 1, 2)
     config = tiny("fed-scan", {"dataset": dataset}, SCAN, *settings)
-    ClusteringExperiment(config).run(RunFolder.create(folder / "run", config))
+    clustering_run(config).run(RunFolder.create(folder / "run", config))
     return folder / "run"
 
 
 def went_on(path: Path) -> tuple[Tensor, Tensor, RunPaths]:
     folder = RunFolder(path)
-    ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     found = folder.read_arrays("assignments")
     return found["cluster"], found.get("class", torch.tensor([])), folder
 
@@ -93,9 +93,7 @@ def test_a_run_that_was_stopped_is_the_run_in_one_go(before: Path, tmp_path: Pat
     went_on(whole)
     folder = RunFolder(parts)
     with pytest.raises(StoppedError):
-        ClusteringExperiment(folder.saved_config(ClusterConfig)).run(
-            folder, should_stop=lambda: True
-        )
+        clustering_run(folder.saved_config(ClusterConfig)).run(folder, should_stop=lambda: True)
     assert not folder.summary.is_file()
     went_on(parts)
     expected = load_file(whole / "model.safetensors")
@@ -123,7 +121,7 @@ def test_over_clusters_go_on_as_they_are_merged(tmp_path: Path) -> None:
 
 def begun(path: Path) -> Any:
     """The state after the first exchange, which rounds that nobody took part in do not lose."""
-    experiment = ClusteringExperiment(RunFolder(path).saved_config(ClusterConfig))
+    experiment = clustering_run(RunFolder(path).saved_config(ClusterConfig))
     kind, device = experiment.algorithm.state_type, experiment.device
     state = load_checkpoint(RunFolder(path).checkpoint, kind, device).state
     first, *_ = experiment.algorithm.exchanges(1, state)
@@ -230,7 +228,7 @@ def test_newcomers_centres_are_traffic(before: Path, tmp_path: Path) -> None:
     path = run_with(before, new, {"clusters": 4, "scan": {"steps": 4}}, tmp_path / "on")
     config = RunFolder(path).saved_config(ClusterConfig)
     config = config.model_copy(update={"availability": AvailabilityConfig(without=(0, 1, 2))})
-    experiment = ClusteringExperiment(config)
+    experiment = clustering_run(config)
     checkpoint = load_checkpoint(
         RunFolder(path).checkpoint, experiment.algorithm.state_type, experiment.device
     )
@@ -289,7 +287,7 @@ def test_columns_of_vectors_are_found_by_name(tmp_path: Path) -> None:
     plain: Tree = {"clusters": 2, "partition": {"kind": "iid", "clients": 2}}
     config = tiny("fed-scan", {"dataset": dataset, "vectors": {"scale": "none"}}, SCAN, plain)
     run = RunFolder.create(tmp_path / "run", config)
-    ClusteringExperiment(config).run(run)
+    clustering_run(config).run(run)
     models = []
     for name, order in (("same", columns), ("turned", columns[::-1])):
         new = of_vectors(tmp_path / f"{name}.csv", order, slice(90, 150))
@@ -338,7 +336,7 @@ def test_folders_of_photos_come_later(tmp_path: Path) -> None:
     held: Tree = {"dataset": str(tmp_path / "known"), "clusters": 2, "data": {"skip": 0.1}}
     config = tiny("fed-scan", held, SCAN, {"partition": {"kind": "folders"}})
     run = RunFolder.create(tmp_path / "run", config)
-    ClusteringExperiment(config).run(run)
+    clustering_run(config).run(run)
     later = run_with(run.path, str(tmp_path / "new"), {"clusters": 3}, tmp_path / "later")
     went_on(later)
     _, _, folder = went_on(run_with(later, str(tmp_path / "one"), {"clusters": 4}))

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from ccfcpp.cli.serve import fitted
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
@@ -71,7 +71,7 @@ def test_three_clients_are_the_same_as_one_process(
     begun = fitted(begun, enrolment.spec)
     enrolment = enrolment.with_config(begun.config)
     folder = RunFolder.create(tmp_path / "deployed", begun.config)
-    there = enrolment.experiment(begun.config, channel)
+    there = enrolment.begun(begun.config, channel)
     there.run(folder)
     assert told.lines == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
 
@@ -79,11 +79,9 @@ def test_three_clients_are_the_same_as_one_process(
     monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "another cache"))
     encoder = encoder_of(tmp_path / "weights-0.safetensors")
     own = {"dataset": str(photos), "partition": {"kind": "folders"}, "data": {"encoder": encoder}}
-    here = ClusteringExperiment(
-        validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), own))
-    )
-    assert here.config.data.encoder_hash == begun.config.data.encoder_hash is not None
-    here.run(RunFolder.create(tmp_path / "alone", here.config))
+    here = clustering_run(validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), own)))
+    assert here.evaluator.config.data.encoder_hash == begun.config.data.encoder_hash is not None
+    here.run(RunFolder.create(tmp_path / "alone", here.evaluator.config))
     deployed, alone = (load_file(tmp_path / n / "model.safetensors") for n in ("deployed", "alone"))
     assert deployed.keys() == alone.keys()
     # Clients embed on a GPU where they have one, and the one process on the processor, as asked.

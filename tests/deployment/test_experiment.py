@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.clustering.exact.config import MeansConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.model import load_model
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
@@ -26,7 +26,7 @@ from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
-from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.privacy.config import PrivacyConfig
@@ -50,14 +50,14 @@ def experiment_on(
     command: str = "cluster",
     least: int | None = None,
     channel: Channel | None = None,
-) -> DeployedExperiment:
+) -> DeployedRun:
     sums, names = config.section(PrivacyConfig).secure_sums, list(grid.workers)
     # Its files are beside those of the workers.
     folder = next(iter(grid.workers.values())).folder.parent
     roster = introduced(grid, folder) if sums else None
     channel = channel or grid.channel
     enrolment = enrol(channel, config, command, names, least, roster)
-    return replace(enrolment, run=RUN).experiment(config, channel)
+    return replace(enrolment, run=RUN).begun(config, channel)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -69,7 +69,7 @@ def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
     return Grid(workers)
 
 
-def run(experiment: DeployedExperiment, path: Path) -> dict[str, Any]:
+def run(experiment: DeployedRun, path: Path) -> dict[str, Any]:
     return experiment.run(RunFolder.create(path, experiment.config))
 
 
@@ -126,7 +126,7 @@ def test_a_clustering_is_judged_as_in_one_process(sums: bool, tmp_path: Path) ->
         owners=torch.cat([torch.full((len(own),), own.id) for own in clients]),
         owner_names=tuple(client.name for client in clients),
     )
-    alone = ClusteringExperiment(config, data)
+    alone = clustering_run(config, data)
     expected = alone.run(RunFolder.create(tmp_path / "alone", config))
     for key in MEASURES:
         assert deployed[key] is not None
@@ -192,7 +192,7 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
         if comes and next(waits) == 3:
             del grid.tampering[late]
 
-    monkeypatch.setattr("ccfcpp.deployment.server.experiment.time.sleep", wait)
+    monkeypatch.setattr("ccfcpp.deployment.server.evaluator.time.sleep", wait)
     summary = run(experiment, tmp_path / "run")
     found = grid.workers[late].folder / "found.npz"
     assert summary["without_model"] == ({} if comes else {late: "its node is gone"})
@@ -210,7 +210,10 @@ def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
     channel = Channel(grid, replace(AT_ONCE, linger=1000.0))
     experiment = experiment_on(grid, config, channel=channel)
     grid.away.add(late)
-    folder, asked = RunFolder.create(tmp_path / "run", experiment.config), iter(range(100))
+    folder, asked = (
+        RunFolder.create(tmp_path / "run", experiment.config),
+        iter(range(100)),
+    )
     rounds = experiment.algorithm.rounds
     summary = experiment.run(folder, should_stop=lambda: next(asked) >= rounds)
     assert summary["without_model"] == {late: "it is not online"}

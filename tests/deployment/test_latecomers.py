@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.data import ImageData
@@ -52,7 +52,7 @@ class Late:
         """Run it, from its last checkpoint on."""
         channel = Channel(self.grid, AT_ONCE, self.told)
         late = Latecomers(channel, self.enrolment, self.names, self.grown.append, self.roster)
-        experiment = self.enrolment.experiment(self.config, channel, late.come)
+        experiment = self.enrolment.begun(self.config, channel, late.come)
         return experiment.run(self.folder, lambda *_: self.grid.away.clear(), **how)
 
     @property
@@ -76,7 +76,7 @@ def _in_one_process(config: Any, path: Path) -> dict[str, Tensor]:
     # Where clients may be absent, their parts are kept one by one, as those of other machines.
     settings["availability"] |= {"late": [1], "dropout_rate": 1e-9}
     config = type(config).model_validate(settings)
-    ClusteringExperiment(config, data).run(RunFolder.create(path, config))
+    clustering_run(config, data).run(RunFolder.create(path, config))
     return load_file(path / "model.safetensors")
 
 

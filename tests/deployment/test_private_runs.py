@@ -17,7 +17,7 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.link.packet import Packet
-from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.exchange import AnyExchange, Exchange
 from ccfcpp.engine.parts import Part, groups
 from ccfcpp.engine.payload import pack
@@ -55,19 +55,21 @@ def config_of(system: str, **privacy: object) -> ClusterConfig:
     return tiny(method, tree, common, {"privacy": {**OPEN, **privacy}})
 
 
-def started(
-    folder: Path, system: str = "fed-scan", **privacy: object
-) -> tuple[DeployedExperiment, Grid]:
+def started(folder: Path, system: str = "fed-scan", **privacy: object) -> tuple[DeployedRun, Grid]:
     grid = grid_of(labelled_clients(*SIZES), folder)
     return experiment_on(grid, config_of(system, **privacy)), grid
 
 
-def parts_of_all(experiment: DeployedExperiment) -> dict[str, Part]:
+def parts_of_all(experiment: DeployedRun) -> dict[str, Part]:
     """What the parts of all updates of a system mean; what a step has is bounded by itself."""
-    return {n: part for each in experiment.exchanges for n, part in each.parts.items()} | PARTS
+    return {
+        n: part
+        for work in experiment.client_side.works.values()
+        for n, part in work.exchange.parts.items()
+    } | PARTS
 
 
-def first_state(experiment: DeployedExperiment) -> Any:
+def first_state(experiment: DeployedRun) -> Any:
     return experiment.algorithm.initial_state(experiment.randomness)
 
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_wine
 
 from ccfcpp.cli.serve import fitted
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, validate
@@ -64,12 +64,12 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
     begun = fitted(begun, enrolment.spec)
-    there = enrolment.with_config(begun.config).experiment(begun.config, grid.channel)
+    there = enrolment.with_config(begun.config).begun(begun.config, grid.channel)
     there.run(RunFolder.create(tmp_path / "deployed", begun.config))
 
     alone = {"dataset": str(tmp_path / "wines"), "partition": {"kind": "folders"}}
     config = validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), alone))
-    here = ClusteringExperiment(config)
+    here = clustering_run(config)
     here.run(RunFolder.create(tmp_path / "alone", config))
 
     models = [tmp_path / name / "model.safetensors" for name in ("deployed", "alone")]

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.going_on import run_with
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError
@@ -47,7 +47,7 @@ def _config(*settings: Tree) -> ClusterConfig:
 def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
     """A finished run of the clients that are there."""
     enrolment = enrol(grid.channel, config, "cluster", list(grid.workers), 2)
-    experiment = enrolment.experiment(config, grid.channel)
+    experiment = enrolment.begun(config, grid.channel)
     run = RunFolder.create(folder, config)
     experiment.run(run)
     enrolment.save(run.deployment)
@@ -58,7 +58,7 @@ def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
     late = Latecomers(grid.channel, before, names)
-    return late.gathered(None).experiment(config, grid.channel).run(folder)
+    return late.gathered(None).begun(config, grid.channel).run(folder)
 
 
 def _as_file(path: Path, clients: list[Client]) -> str:
@@ -108,11 +108,11 @@ def test_it_is_the_run_in_one_process(tmp_path: Path) -> None:
     held: Tree = {"partition": {"kind": "folders"}, "availability": {"dropout_rate": 1e-9}}
     here: Tree = {**held, "dataset": _as_file(tmp_path / "known.npz", known)}
     alone = validate(ClusterConfig, merge(config.model_dump(mode="json"), here))
-    ClusteringExperiment(alone).run(RunFolder.create(tmp_path / "c", alone))
+    clustering_run(alone).run(RunFolder.create(tmp_path / "c", alone))
     fast |= {"availability": held["availability"]}
     on = run_with(tmp_path / "c", _as_file(tmp_path / "new.npz", new), fast, tmp_path / "d")
     folder = RunFolder(on)
-    ClusteringExperiment(folder.saved_config(ClusterConfig)).run(folder)
+    clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     found, expected = (load_file(place / "model.safetensors") for place in (path, on))
     assert torch.equal(found["groups"], expected["groups"])
     for name, part in expected.items():

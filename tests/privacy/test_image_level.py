@@ -11,9 +11,9 @@ import torch
 
 from ccfcpp.clustering.ccfc.messages import LABELS, refinement_exchange
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import cluster_sums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments
@@ -99,10 +99,10 @@ def test_what_cannot_have_it_is_refused_with_one_line(
     assert not (tmp_path / "run" / "privacy.jsonl").exists()
 
 
-def experiment(method: str = "ccfc++", **privacy: object) -> ClusteringExperiment:
+def experiment(method: str = "ccfc++", **privacy: object) -> ClusteringRun:
     settings = parse_assignments((*SETTINGS, *SMALL, "partition.clients=3"))
     tree: Tree = {"privacy": {"level": "image", "epsilon": 1e6, "clip": 0.01, **privacy}}
-    return ClusteringExperiment(tiny(method, settings, tree))
+    return clustering_run(tiny(method, settings, tree))
 
 
 def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
@@ -140,7 +140,8 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
 
 def test_what_no_image_exceeds_is_its_bound_where_the_configured_one_is_larger() -> None:
     run = experiment(clip=100.0)
-    config, known = run.privacy, {exchange.name: exchange for exchange in run.exchanges}
+    config = run.setting.privacy
+    known = {name: work.exchange for name, work in run.client_side.works.items()}
 
     def bound(exchange: str, group: str) -> float:
         return bounds_of(config, known[exchange]).of(group)

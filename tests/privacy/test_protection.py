@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, read_yaml, resolve
@@ -142,7 +142,7 @@ CANNOT = sorted(set(METHODS.own()) - BY_SUMS)
 def test_systems_that_are_no_sums_say_so(method: str) -> None:
     config = tiny(method, {"privacy": {"secure_sums": True}, "data": {"images": 100}})
     with pytest.raises(UsageError) as caught:
-        ClusteringExperiment(config)
+        clustering_run(config)
     line = (
         rf"privacy\.secure_sums: in {re.escape(method)}'s exchange '[\w -]+' the server needs each "
     )
@@ -150,9 +150,9 @@ def test_systems_that_are_no_sums_say_so(method: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def private(*more: Tree, **privacy: object) -> ClusteringExperiment:
+def private(*more: Tree, **privacy: object) -> ClusteringRun:
     tree: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
-    return ClusteringExperiment(tiny("fed-scan", tree, ALONE, *more))
+    return clustering_run(tiny("fed-scan", tree, ALONE, *more))
 
 
 @needs_accountant
@@ -196,7 +196,7 @@ def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str, more
     assert "\n" not in str(caught.value)
 
 
-def level_of(experiment: ClusteringExperiment) -> Level:
+def level_of(experiment: ClusteringRun) -> Level:
     assert experiment.protection is not None
     assert experiment.protection.mechanism is not None
     return experiment.protection.mechanism
@@ -304,7 +304,7 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     sums = {"secure_sums": True, "noise_at": noise_at} if noise_at else {}
     privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, **sums}
     small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
-    experiment = ClusteringExperiment(tiny(method, tree, small))
+    experiment = clustering_run(tiny(method, tree, small))
 
     def marked(what: object, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.full_like(total, MARK) for name, total in totals.items()}
@@ -336,7 +336,7 @@ def test_a_run_says_where_noise_drowns_all_clients(
         "partition": {"kind": "iid", "clients": clients},
         "privacy": {"level": "client", "epsilon": epsilon},
     }
-    protection = ClusteringExperiment(tiny("feddp-kmeans", private)).protection
+    protection = clustering_run(tiny("feddp-kmeans", private)).protection
     assert protection is not None
     assert isinstance(protection.mechanism, ClientLevel)
     said = " ".join(protection.header())
@@ -390,7 +390,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
     state = experiment.algorithm.initial_state(experiment.randomness)
     images, samples = experiment.clients[0].images, len(experiment.data)
     clients = [Client(0, "a", images), Client(0, "a", images[:-1])]
-    bounding = bounding_of(experiment.privacy)
+    bounding = bounding_of(experiment.setting.privacy)
     sides = [
         experiment.algorithm.client_side(ClientContext.of([c], bounding=bounding)) for c in clients
     ]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.reports import contents as table_of
 from ccfcpp.reports import facts
 from ccfcpp.reports.contents import Contents, contents
@@ -163,7 +163,7 @@ def test_images_by_their_distance_from_the_centroid(
 
 
 def test_every_image_of_the_sheet_is_the_named_one(figures: Figures, run: RecordedRun) -> None:
-    images = ClusteringExperiment(RunFolder(run.path).saved_config(ClusterConfig)).data.values
+    images = clustering_run(RunFolder(run.path).saved_config(ClusterConfig)).data.values
     drawn = figures["nearest"]
     (picture,) = drawn.figure.axes[0].images
     sheet = np.asarray(picture.get_array())

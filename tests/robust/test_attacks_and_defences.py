@@ -19,10 +19,10 @@ from ccfcpp.clustering.ccfc.messages import (
     refinement_exchange,
     training_exchange,
 )
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -386,8 +386,8 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
 # --- whole runs ---------------------------------------------------------------------------------
 
 
-def run(method: str, *trees: Tree) -> tuple[Any, ClusteringExperiment]:
-    experiment = ClusteringExperiment(tiny(method, GROUP, *trees))
+def run(method: str, *trees: Tree) -> tuple[Any, ClusteringRun]:
+    experiment = clustering_run(tiny(method, GROUP, *trees))
     federation = experiment.federation()
     state = experiment.algorithm.initial_state(experiment.randomness)
     for after, report in federation.run(state):
@@ -410,7 +410,9 @@ def test_models_and_centroids_go_through_every_rule(rule: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(METHODS.own()))
 def test_every_system_is_defended_and_attacked_or_says_why_not(method: str) -> None:
-    known = ClusteringExperiment(tiny(method, GROUP)).exchanges
+    known = [
+        work.exchange for work in clustering_run(tiny(method, GROUP)).client_side.works.values()
+    ]
     sends_images = METHODS[method].centralised or "gan" in method or "sda" in method
     acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
     assert acted == (set() if sends_images else set(ATTACKS) - NO_SIZES.get(method, set()))
@@ -454,7 +456,7 @@ def test_clients_work_in_the_order_of_their_true_sizes() -> None:
 
 def test_an_attack_that_has_nothing_to_act_on_is_refused() -> None:
     with pytest.raises(UsageError, match="finds nothing to act on in k-fed"):
-        ClusteringExperiment(tiny("k-fed", GROUP, hostile("false-sizes")))
+        clustering_run(tiny("k-fed", GROUP, hostile("false-sizes")))
     assert not acts_on("noise", replace(PRETRAINING, travels=False))
 
 

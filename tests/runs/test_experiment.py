@@ -8,54 +8,59 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import AvailabilityConfig
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError, StoppedError
 from ccfcpp.data import ImageData
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Experiment, Scores
-from ccfcpp.runs.folder import Arrays, RunFolder
+from ccfcpp.engine.payload import pack
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
+from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.run import Holdings, LocalRun
+from ccfcpp.runs.setting import Setting
 from ccfcpp.runs.store import History
 from tests.support.election import HOPELESS, Election, Mean, Voting, voters
 
 
-class Poll(Experiment[Mean]):
-    """Clients that vote; every third round is scored."""
+class Count(Evaluator[Mean]):
+    """Every third round is scored."""
 
-    algorithm: Election
-
-    def __init__(self, config: ClusterConfig, rounds: int = 6) -> None:
-        super().__init__(config)
-        self.clients = voters(0, 1, 2, HOPELESS)
-        self.algorithm = Election(rounds)
-        self.parts = []
-        self.data = ImageData("votes", torch.zeros(4, 1, 1, 1, dtype=torch.uint8), None, ())
+    def __init__(self, clients: list[Client]) -> None:
+        self.clients = clients
 
     def scores(self, number: int, state: Mean, memories: ClientMemories) -> Scores:
         return {"first": float(state.value[0])} if number % 3 == 2 else {}
 
     def results(
         self, state: Mean, memories: ClientMemories, local: LocalSpectra, told: None
-    ) -> tuple[dict[str, Any], Arrays]:
+    ) -> Results:
         votes = {client.id: memories.take(client.id).get("votes") for client in self.clients}
         known = {str(n): int(v) for n, v in votes.items() if v is not None}
-        return {"votes": known}, {"values": {"value": state.value}}
-
-    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
-        return None
+        return Results({"votes": known}, pack(state), arrays={"values": {"value": state.value}})
 
     def image_results(self, state: Mean, memories: ClientMemories) -> Arrays:
         return {"values": {"value": state.value}}
 
     def describe(self) -> dict[str, Any]:
         return {"method": "election"}
+
+
+def poll(config: ClusterConfig, rounds: int = 6) -> LocalRun[Election, Count]:
+    """Clients that vote."""
+    clients, setting = voters(0, 1, 2, HOPELESS), Setting.of(config)
+    data = ImageData("votes", torch.zeros(4, 1, 1, 1, dtype=torch.uint8), None, ())
+    numbers = range(HOPELESS + 1)
+    held = Holdings(data, [torch.zeros(0) for _ in numbers], ["" for _ in numbers])
+    everyone, judge = list(numbers), Count(clients)
+    return LocalRun(
+        setting, Election(rounds), held, clients, judge, None, everyone, lambda _: poll(config)
+    )
 
 
 CONFIG = validate(
@@ -76,7 +81,7 @@ def rows(folder: RunFolder) -> list[dict[str, Any]]:
 def test_a_summary_holds_the_setting_the_rounds_and_the_results(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
     seen: list[tuple[RoundReport, Scores]] = []
-    summary = Poll(CONFIG).run(folder, lambda report, scores: seen.append((report, scores)))
+    summary = poll(CONFIG).run(folder, lambda report, scores: seen.append((report, scores)))
     reports = [report for report, _ in seen]
     assert [report.round for report in reports] == list(range(6))
     assert [sorted(scores) for _, scores in seen] == [[], [], ["first"], [], [], ["first"]]
@@ -101,7 +106,7 @@ def test_a_summary_holds_the_setting_the_rounds_and_the_results(tmp_path: Path) 
 def test_the_log_has_a_line_a_round_with_its_scores(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
     seen: list[dict[str, Any]] = []
-    Poll(CONFIG).run(
+    poll(CONFIG).run(
         folder, lambda report, scores: seen.append({**report.line(), "scores": scores})
     )
     assert rows(folder) == json.loads(json.dumps([{**row, "seconds": 0} for row in seen]))
@@ -114,26 +119,26 @@ def test_a_run_whose_updates_are_all_refused_ends_and_can_go_on(
     config = CONFIG.model_copy(update={"availability": AvailabilityConfig()})
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(StoppedError):
-        Poll(config).run(folder, should_stop=lambda: len(rows(folder)) == 2)
+        poll(config).run(folder, should_stop=lambda: len(rows(folder)) == 2)
     monkeypatch.setattr(Voting, "_vote", lambda *_: RefusedUpdateError("its disk is full"))
     for _ in range(2):
         with pytest.raises(FederationError, match="of 4 clients; client 0: vote: its disk is full"):
-            Poll(config).run(folder)
+            poll(config).run(folder)
         assert rows(folder)[3]["refused"]["0"] == ["vote: its disk is full"]
         assert not folder.summary.exists()
     monkeypatch.undo()
-    assert Poll(config).run(folder)["rounds"] == 6
+    assert poll(config).run(folder)["rounds"] == 6
 
 
 def test_a_run_that_is_stopped_after_each_round_ends_the_same(tmp_path: Path) -> None:
     """Also what the clients remember, and the lines of the log."""
     folders = [new_folder(tmp_path / name) for name in ("whole", "broken")]
-    whole = Poll(CONFIG).run(folders[0])
+    whole = poll(CONFIG).run(folders[0])
     for _ in range(5):
         with pytest.raises(StoppedError):
-            Poll(CONFIG).run(folders[1], should_stop=lambda: True)
+            poll(CONFIG).run(folders[1], should_stop=lambda: True)
     # There is no round after the sixth, before which to stop.
-    broken = Poll(CONFIG).run(folders[1], should_stop=lambda: True)
+    broken = poll(CONFIG).run(folders[1], should_stop=lambda: True)
     differing = {"seconds", "out"}
     assert {k: v for k, v in broken.items() if k not in differing} == {
         k: v for k, v in whole.items() if k not in differing
@@ -145,16 +150,16 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(tmp_path: Path) ->
 
 def test_a_finished_run_that_goes_on_runs_no_round(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
-    first = Poll(CONFIG).run(folder)
-    again = Poll(CONFIG).run(folder, lambda *_: pytest.fail("a round was run"))
+    first = poll(CONFIG).run(folder)
+    again = poll(CONFIG).run(folder, lambda *_: pytest.fail("a round was run"))
     assert again == first
 
 
 def test_a_run_that_is_stopped_writes_what_a_report_shows(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
     with pytest.raises(StoppedError):
-        Poll(CONFIG).run(folder, should_stop=lambda: True)
-    one_round = Poll(CONFIG, rounds=1).run(new_folder(tmp_path / "other"))
+        poll(CONFIG).run(folder, should_stop=lambda: True)
+    one_round = poll(CONFIG, rounds=1).run(new_folder(tmp_path / "other"))
     value = load_file(tmp_path / "other" / "model.safetensors")["value"]
     assert torch.equal(folder.read_arrays("values")["value"], value)
     assert one_round["rounds"] == 1

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.metrics import effective_rank, spectrum
 from ccfcpp.data.images import to_float
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
+from ccfcpp.runs.run import AnyLocalRun
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import ClassificationRun, classification_run
 from tests.support.command import TINY_TREE, ccfcpp
 
 SMALL_CLASSIFIER = (
@@ -35,17 +35,17 @@ SMALL_CLASSIFIER = (
 )
 
 
-def clustering(*settings: str) -> ClusteringExperiment:
+def clustering(*settings: str) -> ClusteringRun:
     tree = merge(TINY_TREE, parse_assignments(settings))
-    return ClusteringExperiment(resolve(ClusterConfig, "cluster", tree))
+    return clustering_run(resolve(ClusterConfig, "cluster", tree))
 
 
-def classification(*settings: str) -> ClassificationExperiment:
+def classification(*settings: str) -> ClassificationRun:
     tree = parse_assignments([*SMALL_CLASSIFIER, *settings])
-    return ClassificationExperiment(resolve(ClassifyConfig, "classify", tree))
+    return classification_run(resolve(ClassifyConfig, "classify", tree))
 
 
-def models_of_the_last_round(experiment: Experiment[Any]) -> dict[int, ModelState]:
+def models_of_the_last_round(experiment: AnyLocalRun) -> dict[int, ModelState]:
     """Copies of all local models, by a federation of its own."""
     last = experiment.algorithm.rounds - 1
     seen: dict[int, ModelState] = {}
@@ -69,7 +69,7 @@ def plain_latents(model: ContrastiveModel, weights: ModelState, images: Tensor) 
     return latents
 
 
-def finished(experiment: Experiment[Any], path: Path, config: Any) -> dict[str, Any]:
+def finished(experiment: AnyLocalRun, path: Path, config: Any) -> dict[str, Any]:
     folder = RunFolder.create(path, config)
     return experiment.run(folder)
 
@@ -78,7 +78,7 @@ def test_spectra_of_local_models_are_those_of_plain_modules(tmp_path: Path) -> N
     experiment = clustering()
     models = models_of_the_last_round(clustering())
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.config, (1, 8, 8))()
+    module = model_maker(experiment.evaluator.config, (1, 8, 8))()
     with np.load(tmp_path / "run/spectra.npz") as arrays:
         assert arrays["client"].tolist() == sorted(models) == [0, 1, 2, 3]
         ranks, gaps = [], []
@@ -104,7 +104,7 @@ def test_the_global_spectrum_is_that_of_the_mean_of_the_local_models(tmp_path: P
     }
     counters = {n: e for n, e in models[0].items() if not e.is_floating_point()}
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.config, (1, 8, 8))()
+    module = model_maker(experiment.evaluator.config, (1, 8, 8))()
     averaged: Any = mean | counters
     expected = spectrum(plain_latents(module, averaged, experiment.data.values))
     with np.load(tmp_path / "run/spectra.npz") as arrays:
@@ -116,11 +116,11 @@ def test_classification_compares_local_models_on_all_test_images(tmp_path: Path)
     experiment = classification()
     models = models_of_the_last_round(classification())
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    (tested,) = experiment.test_sets
+    (tested,) = experiment.evaluator.test_sets
     with np.load(tmp_path / "run/spectra.npz") as arrays:
         assert arrays["global"] == pytest.approx(arrays["singular_values"][0])
         for client, values in zip(arrays["client"], arrays["local"], strict=True):
-            seen, _ = experiment.evaluator(models[int(client)], tested.images)
+            seen, _ = experiment.evaluator.predict(models[int(client)], tested.images)
             assert values == pytest.approx(spectrum(seen).numpy(), rel=1e-4, abs=1e-9)
     assert summary["gap"] is not None
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from ccfcpp.runs.run import AnyRun
 from supervised.running import CLASSIFICATION
 
 FIXED = ("km", "fcm", "k-fed")
@@ -27,7 +27,7 @@ def given(method: str, rounds: object, **values: object) -> Given:
 @pytest.mark.parametrize("method", [name for name in METHODS.own() if name not in FIXED])
 def test_every_system_takes_a_number_of_rounds(method: str) -> None:
     config = CLUSTERING.resolved(given(method, "7", partition={"clients": 3}))
-    algorithm = ClusteringExperiment(config).algorithm
+    algorithm = clustering_run(config).algorithm
     # Of CCFC and CCFC++ they are those after pre-training.
     before = algorithm.describe().get("pretrain_rounds", 0)
     # Fed-EMP's are those of its encoder: k-means begins in one more, and ends in up to ten.
@@ -71,7 +71,7 @@ def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str
 
 def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
     opening = CLUSTERING.open(given("fed-scan", "4"), tmp_path / "run")
-    opening.open(lambda config: ClusteringExperiment(config))
+    opening.open(lambda config: clustering_run(config))
     again = CLUSTERING.open(Given(rounds="4"), tmp_path / "run", resume=True)
     assert again.goes_on
     assert again.config == opening.config
@@ -98,13 +98,13 @@ def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
 def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) -> None:
     opening = CLUSTERING.open(Given(), tmp_path / "run")
 
-    def refuse(config: ClusterConfig) -> AnyExperiment:
+    def refuse(config: ClusterConfig) -> AnyRun:
         raise UsageError("the images do not fit")
 
     with pytest.raises(UsageError, match="do not fit"):
         opening.open(refuse)
     assert not (tmp_path / "run").exists()
-    _, folder = opening.open(ClusteringExperiment)
+    _, folder = opening.open(clustering_run)
     assert folder.saved_config(ClusterConfig) == opening.config
 
 

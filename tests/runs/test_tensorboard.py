@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.runs.folder import RunFolder
@@ -154,7 +154,7 @@ def test_an_interrupted_run_goes_on_in_the_same_picture(
             raise error
 
     with pytest.raises(error):
-        ClusteringExperiment(config).run(folder, observe, lambda: len(logged(folder.path)) == 3)
+        clustering_run(config).run(folder, observe, lambda: len(logged(folder.path)) == 3)
     assert_shows_the_log(folder.path)
     assert len(logged(folder.path)) == 3
     result = ccfcpp("cluster", "--out", folder.path, "--resume")
@@ -209,7 +209,7 @@ def test_without_the_package_a_run_says_so_before_it_begins(
 
 def test_nothing_of_it_is_imported_unless_wanted() -> None:
     program = (
-        "import sys, ccfcpp.cli.app, supervised.experiment\n"
+        "import sys, ccfcpp.cli.app, supervised.run\n"
         "print([n for n in sys.modules if 'tensorboard' in n and not n.startswith('ccfcpp.')])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import FederationError, StoppedError
@@ -53,7 +53,7 @@ def run(study: Study[ClusterConfig], jobs: int = 2, should_stop: Sequence[bool] 
         nonlocal looks
         looks += 1
 
-    run_in_processes(study, ClusteringExperiment, jobs, look, lambda: next(answers, False))
+    run_in_processes(study, clustering_run, jobs, look, lambda: next(answers, False))
     return looks
 
 
@@ -67,7 +67,7 @@ def test_runs_in_processes_are_those_one_after_the_other(tmp_path: Path) -> None
     assert run(together) >= 2
     alone = study_of(tmp_path / "alone", *settings)
     alone.run(
-        ClusteringExperiment,
+        clustering_run,
         lambda title, experiment, folder: experiment.run(folder),
         lambda: None,
         lambda: False,
@@ -112,13 +112,13 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run_and_goes_on_later(
         return log.exists() and log.read_text().count("\n") >= 2
 
     with pytest.raises(StoppedError):
-        run_in_processes(study, ClusteringExperiment, 1, lambda: None, should_stop)
+        run_in_processes(study, clustering_run, 1, lambda: None, should_stop)
     assert study.results() == []
     rounds = log.read_text().count("\n")
     assert 2 <= rounds < 20_000
     assert multiprocessing.active_children() == []
     # What was begun goes on where it was, once it is asked for alone.
-    experiment, folder = study.opened(study.runs[0], ClusteringExperiment)
+    experiment, folder = study.opened(study.runs[0], clustering_run)
     later: list[int] = []
 
     with pytest.raises(StoppedError):
@@ -130,11 +130,11 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.studies.parallel import run_in_processes
 from ccfcpp.studies.study import Study
 study = Study.reopen(Path(sys.argv[1]), ClusterConfig, {})
-run_in_processes(study, ClusteringExperiment, 1, lambda: None, lambda: False)
+run_in_processes(study, clustering_run, 1, lambda: None, lambda: False)
 """
 
 

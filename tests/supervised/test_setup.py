@@ -20,8 +20,8 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from supervised.augmentation import Augmenter, Normalisation
 from supervised.config import ClassifyConfig, LabelPartitionConfig
-from supervised.experiment import ClassificationExperiment
 from supervised.messages import LocalUpdate
+from supervised.run import ClassificationRun, classification_run
 from supervised.setup import partition_samples, split
 
 
@@ -105,11 +105,11 @@ def test_clients_hold_training_images_only(kind: str) -> None:
 def test_domains_are_clients_and_test_sets() -> None:
     data = draw_images(120, 3, owners=4)
     settings = ("partition.kind=domain", "model.widths=[4]", "training.rounds=1")
-    experiment = ClassificationExperiment(config(*settings), data)
+    experiment = classification_run(config(*settings), data)
     assert [client.name for client in experiment.clients] == list(data.owner_names)
-    assert [tested.name for tested in experiment.test_sets] == list(data.owner_names)
+    assert [tested.name for tested in experiment.evaluator.test_sets] == list(data.owner_names)
     assert data.owners is not None
-    for number, tested in enumerate(experiment.test_sets):
+    for number, tested in enumerate(experiment.evaluator.test_sets):
         assert set(data.owners[tested.index].tolist()) == {number}
         assert set(data.owners[experiment.parts[number]].tolist()) == {number}
 
@@ -176,9 +176,11 @@ def test_domains_follow_their_lists_and_count_alike(listed_domains: Path) -> Non
     settings = read_yaml(preset_file("classify/office-caltech10"))
     tiny = ("model.name=small", "model.widths=[4]", "data.image_size=8", "training.rounds=1")
     values = parse_assignments((f"dataset={listed_domains}", *tiny))
-    experiment = ClassificationExperiment(validate(ClassifyConfig, merge(settings, values)))
+    experiment = classification_run(validate(ClassifyConfig, merge(settings, values)))
     assert [len(client) for client in experiment.clients] == [3, 3, 3, 3]
-    assert [len(tested.index) for tested in experiment.test_sets] == [n for _, n in SIZES.values()]
+    assert [len(tested.index) for tested in experiment.evaluator.test_sets] == [
+        n for _, n in SIZES.values()
+    ]
     state = experiment.algorithm.initial_state(Randomness(0))
     locals_ = [
         {name: entry * (number + 1) for name, entry in state.model.items()} for number in range(4)
@@ -198,9 +200,9 @@ def test_a_disconnected_domain_is_tested_by_the_global_model_alone() -> None:
         "partition.kind=domain", "model.widths=[4]", "availability.disconnection_rate=0.5",
     )  # fmt: skip
     for method, tested in (("fedavg", 4), ("fedbn", 2)):
-        experiment = ClassificationExperiment(config(*settings, f"method={method}"), data)
+        experiment = classification_run(config(*settings, f"method={method}"), data)
         assert len(experiment.clients) == 2
-        assert len(experiment.test_sets) == tested
+        assert len(experiment.evaluator.test_sets) == tested
 
 
 def test_without_a_test_image_for_anybody_nothing_can_be_said() -> None:
@@ -208,13 +210,13 @@ def test_without_a_test_image_for_anybody_nothing_can_be_said() -> None:
     data = draw_images(60, 3, owners=2, test=torch.arange(60) == 0)
     settings = ("partition.kind=domain", "method=fedbn", "model.widths=[4]")
 
-    def make(seed: int) -> ClassificationExperiment:
+    def make(seed: int) -> ClassificationRun:
         absent = "availability.disconnection_rate=0.5"
-        return ClassificationExperiment(config(*settings, absent, f"seed={seed}"), data)
+        return classification_run(config(*settings, absent, f"seed={seed}"), data)
 
     with pytest.raises(UsageError, match="no connected client's domain in drawn has a test image"):
         make(seed=_seed_that_leaves(1))
-    assert [tested.client for tested in make(seed=_seed_that_leaves(0)).test_sets] == [0]
+    assert [tested.client for tested in make(seed=_seed_that_leaves(0)).evaluator.test_sets] == [0]
 
 
 def _seed_that_leaves(client: int) -> int:

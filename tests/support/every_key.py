@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge, nest, validate
@@ -22,9 +22,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded, declared
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
-from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.run import AnyLocalRun
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import classification_run
 
 Trace = tuple[object, ...]
 """What can be seen of a run, in the order in which it happens."""
@@ -145,16 +145,16 @@ def seen(config: MethodConfig) -> Iterator[object]:
 
     With a large network it ends with the first weights.
     """
-    experiment: Experiment[Any]
+    experiment: AnyLocalRun
     if isinstance(config, ClusterConfig):
-        experiment = ClusteringExperiment(config)
+        experiment = clustering_run(config)
     else:
         assert isinstance(config, ClassifyConfig)
-        experiment = ClassificationExperiment(config)
+        experiment = classification_run(config)
     experiment = experiment.as_of(0) or experiment
     yield _digest({str(n): part for n, part in enumerate(experiment.parts)})
     yield _digest({client.name: client.images for client in experiment.clients})
-    yield experiment.algorithm.rounds, experiment.cohort
+    yield experiment.algorithm.rounds, experiment.client_side.cohort
     memories = ClientMemories(torch.device("cpu"), 10**9)
     federation = experiment.federation(experiment.transport(memories))
     state = experiment.algorithm.initial_state(experiment.randomness)
@@ -165,10 +165,10 @@ def seen(config: MethodConfig) -> Iterator[object]:
         state = after
         yield _digest(pack(state))
         yield str({name: own for name, own in report.line().items() if name != "seconds"})
-        yield str(experiment.scores(report.round, state, memories))
+        yield str(experiment.evaluator.scores(report.round, state, memories))
         if report.round + 1 == _ROUNDS:
             break
-    arrays = experiment.image_results(state, memories)
+    arrays = experiment.evaluator.image_results(state, memories)
     of_images = arrays.get("assignments") or arrays["predictions"]
     found = of_images.get("cluster", of_images.get("predicted"))
     yield None if found is None else _digest({"found": torch.as_tensor(found)})

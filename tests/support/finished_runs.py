@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.engine.checkpoint import load_checkpoint
@@ -27,7 +27,7 @@ from tests.support.reports import report
 def points_of(run: Path) -> Tensor:
     """All images of a clustering in the space of its centroids, by its last checkpoint."""
     folder = RunFolder(run)
-    experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
+    experiment = clustering_run(folder.saved_config(ClusterConfig))
     checkpoint = load_checkpoint(
         folder.checkpoint, experiment.algorithm.state_type, experiment.device
     )
@@ -102,7 +102,7 @@ def interrupted(digits_run: Path, tmp_path: Path) -> Callable[[int], Path]:
         left = iter([*[False] * (rounds - 1), True])
         if rounds:
             with pytest.raises(StoppedError):
-                ClusteringExperiment(config).run(folder, should_stop=lambda: next(left))
+                clustering_run(config).run(folder, should_stop=lambda: next(left))
         return folder.path
 
     return make

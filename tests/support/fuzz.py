@@ -21,7 +21,7 @@ from ccfcpp.deployment.link.messages import Request, Response
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol
-from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.payload import pack
@@ -303,7 +303,7 @@ class Target:
         channel = Channel(self.tape, AT_ONCE)
         found = enrol(channel, config, command, names, None)
         enrolment: Enrolment = replace(found, run=RUN)
-        self.experiment: DeployedExperiment = enrolment.experiment(config, channel)
+        self.experiment: DeployedRun = enrolment.begun(config, channel)
         self.tape.answers.clear()
         if self.experiment.protection is not None:
             self.experiment.protection.open(folder / "privacy.jsonl", goes_on=False)
@@ -329,7 +329,7 @@ class Target:
         for after, report in federation.run(state):
             state = after
             reports.append(report)
-            experiment.scores(report.round, state, experiment._memories(None))
+            experiment.evaluator.scores(report.round, state, experiment._memories(None))
         return Ended(pack(state), reports, experiment.algorithm.has_converged(state))
 
     def without(self, where: Where) -> Ended:

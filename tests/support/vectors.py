@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.data.vectors import VectorData, vectors_from
@@ -49,18 +49,18 @@ def plan(method: str, clusters: int, *trees: Tree) -> ClusterConfig:
 
 def experiment(
     method: str, points: Points, owners: NDArray[np.int64], clusters: int, *trees: Tree
-) -> ClusteringExperiment:
+) -> ClusteringRun:
     """A run of a system, with other settings."""
     config = plan(method, clusters, *trees)
-    return ClusteringExperiment(config, held(points, owners, config.vectors.missing))
+    return clustering_run(config, held(points, owners, config.vectors.missing))
 
 
-def there(run: ClusteringExperiment) -> NDArray[np.int64]:
+def there(run: ClusteringRun) -> NDArray[np.int64]:
     """The places of the vectors that clients hold who take part."""
     return np.sort(torch.cat([run.parts[client.id] for client in run.clients]).numpy())
 
 
-def after(run: ClusteringExperiment, state: Any, rounds: int, first: int = 1) -> Any:
+def after(run: ClusteringRun, state: Any, rounds: int, first: int = 1) -> Any:
     """The state after some rounds, which begin with the one numbered ``first``."""
     federation = run.federation()
     for number in range(first, first + rounds):

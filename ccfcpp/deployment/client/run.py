@@ -11,11 +11,12 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import Judging
+from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
+from ccfcpp.clustering.evaluation.messages import NAMES
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
-from ccfcpp.clustering.typical import saved
+from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
@@ -51,7 +52,7 @@ from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
-from supervised.evaluation import Evaluator
+from supervised.evaluation import Predictor
 from supervised.messages import ServerState
 from supervised.setup import check_images, split
 
@@ -160,7 +161,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringRun(ClientRun[Any]):
+class ClusteringRun(ClientRun[Final[Any]]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -192,21 +193,20 @@ class ClusteringRun(ClientRun[Any]):
         """Return the sums by which the clustering is judged without labels."""
         if self.config.privacy.level != "none":
             return {}
-        judging = Judging(self.algorithm, self.spec.clusters)
-        self.judging = judging.names
-        return judging.client_works(context)
+        self.judging = NAMES
+        return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
 
-    def assign(self, model: Any, client: Client) -> Tensor:
+    def assign(self, model: Final[Any], client: Client) -> Tensor:
         """Return the cluster of each image."""
         return self.algorithm.assign_delivered(model.model, client)
 
-    def table(self, model: Any, client: Client, found: Tensor) -> list[dict[str, object]]:
+    def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
         sure = certainty(self.algorithm, model.model, client, found, model.typical)
         columns = columns_of({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
-    def save_model(self, model: Any, folder: Path) -> None:
+    def save_model(self, model: Final[Any], folder: Path) -> None:
         """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
@@ -240,14 +240,14 @@ class ClassificationRun(ClientRun[ServerState]):
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
         self.algorithm = classification(self.config, self.spec, self.device)
-        self._evaluator = Evaluator(self.algorithm.make_model, self.config, self.device)
+        self._predict = Predictor(self.algorithm.make_model, self.config, self.device)
 
     def assign(self, model: ServerState, client: Client) -> Tensor:
         """Return the predicted class of each test image."""
         weights = model.model
         if counts_exchange(self.algorithm).uses_memory:
             weights = self.algorithm.sharing.personal(weights, client.memory)
-        return self._evaluator(weights, self._test_images)[1]
+        return self._predict(weights, self._test_images)[1]
 
     @property
     def test_classes(self) -> Tensor | None:

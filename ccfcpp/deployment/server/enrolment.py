@@ -23,22 +23,14 @@ from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.admission import Admission
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.experiment import (
-    DeployedClassification,
-    DeployedClustering,
-    DeployedExperiment,
-)
 from ccfcpp.deployment.server.handshake import Handshake
+from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.keys.roster import SignedRoster
 
-_EXPERIMENTS: dict[str, type[DeployedExperiment]] = {
-    "cluster": DeployedClustering,
-    "classify": DeployedClassification,
-}
 _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 """Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
 
@@ -75,19 +67,19 @@ class Enrolment:
         sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
-    def experiment(
+    def begun(
         self, config: MethodConfig, channel: Channel, come: "Come" = lambda: None
-    ) -> DeployedExperiment:
-        """Return the experiment with these clients.
+    ) -> DeployedRun:
+        """Return the run with these clients.
 
         ``come`` gives the enrolment with the clients that have come since the last call, if any.
         """
 
-        def larger() -> DeployedExperiment | None:
+        def larger() -> DeployedRun | None:
             found = come()
-            return None if found is None else found.experiment(config, channel, come)
+            return None if found is None else found.begun(config, channel, come)
 
-        return _EXPERIMENTS[self.spec.command](
+        return DeployedRun(
             config,
             self.spec,
             self.members,
@@ -176,8 +168,8 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
     }
     spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
     members = tuple(Member(number, str(number), _MANY) for number in range(clients))
-    experiment = Enrolment("", spec, members, 0.0).experiment(config, Channel(Nobody()))
-    experiment.algorithm.initial_state(experiment.randomness)
+    run = Enrolment("", spec, members, 0.0).begun(config, Channel(Nobody()))
+    run.algorithm.initial_state(run.randomness)
 
 
 def enrol(

@@ -58,7 +58,7 @@ class Deployed:
     exchanges: Mapping[str, Exchange[Any, Any]]
     device: torch.device
     session: int = 0
-    stopped: Callable[[], bool] = lambda: False
+    stopped: Callable[[], bool] = field(default=lambda: False, init=False)
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
@@ -76,6 +76,14 @@ class Deployed:
         until = time.monotonic() + self.channel.timeouts.answer
         for member, sent in zip(members, asked, strict=True):
             yield self._reply(exchange, member, sent, until)
+
+    def heed(self, stopped: Callable[[], bool]) -> None:
+        """Ask from now on whether the run was asked to stop."""
+        self.stopped = stopped
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait no longer than this while none of those that are asked can be."""
+        self.patience = seconds
 
     def take_over(self, other: "Deployed") -> None:
         """Know of the same clients what another transport knows of them."""

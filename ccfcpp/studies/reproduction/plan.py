@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
@@ -17,13 +16,13 @@ from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
-from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.paths import C
+from ccfcpp.runs.run import AnyRun
 from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
 from ccfcpp.studies.reproduction.items import Item
 from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from supervised.run import classification_run
 
 DIGIT_DOMAINS = "digit-domains"
 """The name of their folder."""
@@ -54,11 +53,11 @@ def write_digit_domains(folder: Path) -> Path:
     return path
 
 
-Make = Callable[..., Experiment[Any]]
+Make = Callable[..., AnyRun]
 """From a configuration to its experiment."""
 KINDS: dict[str, tuple[type[RunConfig], Make]] = {
-    "cluster": (ClusterConfig, ClusteringExperiment),
-    "classify": (ClassifyConfig, ClassificationExperiment),
+    "cluster": (ClusterConfig, clustering_run),
+    "classify": (ClassifyConfig, classification_run),
 }
 """Configurations and experiments of the commands that make runs."""
 

@@ -18,8 +18,8 @@ from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.estimator import FederatedClustering
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree, ViewsConfig
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import StoppedError
@@ -385,11 +385,11 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
 ) -> None:
     config = small_config(*settings, "data.images=120", "partition.clients=3")
     folders = [RunFolder.create(tmp_path / name, config) for name in ("whole", "broken")]
-    ClusteringExperiment(config).run(folders[0])
+    clustering_run(config).run(folders[0])
     for _ in range(config.section(TrainingConfig).rounds + 1):
         with pytest.raises(StoppedError):
-            ClusteringExperiment(config).run(folders[1], should_stop=lambda: True)
-    ClusteringExperiment(config).run(folders[1])
+            clustering_run(config).run(folders[1], should_stop=lambda: True)
+    clustering_run(config).run(folders[1])
     whole, broken = (load_file(folder.model) for folder in folders)
     assert whole.keys() == broken.keys()
     assert all(torch.equal(whole[name], broken[name]) for name in whole)

@@ -29,9 +29,9 @@ def test_there_are_k_clusters_where_there_are_k_points(
     distinct = len(np.unique(points, axis=0))
     run = experiment(method, points, np.arange(len(points)) % clients, max(2, distinct * 2 // 3))
     state, _ = run.trained()
-    assert len(state.centroids) == run.clusters
+    assert len(state.centroids) == run.evaluator.clusters
     if (method, clients) != ("ffcm-km", 3):  # whose server sees the clients' centroids alone
-        assert len(set(run.assignments(state).tolist())) == run.clusters
+        assert len(set(run.evaluator.assignments(state).tolist())) == run.evaluator.clusters
 
 
 @pytest.mark.parametrize("method", ["fed-km", "fed-em"])

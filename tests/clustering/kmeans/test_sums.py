@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.halves import MoveHalves
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.evaluation.halves import MoveHalves
+from ccfcpp.clustering.evaluation.messages import Question
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Nothing, RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK = MoveHalves(Exchange("cells", Nothing, ClusterSums, PARTS))
+WORK, QUESTION = MoveHalves(), Question({})
 
 
 def sums(first: float, *counts: float) -> ClusterSums:
@@ -28,9 +29,9 @@ def sums(first: float, *counts: float) -> ClusterSums:
 )
 def test_what_no_images_have(update: ClusterSums, reason: str) -> None:
     with pytest.raises(RefusedUpdateError, match=reason):
-        WORK.check(Nothing(), update, SENDERS)
+        WORK.check(QUESTION, update, SENDERS)
 
 
 @pytest.mark.parametrize("counts", [(5, 3), (0, 8), (0, 0), (2.5, 0.25)])
 def test_what_images_may_have(counts: tuple[float, ...]) -> None:
-    WORK.check(Nothing(), sums(min(counts[0], 1.0), *counts), SENDERS)
+    WORK.check(QUESTION, sums(min(counts[0], 1.0), *counts), SENDERS)

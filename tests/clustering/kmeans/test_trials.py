@@ -148,5 +148,5 @@ def test_with_noise_there_is_one_start(level: str) -> None:
         run = experiment("fed-km", points, owners, K, tree)
         first = run.algorithm.plan(run.algorithm.initial_state(run.randomness))[0]
         assert sum(work.exchange.name == "trials" for work in first) == tried
-    assert ExactMeans(run.problem, hard, 10).starts == 1
-    assert ExactMeans(replace(run.problem, noisy=False), hard, 10).starts == 10
+    assert ExactMeans(run.evaluator.problem, hard, 10).starts == 1
+    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard, 10).starts == 10

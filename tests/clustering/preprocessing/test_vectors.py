@@ -13,9 +13,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.holding import holder
 from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
 from ccfcpp.clustering.preprocessing.vectors import Preparation, VectorPhase
+from ccfcpp.clustering.run import ClusteringRun
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -60,13 +61,13 @@ def with_gaps(points: Points, seed: int) -> Points:
     return np.where(gaps, np.nan, points)
 
 
-def prepared_by(run: ClusteringExperiment) -> Points:
+def prepared_by(run: ClusteringRun) -> Points:
     """All vectors, as the clients prepare them in the first round."""
     state = run.algorithm.initial_state(run.randomness)
     state, report = run.federation().run_round(state, 0)
     assert report.refused == {}
     assert report.bytes_up > 0
-    everyone = run._holder(-1, "all", torch.arange(len(run.data)))
+    everyone = holder(run.evaluator.data, -1, "all", torch.arange(len(run.data)))
     found = run.algorithm.represent(state, everyone)
     assert found is not None
     return found.numpy()
@@ -155,11 +156,12 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
         trees += ({"scan": {"steps": 4, "batch": 40, "hidden": 8, "latent": 4}},)
     run = experiment(method, points, owners_of(80, 5), 3, *trees)
     state, _ = run.trained()
-    assert set(run.assignments(state).tolist()) <= {0, 1, 2}
+    assert set(run.evaluator.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
     assert isinstance(run.algorithm, PhasedClustering)
-    holder = run.algorithm.shown(state, run._holder(-1, "all", torch.arange(80)))
-    np.testing.assert_allclose(holder.images, wanted, atol=1e-9)
+    everyone = holder(run.evaluator.data, -1, "all", torch.arange(80))
+    prepared = run.algorithm.shown(state, everyone)
+    np.testing.assert_allclose(prepared.images, wanted, atol=1e-9)
     again = run.algorithm.assign_delivered(run.algorithm.delivery(state), run.clients[0])
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))
 

@@ -17,8 +17,8 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.shallow.feddp_kmeans import (
     FedDPKMeans,
@@ -252,7 +252,7 @@ def test_one_frequency_of_grey_images_is_refused() -> None:
     """Of images in colour it leaves how the channels differ."""
     config = tiny(NAME, {"feddp": {"frequencies": 1}})
     with pytest.raises(UsageError, match=r"feddp\.frequencies = 1 leaves nothing of grey images"):
-        ClusteringExperiment(config)
+        clustering_run(config)
     colour = FedDPKMeans(Problem(config, (3, 8, 8), 4, CPU))
     state = colour.initial_state(Randomness(0))
     assert len(state.frame.axes) == 2
@@ -275,10 +275,10 @@ def test_what_noise_makes_of_counts_is_mended() -> None:
     assert after.coordinates[:, 0].tolist() == pytest.approx([0.1, 7, 7, 1 / 12])
 
 
-def private(level: str, **more: Any) -> ClusteringExperiment:
+def private(level: str, **more: Any) -> ClusteringRun:
     privacy = {"level": level, "reproducible_noise": True, **more}
     tree: Tree = {"clusters": 10, "partition": {"clients": 100}, "privacy": privacy}
-    return ClusteringExperiment(tiny(NAME, tree, {"feddp": {"points": 200}}))
+    return clustering_run(tiny(NAME, tree, {"feddp": {"points": 200}}))
 
 
 @needs_accountant
@@ -294,7 +294,7 @@ def test_epsilon_is_that_of_as_many_gaussians(
     tree: Tree = {"feddp": {"rounds": rounds, "margin": margin}, "partition": {"clients": 9}}
     privacy: Tree = {"privacy": {"level": level, "secure_sums": secure, "epsilon": 3.0}}
     privacy["privacy"]["accountant"] = "rdp"
-    experiment = ClusteringExperiment(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
+    experiment = clustering_run(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
     assert experiment.protection is not None
     mechanism = experiment.protection.mechanism
     assert mechanism is not None

@@ -8,28 +8,24 @@ centroids of both halves, and the two clusterings are compared.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.clustering.evaluation.messages import CELLS, HALVES, Judged, Question
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
-from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 
-MOVES = 3
-"""Exchanges in which cells move."""
 _CELLS_OF_A_CLUSTER = 2
 
 
 def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
-    """Cells of either half around the means of the clusters, of shape (2, 2k, d).
+    """Return cells of either half around the means of the clusters, of shape (2, 2k, d).
 
     Args:
         means: Of shape (k, d).
@@ -42,52 +38,35 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
     return cells.flatten(1, 2)
 
 
-def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
-    """The nearest centre of each point among those of one half, int64 of shape (samples,).
-
-    Args:
-        points: Of shape (samples, d).
-        half: Among whose centres, 0 or 1 for each point, int64.
-        centres: Of both halves, (2, m, d).
-    """
-    found = torch.empty_like(half)
-    for number, own in enumerate(centres):
-        there = (half == number).nonzero().flatten()
-        for part in blocks(there, own.numel()):
-            found[part] = assigned(points[part].double(), own)
-    return found
-
-
 @dataclass(frozen=True)
-class MoveHalves(SumsWork[Any, Any, ClusterSums]):
+class MoveHalves(SumsWork[Judged, Question, ClusterSums]):
     """The server's half: cells move, and in the end the centroids of either half are found.
 
     Attributes:
-        exchange: In which the sums are sent.
         ends: Whether the cells have moved often enough.
     """
 
-    exchange: Exchange[Any, ClusterSums]
     ends: bool = False
+    exchange: Exchange[Question, ClusterSums] = CELLS
 
-    def is_due(self, state: Any) -> bool:
-        """Whether there are cells."""
+    def is_due(self, state: Judged) -> bool:
+        """Return whether there are cells."""
         return state.halves is not None
 
-    def broadcast(self, state: Any) -> Any:
-        """The model, and the cells of both halves."""
-        return self.exchange.message(state.model, state.halves)
+    def broadcast(self, state: Judged) -> Question:
+        """Send the model, and the cells of both halves."""
+        return Question(state.model, halves=state.halves)
 
-    def form(self, message: Any) -> Form:
-        """A sum and a number for each cell of either half."""
-        _, cells, dimensions = message.halves.shape
+    def form(self, message: Question) -> Form:
+        """Return a sum and a number for each cell of either half."""
+        _, cells, dimensions = _known(message.halves).shape
         return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
     def aggregate(
-        self, state: Any, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Any, Figures]:
-        """The cells' means; one without images stays. There is no end with too few of them."""
-        total, cells = added_up(updates), state.halves
+        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Move cells to their means; one without images stays. Too few of them end it."""
+        total, cells = added_up(updates), _known(state.halves)
         counts = total.counts.view(cells.shape[:2])
         means = total.sums.view(cells.shape) / counts.clamp(min=1).unsqueeze(2)
         moved = torch.where(counts.unsqueeze(2) > 0, means, cells.to(means))
@@ -103,20 +82,28 @@ class MoveHalves(SumsWork[Any, Any, ClusterSums]):
         return replace(state, halves=torch.stack(found)), {}
 
 
+@dataclass(frozen=True)
 class CompareHalves(MoveHalves):
     """The server's half of the last exchange: how images are assigned by either half."""
 
-    def form(self, message: Any) -> Form:
-        """For each cluster of a half's own, how its images are assigned by the other half."""
-        clusters = message.halves.shape[1]
+    exchange: Exchange[Question, ClusterSums] = HALVES
+
+    def form(self, message: Question) -> Form:
+        """Return, for each cluster of a half's own, how the other half assigns its images."""
+        clusters = _known(message.halves).shape[1]
         return form_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 
     def aggregate(
-        self, state: Any, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Any, Figures]:
-        """The prediction strength, averaged over both halves; none where images are too few."""
-        clusters = state.halves.shape[1]
+        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Average the prediction strength of both halves; None where images are too few."""
+        clusters = _known(state.halves).shape[1]
         tables = added_up(updates).sums.view(2, clusters, clusters)
         first, second = map(prediction_strength, tables)
         mean = None if first is None or second is None else (first + second) / 2
         return replace(state, stability=mean), {}
+
+
+def _known(halves: Tensor | None) -> Tensor:
+    assert halves is not None  # as ``is_due`` says
+    return halves

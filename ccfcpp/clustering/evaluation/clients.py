@@ -1,0 +1,194 @@
+"""The sums over a client's images by which a clustering is judged."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.certainty import placed
+from ccfcpp.clustering.evaluation.messages import (
+    CELLS,
+    HALVES,
+    MEMBERS,
+    SPREADS,
+    Question,
+    Spreads,
+    delivery_of,
+    means_of,
+)
+from ccfcpp.clustering.kmeans.blocks import blocks, squared_distances
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.core.metrics import simplified_silhouettes
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, SummedWork, Task
+from ccfcpp.engine.payload import added_up
+
+_POINTS_AT_A_TIME = 4096
+S = TypeVar("S", bound=ClusterSums)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TellSums(SummedWork[Question, S], Generic[S]):
+    """Clients sum up what the server asks.
+
+    Attributes:
+        algorithm: The system whose clustering it is.
+        clusters: Number of clusters k.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
+        exchange: In which the sums are sent.
+    """
+
+    algorithm: ClusteringAlgorithm[Any]
+    clusters: int
+    context: ClientContext
+    exchange: Exchange[Question, S]
+
+    def local_sum(
+        self, task: Task, message: Question, clients: Sequence[Client], randomness: Randomness
+    ) -> S:
+        """Sum up over the clients."""
+        model = delivery_of(self.algorithm, message.model)
+        return added_up(
+            self.of_client(message, model, each, randomness.of_client(each.id)) for each in clients
+        )
+
+    @abstractmethod
+    def of_client(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> S:
+        """Sum up over a client's images, which it assigns by the model."""
+
+    def _points(self, model: Any, client: Client) -> Tensor:
+        points = self.algorithm.represent(model, client)
+        assert points is not None
+        return placed(points, self.algorithm.by_angle)
+
+    def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
+        context = self.context
+        return cluster_sums(rows, labels, groups, self.exchange, context.bounding, context.least)
+
+
+class TellMembers(TellSums[ClusterSums]):
+    """Points, summed by their cluster."""
+
+    def of_client(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Sum up a client's points."""
+        clusters = self.algorithm.assign_delivered(model, client)
+        return self._sums(self._points(model, client), clusters, self.clusters)
+
+
+class TellSpreads(TellSums[Spreads]):
+    """What points are to the means of their clusters; too small clusters add 0."""
+
+    def of_client(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> Spreads:
+        """Sum up distances, silhouettes and products of offsets."""
+        members = _required(question.members)
+        points, k, least = self._points(model, client), self.clusters, self.context.least
+        clusters = self.algorithm.assign_delivered(model, client)
+        means = means_of(members).to(points.device)
+        sizes = members.counts.to(points.device)
+        # Distances are exact around the mean of all rows: those of empty clusters must not move it.
+        there = sizes > 0
+        means = torch.where(there.unsqueeze(1), means, means[there].mean(dim=0))
+        told = clusters.bincount(minlength=k)[clusters] >= least
+        told &= told.sum() >= points.shape[1]
+        scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
+        found = []
+        for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
+            at, here = clusters[part], points[part].double()
+            apart = squared_distances(here, means).sqrt()
+            near = apart.gather(1, at[:, None])[:, 0]
+            found.append(torch.stack([near, simplified_silhouettes(apart, at, sizes)], dim=1))
+            if len(scatter):
+                offsets = (here - means[at])[told[part]]
+                scatter += offsets.T @ offsets
+        total = cluster_sums(torch.cat(found), clusters, k, self.exchange, None, least)
+        return Spreads(total.sums, total.counts, scatter, told.sum().double())
+
+
+class TellCells(TellSums[ClusterSums]):
+    """Points, summed by their cell among those of their half."""
+
+    def of_client(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Sum up a client's points by cell."""
+        points, half, centres = self._by_halves(question, model, client, randomness)
+        cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
+        return self._sums(points, cells, centres.shape[:2].numel())
+
+    def _by_halves(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return points, the half of each, and the centres of both halves.
+
+        A client's images are split alike in each exchange of a round.
+        """
+        points = self._points(model, client)
+        source, odd = randomness.generator("halves"), len(client) % 2
+        order = torch.randperm(len(client), generator=source)
+        # The larger part of an odd number goes to either half.
+        half = (order + odd * torch.randint(2, (1,), generator=source)) % 2
+        return points, half.to(points.device), _required(question.halves).to(points.device)
+
+
+class TellHalves(TellCells):
+    """How images are assigned by the other half, summed by how they are by theirs."""
+
+    def of_client(
+        self, question: Question, model: object, client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Count a client's images by both assignments."""
+        points, half, centres = self._by_halves(question, model, client, randomness)
+        both, k, _ = centres.shape
+        clusters = half * k + nearest_of_half(points, half, centres)
+        by_other = F.one_hot(nearest_of_half(points, 1 - half, centres), k)
+        return self._sums(by_other, clusters, both * k)
+
+
+def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
+    """Return the nearest centre of each point among those of one half, int64 of shape (samples,).
+
+    Args:
+        points: Of shape (samples, d).
+        half: Among whose centres, 0 or 1 for each point, int64.
+        centres: Of both halves, (2, m, d).
+    """
+    found = torch.empty_like(half)
+    for number, own in enumerate(centres):
+        there = (half == number).nonzero().flatten()
+        for part in blocks(there, own.numel()):
+            found[part] = assigned(points[part].double(), own)
+    return found
+
+
+def _required(part: T | None) -> T:
+    if part is None:
+        raise RefusedUpdateError("the question does not say about what it is")
+    return part
+
+
+def client_sums(
+    algorithm: ClusteringAlgorithm[Any], clusters: int, context: ClientContext
+) -> list[TellSums[Any]]:
+    """Return the work of the clients of one process, in the order of the exchanges."""
+    own = algorithm, clusters, context
+    return [
+        TellMembers(*own, MEMBERS),
+        TellSpreads(*own, SPREADS),
+        TellCells(*own, CELLS),
+        TellHalves(*own, HALVES),
+    ]

@@ -1,0 +1,291 @@
+"""The results of a clustering on the samples of this process."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.certainty import certainty, columns_of
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.holding import holder
+from ccfcpp.clustering.kmeans.server import kmeans, nearest
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.typical import Typical, saved
+from ccfcpp.core.metrics import (
+    calibration,
+    clustering_scores,
+    effective_rank,
+    match_clusters,
+    spectrum,
+)
+from ccfcpp.core.randomness import SERVER, Randomness
+from ccfcpp.core.tables import Columns
+from ccfcpp.data.images import ImageData, random_part, to_float
+from ccfcpp.data.open import AnyData
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
+from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
+from ccfcpp.runs.paths import Json
+from ccfcpp.runs.run import Holdings
+from ccfcpp.runs.shown import shown_pictures, shown_points
+
+_COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
+"""Images on which local models are compared with the global one."""
+
+_MOST_PIXELS = 1_000_000
+"""Number of pixels of all images that k-means clusters beside a run, in a second."""
+
+NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
+"""The scores of a summary, where there are no labels."""
+
+
+class ClusteringEvaluator(Evaluator[Any]):
+    """Judges a clustering on all samples, also on those that nobody holds.
+
+    Args:
+        config: Configuration of the run.
+        problem: The setting of the algorithm.
+        algorithm: The system.
+        held: The samples of all clients, on the run's device.
+        clients: The connected clients that hold samples.
+        connected: Numbers of the clients that are there.
+
+    Attributes:
+        unheld: Indices of the samples that take no part in training.
+        rest: Holds these: they are clustered all the same.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        problem: Problem,
+        algorithm: ClusteringAlgorithm[Any],
+        held: Holdings[AnyData],
+        clients: Sequence[Client],
+        connected: Sequence[int],
+    ) -> None:
+        self.config, self.problem, self.algorithm = config, problem, algorithm
+        self.data, self.parts, self.names = held.data, held.parts, held.names
+        self.clients, self.clusters = clients, problem.clusters
+        self._absent = sorted(set(range(len(held.parts))) - set(connected))
+        trains = torch.zeros(len(held.data), dtype=torch.bool)
+        trains[torch.cat([held.parts[client.id] for client in clients])] = True
+        self.unheld = (~trains).nonzero().flatten()
+        self.rest = holder(held.data, SERVER, "the rest", self.unheld)
+
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+        config = self.config
+        sends = METHODS[config.method].sends
+        return {
+            "method": config.method,
+            "dataset": config.dataset,
+            "unit": self.data.unit,
+            "samples": len(self.data),
+            "skipped": self.data.skipped,
+            "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
+            "held": len(self.data) - len(self.unheld),
+            "classes": len(self.data.classes),
+            "clusters": self.clusters,
+            **({"clusters_sought": config.clusters} if config.fewest_clusters else {}),
+            "partition": config.partition.kind,
+            **({"p": None, "classes_per_client": None, "alpha": None} | config.partition.degree),
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "disconnected": len(self._absent),
+            "sends": sends.replace("images", "vectors") if self.problem.has_vectors else sends,
+            "device": str(self.problem.device),
+            **self.algorithm.describe(),
+        }
+
+    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
+        """Compute scores over all samples with labels, and the effective rank of a model."""
+        if not self.algorithm.is_scored(number, self.config.evaluate_every):
+            return {}
+        scores: Scores = {}
+        if self.data.labels is not None and self.algorithm.knows_clusters(state):
+            clusters = self.assignments(state)
+            scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+        if self.algorithm.by_model is not None:
+            values = self._spectrum(self.algorithm.represent(state, self._compared))
+            if values is not None and bool(values.isfinite().all()):
+                scores["effective_rank"] = effective_rank(values)
+        return scores
+
+    def assignments(self, state: Any) -> Tensor:
+        """Return the cluster of every sample, int64 of shape (samples,) on the CPU.
+
+        Each client's images go through the model by themselves: what it makes of them serves the
+        client in the next round too.
+        """
+        clusters = torch.empty(len(self.data), dtype=torch.int64)
+        for part, one in self._holders():
+            clusters[part] = self.algorithm.assign(state, one).cpu()
+        return clusters
+
+    def results(
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
+    ) -> Results:
+        """Return the cluster of every image, scores by labels, and spectra of models."""
+        clusters, typical = self.assignments(state), told.typical if told else None
+        points = self.algorithm.represent(state, self._compared)
+        found: dict[str, Any] = self.algorithm.found(state)
+        k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)
+        connected = [client.id for client in self.clients]
+        model = saved(pack(state), typical)
+        summary: dict[str, Any] = {
+            **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
+            "scores_connected": self._scores_over(self._held_by(connected), clusters),
+            "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
+            **sizes(images["client"], clusters, len(self.parts), k),
+            "nmi_of_pixels": self._by_pixels(k),
+            "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
+            **found,
+        }
+        arrays = self._arrays(points, images)
+        if self.data.labels is not None and "probability" in images:
+            classes = self.data.labels.cpu().numpy()
+            right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
+            summary["calibration_error"] = calibration(images["probability"], right)[1]
+        if (values := self._spectrum(points)) is not None:
+            arrays["spectra"] = spectra = local.arrays(values)
+            summary |= describe_spectra(spectra)
+        return Results(
+            summary,
+            model,
+            ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header,
+            arrays,
+            {"clusters": self._table(images)},
+            self.algorithm.pictures(state),
+        )
+
+    def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
+        """Return the cluster of every image, if there are any yet, and what figures show."""
+        centres = self.algorithm.centres(state)
+        # A run that was stopped may have a head that assigns, and no centres yet.
+        known = centres is not None and self.algorithm.knows_clusters(state)
+        clusters = self.assignments(state) if known else None
+        points = self.algorithm.represent(state, self._compared)
+        return self._arrays(points, self._images(state, clusters, None))
+
+    def represent(self, client: int, model: ModelState) -> Tensor | None:
+        """Return what a local model makes of the images on which models are compared."""
+        by_model = self.algorithm.by_model
+        return None if by_model is None else by_model(model, self._compared.images)
+
+    def _holders(self) -> list[tuple[Tensor, Client]]:
+        """Return all samples by who holds them: their indices, and the holder."""
+        held = [(self.parts[client.id], client) for client in self.clients]
+        return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
+
+    def _images(
+        self, state: Any, clusters: Tensor | None, typical: Typical | None
+    ) -> dict[str, Tensor]:
+        """Return client, cluster and class of every image, and how sure the cluster is."""
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        found = {"client": owners}
+        if clusters is not None:
+            found |= {"cluster": clusters} | self._certainty(state, clusters, typical)
+        return found if self.data.labels is None else found | {"class": self.data.labels.cpu()}
+
+    def _arrays(
+        self, points: Tensor | None, images: dict[str, Tensor]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the arrays of a run's folder: of images, and what figures show of some."""
+        shown: dict[str, Tensor] = {}
+        if points is not None:
+            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+        if "distance" in images:
+            data = self.data
+            pictures = None if isinstance(data, ImageData) else data.pictures
+            found = images["cluster"], images["distance"]
+            shown |= shown_pictures(*found, data.values, data.names, pictures)
+        return {"assignments": {"name": np.array(self._named), **images}, "shown": shown}
+
+    @property
+    def _named(self) -> Sequence[str] | range:
+        """What each sample is called, or is numbered: strings of millions would take a gigabyte."""
+        return self.data.names or range(len(self.data))
+
+    def _spectrum(self, points: Tensor | None) -> Tensor | None:
+        """Return singular values of the global model's representations; None without a model."""
+        return None if self.algorithm.by_model is None or points is None else spectrum(points)
+
+    def _by_pixels(self, clusters: int) -> float | None:
+        """Return the NMI of k-means on the pixels of all images in one place, if these are few."""
+        images, labels = self.data.values, self.data.labels
+        if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
+            return None
+        points = to_float(images).flatten(1)
+        found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
+        return clustering_scores(labels.cpu().numpy(), found.cpu().numpy())["nmi"]
+
+    def _certainty(
+        self, state: Any, clusters: Tensor, typical: Typical | None
+    ) -> dict[str, Tensor]:
+        """Return how sure the cluster of every image is, floats of shape (samples,) by name."""
+        found: dict[str, Tensor] = {}
+        for part, one in self._holders():
+            known = certainty(self.algorithm, state, one, clusters[part], typical)
+            for name, own in known.items():
+                found.setdefault(name, own.new_empty(len(self.data)))[part] = own
+        return found
+
+    def _table(self, found: dict[str, Tensor]) -> Columns:
+        """Return the cluster of each image, by the names of files, clients and classes."""
+        columns = columns_of(found)
+        clients = [*self.names, ""]  # -1 is the last of these.
+        columns["client"] = [clients[number] for number in found["client"].tolist()]
+        if "class" in found:
+            columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
+        return Columns({self.data.key: self._named, **columns})
+
+    def _held_by(self, clients: Sequence[int]) -> Tensor:
+        """Return the indices of the images of some clients."""
+        return torch.cat([torch.arange(0), *(self.parts[number] for number in clients)])
+
+    def _scores_over(self, images: Tensor, clusters: Tensor) -> Scores | None:
+        """Score some images by themselves: clusters are matched with classes among them."""
+        if self.data.labels is None or len(images) == 0:
+            return None
+        return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())
+
+    @cached_property
+    def _compared(self) -> Client:
+        """Holds the images on which models are compared: a part where there are many."""
+        return holder(self.data, SERVER, _COMPARED, self._compared_index)
+
+    @cached_property
+    def _compared_index(self) -> Tensor:
+        generator = Randomness(0).generator(_COMPARED)
+        return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
+
+
+def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
+    """Count clusters with images, the images of each, and those of each client: a row for each.
+
+    Args:
+        owners: Client of each image, −1 for none; int64 of shape (samples,).
+        clusters: Cluster of each image, int64 of shape (samples,).
+        clients: Number of clients.
+        k: Number of clusters.
+    """
+    held = owners >= 0
+    pairs = (owners * k + clusters)[held].bincount(minlength=clients * k)
+    return {
+        "clusters_found": int((clusters.bincount() > 0).sum()),
+        "cluster_sizes": clusters.bincount(minlength=k).tolist(),
+        "client_cluster_sizes": pairs.view(clients, k).tolist(),
+    }

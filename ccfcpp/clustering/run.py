@@ -1,0 +1,83 @@
+"""One run of federated clustering, from its configuration."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
+from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
+from ccfcpp.clustering.holding import holder, holding
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.setup import load_data, number_of_clusters
+from ccfcpp.clustering.vector_checks import check_vectors
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.open import AnyData
+from ccfcpp.runs.run import LocalRun
+from ccfcpp.runs.setting import Setting
+
+ClusteringRun = LocalRun[ClusteringAlgorithm[Any], ClusteringEvaluator]
+
+
+def clustering_run(
+    config: ClusterConfig, data: AnyData | None = None, number: int | None = None
+) -> ClusteringRun:
+    """Make the run that a configuration asks for.
+
+    Everything that can be checked before a file is written is checked.
+
+    Args:
+        config: The configuration.
+        data: The images or vectors; those that the configuration names where it is None.
+        number: The clients are those that are there in this round; None: in the last one.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+    setting = Setting.of(config)
+    own = load_data(config) if data is None else data
+    number_of_clusters(config, own)  # says all that is missing, before the partition does
+    held = holding(config, own, setting.randomness)
+    clusters = number_of_clusters(config, held.data)
+    numbers = range(len(held.parts))
+    connected = setting.availability.connected(numbers, setting.randomness, number)
+    held = replace(held, data=held.data.to(setting.device))
+    # A client without samples has nothing to train on and nothing to add to an average.
+    clients = [
+        holder(held.data, number, held.names[number], held.parts[number])
+        for number in connected
+        if len(held.parts[number]) > 0
+    ]
+    if not clients:
+        raise UsageError(
+            f"no connected client holds a{'n' * (held.data.unit[0] in 'aeiou')} "
+            f"{held.data.unit}: give fewer clients"
+        )
+    problem = Problem(
+        config,
+        tuple(held.data.values.shape[1:]),
+        clusters,
+        setting.device,
+        sum(map(len, clients)),
+        config.fewest_clusters,
+        config.grows,
+        config.privacy.is_on,
+        config.privacy.level != "none",
+    )
+    algorithm = make_algorithm(problem)
+    if problem.has_vectors:
+        check_vectors(config, held.data.values)
+    noisy = setting.privacy.level != "none"
+    # Samples are held once more only where the run is made anew when clients come.
+    kept = own if config.availability.late else None
+    return LocalRun(
+        setting,
+        algorithm,
+        held,
+        clients,
+        ClusteringEvaluator(config, problem, algorithm, held, clients, connected),
+        None if noisy else ClusteringEpilogue(algorithm, clusters),
+        connected,
+        partial(clustering_run, config, kept),
+    )

@@ -1,0 +1,296 @@
+"""The results of a run whose images are with clients on other machines: of their tables of counts.
+
+Scores need classes, which only clients have. So clients count their images by class and cluster,
+or by class and predicted class.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
+from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.typical import Final, saved
+from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.deployment.link.algorithms import COUNTS, Counts
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.transport import Deployed
+from ccfcpp.engine.client import Member, by_size
+from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.runs.evaluator import Evaluator, Results, Scores
+from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.paths import Json
+from supervised.algorithm import FederatedClassification
+from supervised.config import ClassifyConfig
+
+_LOOK = 0.5
+"""Seconds between checks whether the server is to wait no longer."""
+_AFTER_THE_ROUND = 10**6
+"""Index of the counting, after all exchanges of a round."""
+_NO_SCORES: Mapping[str, Mapping[str, float | None]] = {
+    "cluster": NO_SCORES,
+    "classify": {"accuracy": None},
+}
+"""The part of a summary that holds scores, if no client tells."""
+
+
+class Counted(ABC):
+    """A system of which clients count the images by class and cluster, or predicted class.
+
+    Attributes:
+        config: Configuration of the run.
+        algorithm: The system.
+    """
+
+    config: ClusterConfig | ClassifyConfig
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
+
+    @abstractmethod
+    def sent_to_count(self, state: Any, told: Judged | None = None) -> object:
+        """Return what clients need of a state in order to count.
+
+        Args:
+            state: The server's.
+            told: What the exchanges after the last round have told, if any.
+        """
+
+    @abstractmethod
+    def results(self, state: Any, told: Judged | None) -> Results:
+        """Return the results of the last state that need no counts; arguments as above."""
+
+    @abstractmethod
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+
+    def knows_groups(self, state: Any) -> bool:
+        """Return whether images can be assigned yet."""
+        return True
+
+
+@dataclass(frozen=True)
+class CountedClustering(Counted):
+    """Clustering, of which any client receives the last model and where all images lie."""
+
+    config: ClusterConfig
+    algorithm: ClusteringAlgorithm[Any]
+    problem: Problem
+    columns: tuple[str, ...]
+
+    def sent_to_count(self, state: Any, told: Judged | None = None) -> Final[object]:
+        """Return what any client receives at the end."""
+        return Final(self.algorithm.delivery(state), told.typical if told else None)
+
+    def results(self, state: Any, told: Judged | None) -> Results:
+        """Return the size of what a client receives to assign its images, and what was found."""
+        summary = {
+            "scores_connected": None,
+            "scores_absent": None,
+            "bytes_delivered": size(pack(self.sent_to_count(state, told))),
+            **self.algorithm.found(state),
+        }
+        model = saved(pack(state), told.typical if told else None)
+        return Results(summary, model, ModelFacts.of(self.problem, self.columns).header)
+
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+        return {
+            "clusters": self.problem.clusters,
+            "sends": METHODS[self.config.method].sends,
+            **self.algorithm.describe(),
+        }
+
+    def knows_groups(self, state: Any) -> bool:
+        """Return whether there are clusters yet."""
+        return self.algorithm.knows_clusters(state)
+
+
+@dataclass(frozen=True)
+class CountedClassification(Counted):
+    """Classification, of which clients receive the whole state of the server."""
+
+    config: ClassifyConfig
+    algorithm: FederatedClassification
+    training_images: int
+
+    def sent_to_count(self, state: Any, told: Judged | None = None) -> object:
+        """Return the global model and the server's part of the method."""
+        return state
+
+    def results(self, state: Any, told: Judged | None) -> Results:
+        """Return the server's state."""
+        return Results({}, pack(state))
+
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+        training = self.config.training
+        return {
+            "training_images": self.training_images,
+            "model": self.config.model.name,
+            "decorrelation": self.config.decorrelation.kind,
+            "rounds": training.rounds,
+            "local_epochs": training.local_epochs,
+        }
+
+
+class CountsEvaluator(Evaluator[Any]):
+    """Judges by the counts that clients send; each keeps the assignments of its images to itself.
+
+    Args:
+        counted: The system.
+        spec: Description of the run.
+        members: The clients that take part.
+        absent: How many are absent for the whole run.
+        deployed: The way to the clients.
+        skipped: How many files clients have left out.
+    """
+
+    def __init__(
+        self,
+        counted: Counted,
+        spec: RunSpec,
+        members: Sequence[Member],
+        absent: int,
+        deployed: Deployed,
+        skipped: int,
+    ) -> None:
+        self.counted, self.spec, self.deployed = counted, spec, deployed
+        self._members, self._absent, self._skipped = members, absent, skipped
+
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+        config = self.counted.config
+        return {
+            "method": config.method,
+            "dataset": "the clients' own images",
+            "deployed": True,
+            "unit": self.spec.unit,
+            "samples": self.spec.samples,
+            "skipped": self._skipped,
+            "held": sum(member.samples for member in self._members),
+            "classes": len(self.spec.classes),
+            "seed": config.seed,
+            "clients": len(self._members) + self._absent,
+            "connected": len(self._members),
+            "disconnected": self._absent,
+            "kinds": list(self.spec.kinds),
+            "device": str(self.deployed.device),
+            **self.counted.describe(),
+        }
+
+    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
+        """Return scores over the images of the clients that tell, in rounds that are scored."""
+        counted = self.counted
+        due = counted.algorithm.is_scored(number, counted.config.evaluate_every)
+        if not due or not self.spec.classes or not counted.knows_groups(state):
+            return {}
+        found, _ = self._counts(number, counted.sent_to_count(state), self._members)
+        table = sum_of(found)
+        return {} if table is None else scores_of(self.spec.command, table)
+
+    def results(
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Any
+    ) -> Results:
+        """Return scores over the clients that tell, and their tables."""
+        own = self.counted.results(state, told)
+        found, missing = self._handed_out(self.counted.sent_to_count(state, told))
+        arrays = {}
+        if found:
+            numbers, tables = zip(*sorted(found.items()), strict=True)
+            arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
+        table, scores = sum_of(found), dict(_NO_SCORES[self.spec.command])
+        if table is not None:
+            scores |= scores_of(self.spec.command, table)
+        got = {
+            "counted_clients": [m.name for m in self._members if m.id in found],
+            "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
+        }
+        return replace(own, summary={**scores, **got, **own.summary}, arrays=arrays)
+
+    def _counts(
+        self, number: int, message: object, members: Sequence[Member]
+    ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
+        """Return some clients' tables, and why there is no answer, by the client's number.
+
+        Clients that do not tell are in neither.
+        """
+        task = Task(self.counted.config.method, COUNTS, number, _AFTER_THE_ROUND)
+        members = by_size(members)
+        held = {member.id: member.samples for member in members}
+        found, missing = {}, {}
+        for reply in self.deployed.deliver(task, message, members):
+            if isinstance(reply.update, Counts):
+                table = reply.update.table
+                if table.numel() and self._is_sound(table, held[reply.client]):
+                    found[reply.client] = table
+            else:
+                assert isinstance(reply.update, RefusedUpdateError)
+                missing[reply.client] = reply.update
+        return found, missing
+
+    def _handed_out(
+        self, message: object
+    ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
+        """Give every client the last model, also to those that come while the server lingers."""
+        deployed, waiting = self.deployed, self._members
+        rounds = self.counted.algorithm.rounds
+        until = time.monotonic() + deployed.channel.timeouts.linger
+        found: dict[int, Tensor] = {}
+        missing: dict[int, RefusedUpdateError] = {}
+        said: Sequence[Member] = ()
+        while True:
+            left = max(0.0, until - time.monotonic())
+            deployed.wait_at_most(min(left, _LOOK))
+            tables, reasons = self._counts(rounds, message, waiting)
+            asked = {member.id for member in waiting}
+            found |= tables
+            missing = {n: why for n, why in missing.items() if n not in asked} | reasons
+            late = [m for m in waiting if isinstance(reasons.get(m.id), AbsentClientError)]
+            if not late or time.monotonic() >= until or deployed.stopped():
+                return found, missing
+            if late != said:
+                deployed.channel.observer.lingers([member.name for member in late], left)
+            waiting = said = late
+            time.sleep(deployed.channel.timeouts.poll)
+
+    def _is_sound(self, table: Tensor, samples: int) -> bool:
+        return (
+            table.dtype == torch.int64
+            and table.shape == self.spec.table_shape
+            and bool((table >= 0).all())
+            and bool((table <= 10**9).all())
+            and (self.spec.command == "classify" or int(table.sum()) == samples)
+        )
+
+
+def scores_of(command: str, table: Tensor) -> Scores:
+    """Return the scores of a table of counts, equal to those over the images themselves.
+
+    Args:
+        command: What clients learn: ``cluster`` or ``classify``.
+        table: int64 of shape (classes, clusters or predicted classes); not all 0.
+    """
+    if command == "classify":
+        return {"accuracy": float(table.diagonal().sum() / table.sum())}
+    classes, clusters = table.nonzero(as_tuple=True)
+    times = table[classes, clusters].numpy()
+    return clustering_scores(np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times))
+
+
+def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
+    """Return the sum of all clients' tables; None if there are none or the sum is 0."""
+    if not counts:
+        return None
+    table = torch.stack(list(counts.values())).sum(dim=0)
+    return table if int(table.sum()) > 0 else None

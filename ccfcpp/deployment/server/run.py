@@ -1,0 +1,143 @@
+"""A run whose images are with clients on other machines."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
+from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.evaluator import (
+    Counted,
+    CountedClassification,
+    CountedClustering,
+    CountsEvaluator,
+)
+from ccfcpp.deployment.server.transport import Deployed
+from ccfcpp.engine.algorithm import Algorithm, ClientContext
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Exchange
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import Transport
+from ccfcpp.robust.config import AttackConfig
+from ccfcpp.runs.paths import RunSetting, Summary
+from ccfcpp.runs.run import Run
+from ccfcpp.runs.setting import Safeguards, Setting
+from supervised.config import ClassifyConfig
+
+Exchanges = Mapping[str, Exchange[Any, Any]]
+Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
+"""Returns the transport, for what clients are told, the exchanges of a system and the server's
+device."""
+
+
+class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
+    """Clustering or classification of images that the server does not see.
+
+    Args:
+        config: Configuration of the run.
+        spec: Description of the run.
+        members: The clients that have been admitted.
+        connect: Connects to them.
+        skipped: How many files they have left out.
+        larger: Returns the run with the clients that have come since the last round; None where
+            nobody has.
+    """
+
+    def __init__(
+        self,
+        config: MethodConfig,
+        spec: RunSpec,
+        members: Sequence[Member],
+        connect: Connect,
+        skipped: int = 0,
+        larger: "Callable[[], DeployedRun | None]" = lambda: None,
+    ) -> None:
+        setting = Setting.of(config)
+        config.section(AttackConfig).refuse_deployed()
+        numbers = [member.id for member in members]
+        connected = setting.availability.connected(numbers, setting.randomness)
+        there = [member for member in members if member.id in connected]
+        absent = [member.name for member in members if member.id not in connected]
+        counted, epilogue = _counted(config, spec, setting)
+        context = ClientContext(max(member.samples for member in there), together=1)
+        # Each client trains by itself.
+        side = replace(counted.algorithm.client_side(context), cohort=None)
+        around = Safeguards.of(setting, counted.algorithm, side.works.values(), there)
+        works = side.works
+        if epilogue is not None:
+            works = {**works, **epilogue.client_works(context)}
+        if around.protection is not None:
+            works = around.protection.works(works)
+        asked = {name: work.exchange for name, work in works.items()}
+        asked[COUNTS] = counts_exchange(counted.algorithm)
+        mechanism = around.protection.mechanism if around.protection else None
+        # Clients count by themselves what their images cost.
+        told = spec.with_noise(mechanism.budget.noise) if mechanism else spec
+        self.spec, self._everyone, self._larger = spec, members, larger
+        self.deployed = connect(told, asked, setting.device)
+        super().__init__(
+            setting,
+            counted.algorithm,
+            side,
+            there,
+            around,
+            CountsEvaluator(counted, spec, there, len(absent), self.deployed, skipped),
+            epilogue,
+            absent,
+        )
+
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results; only clients know who holds what."""
+        return RunSetting(
+            self.algorithm.rounds,
+            self.evaluator.describe(),
+            {str(member.id): member.name for member in self._everyone},
+            [member.id for member in self.members],
+            list(self.spec.classes),
+            None,
+        )
+
+    def as_of(self, number: int) -> "DeployedRun | None":
+        """Return the run with the clients that have come since the last round, if any."""
+        larger = self._larger()
+        if larger is not None:
+            larger.deployed.take_over(self.deployed)
+        return larger
+
+    def transport(
+        self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
+    ) -> Deployed:
+        """Return the way to the clients, which keep their own memories."""
+        self.deployed.heed(should_stop)
+        return self.deployed
+
+    def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
+        """Run the exchanges after the last round; clients that have all left are not waited for."""
+        self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
+        return super().ended(federation, state)
+
+
+def _counted(
+    config: MethodConfig, spec: RunSpec, setting: Setting
+) -> tuple[Counted, ClusteringEpilogue | None]:
+    """Build the system of a run, and the exchanges by which a clustering is judged."""
+    if isinstance(config, ClassifyConfig):
+        algorithm = classification(config, spec, setting.device)
+        return CountedClassification(config, algorithm, spec.samples), None
+    assert isinstance(config, ClusterConfig)
+    problem = clustering_problem(config, spec, setting.device)
+    system, noisy = make_algorithm(problem), setting.privacy.level != "none"
+    epilogue = None if noisy else ClusteringEpilogue(system, spec.clusters)
+    return CountedClustering(config, system, problem, spec.columns), epilogue

@@ -1,0 +1,85 @@
+"""What judges the states of a run, and what a run leaves behind."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccfcpp.core.tables import Rows
+from ccfcpp.engine.exchange import State
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.paths import Json, Summary
+
+Scores = dict[str, float]
+Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
+"""Results by file and name."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the last state of a run comes to.
+
+    Attributes:
+        summary: The state's part of ``summary.json``.
+        model: Tensors of the model's file.
+        header: What using the model needs beside the configuration, for the header of its file.
+        arrays: Arrays to save, by file and name.
+        tables: Tables for people, by the name of their file.
+        pictures: Pictures by name, each uint8 of shape (height, width, 3).
+    """
+
+    summary: Summary
+    model: Mapping[str, Tensor]
+    header: Mapping[str, str] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    tables: Mapping[str, Rows] = field(default_factory=dict)
+    pictures: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Evaluator(ABC, Generic[State]):
+    """Judges the states of a run, by samples in this process or by what clients tell of theirs.
+
+    Attributes:
+        images_key: Key of the number of images that are used for training.
+    """
+
+    images_key: ClassVar[str] = "data.images"
+
+    @abstractmethod
+    def describe(self) -> Json:
+        """Return the setting, for the summary."""
+
+    @abstractmethod
+    def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
+        """Compute the scores after round ``number``; none where none are due."""
+
+    @abstractmethod
+    def results(
+        self, state: State, memories: ClientMemories, local: LocalSpectra, told: Any
+    ) -> Results:
+        """Compute the results of the last state.
+
+        Args:
+            state: The server's.
+            memories: What the clients of this process remember.
+            local: Spectra of the last round's local models.
+            told: What the epilogue has told; None where there is none.
+        """
+
+    def image_results(self, state: State, memories: ClientMemories) -> Arrays:
+        """Return what a state makes of the images, for the report of a run that was stopped."""
+        return {}
+
+    def represent(self, client: int, model: ModelState) -> Tensor | None:
+        """Represent the images on which models are compared, by the model that a client sent.
+
+        Returns:
+            Floats of shape (images, dimensions); None where the model cannot be compared.
+        """
+        return None

@@ -1,0 +1,390 @@
+"""A run: the loop over its rounds, the checkpoints from which it goes on, and its results."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.tables import Rows
+from ccfcpp.data.images import Samples
+from ccfcpp.engine.algorithm import Algorithm, ClientContext, Epilogue
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import ClientSide
+from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
+from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.engine.stages import Stage
+from ccfcpp.engine.transport import InProcess, Transport
+from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.runs.environment import describe_environment
+from ccfcpp.runs.evaluator import Evaluator, Scores
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.paths import RunSetting, Summary
+from ccfcpp.runs.setting import Safeguards, Setting
+from ccfcpp.runs.store import History, RunStore
+
+Observer = Callable[[RoundReport, Scores], None]
+A = TypeVar("A", bound=Algorithm[Any])
+E = TypeVar("E", bound=Evaluator[Any])
+D = TypeVar("D", bound=Samples)
+
+
+class Run(ABC, Generic[A, E]):
+    """An algorithm, its clients, and what judges its states.
+
+    Making one checks everything that can be checked before a file is written.
+
+    Args:
+        setting: What every run has.
+        algorithm: The system.
+        side: The work of the clients.
+        members: The connected clients that hold samples, as the server knows them.
+        around: What lies around the exchanges.
+        evaluator: Judges the states.
+        epilogue: Exchanges after the last round, if any.
+        absent_names: Names of the clients that are absent for the whole run.
+
+    Raises:
+        UsageError: The configuration does not fit the algorithm or the clients.
+    """
+
+    clients: Sequence[Client] = ()
+    """Those of this process."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        algorithm: A,
+        side: ClientSide,
+        members: Sequence[Member],
+        around: Safeguards,
+        evaluator: E,
+        epilogue: Epilogue | None = None,
+        absent_names: Sequence[str] = (),
+    ) -> None:
+        setting.check_late(algorithm.rounds)
+        self.setting, self.config = setting, setting.config
+        self.algorithm, self.evaluator = algorithm, evaluator
+        self.members, self.absent_names = list(members), list(absent_names)
+        self.client_side, self.epilogue = side, epilogue
+        self.attackers, self.defender = around.attackers, around.defender
+        self.protection = around.protection
+        self.system, self.device = self.config.method, setting.device
+        self.randomness, self.availability = setting.randomness, setting.availability
+
+    @property
+    def skipped(self) -> Rows:
+        """The files that were left out, and why."""
+        return []
+
+    @abstractmethod
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results."""
+
+    @abstractmethod
+    def as_of(self, number: int) -> "Run[A, E] | None":
+        """Return the run with the clients that are there from a round on.
+
+        None where these are its own.
+        """
+
+    @abstractmethod
+    def transport(
+        self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
+    ) -> Transport:
+        """Return the way to the clients, with protection and attacks around their work."""
+
+    def run(
+        self,
+        folder: RunFolder,
+        observe: Observer = lambda report, scores: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Summary:
+        """Run all rounds, or those that are left, and write the results.
+
+        Where clients come after the start, the run goes on as a resumed one does, with them.
+
+        Args:
+            folder: The run's folder; an interrupted run goes on after its last checkpoint.
+            observe: Called after each round with its report and its scores.
+            should_stop: Called after each round; a stopped run is checkpointed first.
+
+        Returns:
+            The content of ``summary.json``.
+
+        Raises:
+            StoppedError: ``should_stop`` returned true.
+            FederationError: The rounds left no usable result, or every update was refused.
+        """
+        folder.add_environment(describe_environment(self.device))
+        if self.skipped:
+            folder.write_table("skipped", self.skipped)
+        found: Summary | Run[A, E] = self
+        while isinstance(found, Run):
+            found = found._rounds(folder, observe, should_stop)
+        return found
+
+    def _rounds(
+        self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
+    ) -> "Summary | Run[A, E]":
+        """Return the summary; or the run with other clients, which goes on from the checkpoint."""
+        memories = self._memories(folder.checkpoint.parent)
+        transport = self.transport(memories, should_stop)
+        store = RunStore(folder, transport, self.algorithm.state_type, self.device)
+        checkpoint = store.restore()
+        if checkpoint is None:
+            state, history, first_round = self.initial_state, History(), 0
+        else:
+            state, history = checkpoint.state, History(**checkpoint.facts)
+            first_round = checkpoint.next_round
+        history.hold(self.clients)
+        if other := self.as_of(first_round):
+            return other
+        folder.write_setting(self.recorded())
+        if self.protection is not None:
+            self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
+        last_round = self.algorithm.rounds - 1
+        local = LocalSpectra(last_round, self.evaluator.represent, history.local_spectra)
+        silent = folder.absent_in_last_round()
+        federation = self.federation(transport, local, silent, history.taken)
+        with folder.log(self.config.track) as log_round:
+            for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
+                with section("scores"):
+                    scores = self.evaluator.scores(report.round, state, memories)
+                history.add(report)
+                history.taken = sorted(federation.taken)
+                log_round(report.line() | {"scores": scores})
+                observe(report, scores)
+                if federation.fault:  # The last checkpoint stays; the loop says why it ends.
+                    continue
+                stopping = should_stop()
+                over = federation.is_over(state, report.round + 1)
+                other = None if stopping or over else self.as_of(report.round + 1)
+                if stopping or over or other or store.is_due():
+                    store.commit(report.round, state, vars(history))
+                if stopping and not over:
+                    folder.write_arrays(self.evaluator.image_results(state, memories))
+                    raise StoppedError
+                if other:
+                    return other
+        told, ended = self.ended(federation, state)
+        results = self.evaluator.results(state, memories, local, told)
+        own = ended | self.evaluator.describe() | history.describe(self.members)
+        summary = own | results.summary | self._around() | {"out": str(folder.path)}
+        folder.write_results(summary, results)
+        return summary
+
+    def _around(self) -> Summary:
+        """Return what a summary says of what lies around the algorithm."""
+        found: Summary = {}
+        if self.client_side.cohort is not None:
+            found["cohort"] = self.client_side.cohort
+        if self.protection is not None:
+            found["privacy"] = self.protection.describe()
+        if self.attackers is not None:
+            found["attack"] = self.attackers.describe()
+        if self.defender is not None:
+            found["defence"] = self.defender.config.rule
+        return found
+
+    def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
+        """Run the exchanges after the last round; their bytes are no part of the rounds'.
+
+        Returns:
+            What they have told, and what the summary says of it.
+        """
+        epilogue = self.epilogue
+        if epilogue is None:
+            return None, {}
+        known = epilogue.begin(state)
+        if known is None:
+            return None, epilogue.describe(None)
+        known, report = federation.run_works(epilogue.works(known), known, self.algorithm.rounds)
+        return known, epilogue.describe(known) | {
+            "epilogue": {
+                "clients": len(report.clients),
+                "bytes_down": report.bytes_down,
+                "bytes_up": report.bytes_up,
+            }
+        }
+
+    def planned_exchanges(self) -> list[int]:
+        """Number of exchanges in each round of the whole run."""
+        plan = self.algorithm.plan(self.initial_state)
+        return [sum(not work.exchange.once for work in works) for works in plan]
+
+    def federation(
+        self,
+        transport: Transport | None = None,
+        observer: LocalModelObserver | None = None,
+        silent: Iterable[int] = (),
+        taken: Iterable[str] = (),
+    ) -> Federation[Any, Transport]:
+        """Return the federation of clients and server.
+
+        Args:
+            transport: The way to the clients; by default they keep no memories on disk.
+            observer: Called with the local models.
+            silent: Clients that did not answer in the round before.
+            taken: Names of the exchanges of which an update was accepted before.
+        """
+        stages: list[Stage] = [self.protection.stage] if self.protection else []
+        if self.defender is not None:
+            stages.append(self.defender)
+        return Federation(
+            self.system,
+            self.algorithm,
+            self.attackers.known(self.members) if self.attackers else self.members,
+            self.availability,
+            self.randomness,
+            transport or self.transport(self._memories(None)),
+            stages,
+            self.protection.mechanism if self.protection else None,
+            observer,
+            silent,
+            taken,
+        )
+
+    @property
+    def initial_state(self) -> Any:
+        """The state before the first round."""
+        return self.algorithm.initial_state(self.randomness)
+
+    def _memories(self, folder: Path | None) -> ClientMemories:
+        return ClientMemories(self.device, memory_budget(self.device), folder)
+
+
+@dataclass(frozen=True)
+class Holdings(Generic[D]):
+    """The samples of all clients.
+
+    Attributes:
+        data: All samples.
+        parts: Indices of each client's samples, also of clients that are not connected.
+        names: What each client is called.
+    """
+
+    data: D
+    parts: list[Tensor]
+    names: list[str]
+
+
+class LocalRun(Run[A, E]):
+    """A run whose clients are in this process.
+
+    Args:
+        setting: What every run has.
+        algorithm: The system.
+        held: The samples of all clients.
+        clients: The connected clients that hold samples.
+        evaluator: Judges the states.
+        epilogue: Exchanges after the last round, if any.
+        connected: Numbers of the clients that are there, ascending.
+        remade: Makes the run with the clients that are there in a round.
+
+    Attributes:
+        absent: Numbers of the clients that are absent for the whole run, ascending.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        algorithm: A,
+        held: Holdings[Any],
+        clients: Sequence[Client],
+        evaluator: E,
+        epilogue: Epilogue | None,
+        connected: Sequence[int],
+        remade: Callable[[int], "LocalRun[A, E]"],
+    ) -> None:
+        self.data: Samples = held.data
+        self.parts, self.names, self.clients = held.parts, held.names, clients
+        self.connected, self._remade = list(connected), remade
+        self.absent = sorted(set(range(len(held.parts))) - set(connected))
+        privacy, together = setting.privacy, setting.availability.invited(len(clients))
+        self._context = ClientContext.of(
+            clients,
+            together,
+            bounding_of(privacy),
+            privacy.smallest_count,
+            privacy.level == "client",
+        )
+        side, members = algorithm.client_side(self._context), [client.member for client in clients]
+        super().__init__(
+            setting,
+            algorithm,
+            side,
+            members,
+            Safeguards.of(setting, algorithm, side.works.values(), members),
+            evaluator,
+            epilogue,
+            [held.names[number] for number in self.absent],
+        )
+
+    @property
+    def skipped(self) -> Rows:
+        """The files that were left out, and why."""
+        return self.data.reading.rows if self.data.reading else []
+
+    def recorded(self) -> RunSetting:
+        """Return what the report tells beside log and results."""
+        labels, classes = self.data.labels, self.data.classes
+        held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
+        return RunSetting(
+            self.algorithm.rounds,
+            self.evaluator.describe(),
+            {str(number): name for number, name in enumerate(self.names)},
+            [client.id for client in self.clients],
+            list(classes),
+            [own.bincount(minlength=len(classes)).tolist() for own in held] or None,
+        )
+
+    def as_of(self, number: int) -> "LocalRun[A, E] | None":
+        """Return the run with the clients that are there from a round on, if these are others."""
+        there = self.availability.connected(range(len(self.parts)), self.randomness, number)
+        return None if there == self.connected else self._remade(number)
+
+    def transport(
+        self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
+    ) -> InProcess:
+        """Return the clients of this process, with protection and attacks around their work."""
+        works, cohort = self.client_side.works, self.client_side.cohort
+        if self.attackers is not None:
+            works = self.attackers.works(works)
+        if self.epilogue is not None:
+            works = {**works, **self.epilogue.client_works(self._context)}
+        merges = self.attackers is None and self.defender is None
+        if self.protection is not None:
+            works, merges = self.protection.works(works), merges and self.protection.merges
+        side, varies = ClientSide(works, cohort), self.availability.varies
+        return InProcess(self.clients, side, memories, self.randomness, merges, varies)
+
+    def trained(self, verbose: bool = False) -> tuple[Any, int]:
+        """Run all rounds in memory, and return the last state and the number of rounds.
+
+        Args:
+            verbose: Whether to print a line for each round.
+
+        Raises:
+            UsageError: Some clients come late, for which a run needs a folder.
+        """
+        if self.availability.late:
+            raise UsageError("availability.late has no effect here: leave it out")
+        state, rounds = self.initial_state, 0
+        for after, report in self.federation().run(state):
+            state, rounds = after, report.round + 1
+            if verbose:
+                own = report.figures.get("loss")
+                loss = "" if own is None else f"loss {own:+.4f}, "
+                print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
+        return state, rounds
+
+
+AnyRun = Run[Any, Any]
+AnyLocalRun = LocalRun[Any, Any]
+"""Runs with any kind of state."""

@@ -1,0 +1,144 @@
+"""What every run has: its machine, its randomness, who takes part, and what protects it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import counted
+from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
+from ccfcpp.privacy.protection import Protection, check_fits
+from ccfcpp.robust.attacks import Attack
+from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.defence import Defence
+from ccfcpp.runs.environment import check_precision, choose_device
+from ccfcpp.runs.tracking import check_tracker
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a configuration says of a run of any system, checked against this machine.
+
+    Attributes:
+        config: The configuration.
+        device: Where the computation runs.
+        randomness: The source of random numbers.
+        availability: Which clients take part.
+        privacy: Settings of privacy.
+    """
+
+    config: MethodConfig
+    device: torch.device
+    randomness: Randomness
+    availability: Availability
+    privacy: PrivacyConfig
+
+    @classmethod
+    def of(cls, config: MethodConfig) -> Self:
+        """Read a configuration.
+
+        Raises:
+            UsageError: This machine lacks what it asks for.
+        """
+        device, privacy = choose_device(config.device), config.section(PrivacyConfig)
+        check_precision(config.compute.precision, device)
+        check_tracker(config.track)
+        availability = sampling_of(privacy)(**config.availability.model_dump())
+        return cls(config, device, Randomness(config.seed), availability, privacy)
+
+    def check_late(self, rounds: int) -> None:
+        """Refuse clients that come too late for a run of so many rounds, or for its noise."""
+        late, missed = self.availability.late, self.availability.late_rounds
+        if late and self.privacy.level != "none":
+            raise UsageError(
+                f"availability.late = {list(late)} is refused with privacy.level = "
+                f"{self.privacy.level}: noise is for a fixed number of clients; leave one of them "
+                "out"
+            )
+        if late and missed >= rounds:
+            raise UsageError(
+                f"availability.late_rounds = {missed} is refused: the run has "
+                f"{counted(rounds, 'round')}; give fewer"
+            )
+
+
+@dataclass(frozen=True)
+class Safeguards:
+    """What lies around the exchanges of a run, and who attacks them.
+
+    Attributes:
+        attackers: The hostile clients, if any.
+        defender: What the server does against such, if anything.
+        protection: Protection of privacy, if any.
+    """
+
+    attackers: Attack | None = None
+    defender: Defence | None = None
+    protection: Protection | None = None
+
+    @classmethod
+    def of(
+        cls,
+        setting: Setting,
+        algorithm: Algorithm[Any],
+        works: Iterable[AnyClientWork],
+        members: Sequence[Member],
+    ) -> Self:
+        """Make those that a configuration asks for.
+
+        Args:
+            setting: What every run has.
+            algorithm: The system.
+            works: All that its clients can be asked for.
+            members: The clients that take part.
+
+        Raises:
+            UsageError: They do not fit the system or the clients.
+        """
+        config, privacy, system = setting.config, setting.privacy, setting.config.method
+        attack, defence = config.section(AttackConfig), config.section(DefenceConfig)
+        exchanges = [work.exchange for work in works]
+        if defence.is_on and privacy.is_on:
+            raise UsageError(
+                f"defence.rule = {defence.rule} needs each client's update, and with "
+                "privacy.secure_sums or privacy.level the server gets their sum alone: leave one "
+                "of them out"
+            )
+        invited = setting.availability.invited(len(members))
+        return cls(
+            Attack(attack, system, exchanges, members, setting.randomness)
+            if attack.is_on
+            else None,
+            Defence(defence, system, exchanges, invited) if defence.is_on else None,
+            _protection(setting, algorithm, exchanges, members) if privacy.is_on else None,
+        )
+
+
+def _protection(
+    setting: Setting,
+    algorithm: Algorithm[Any],
+    exchanges: Sequence[AnyExchange],
+    members: Sequence[Member],
+) -> Protection:
+    privacy, system, randomness = setting.privacy, setting.config.method, setting.randomness
+    check_fits(privacy, system, exchanges)
+    mechanism: ClientLevel | ImageLevel | None = None
+    if privacy.level != "none":
+        works = algorithm.plan(algorithm.initial_state(randomness))
+        if privacy.level == "image":
+            held = sum(member.samples for member in members)
+            mechanism = ImageLevel(privacy, works, randomness, system, exchanges, held)
+        else:
+            share = setting.availability.sample_fraction
+            dropout = setting.availability.dropout_rate
+            mechanism = ClientLevel(privacy, works, randomness, share, len(members), dropout)
+    return Protection(privacy, system, exchanges, len(members), mechanism)

@@ -1,0 +1,68 @@
+"""One run of federated classification, from its configuration."""
+
+import torch
+
+from ccfcpp.data import ImageData
+from ccfcpp.engine.client import Client
+from ccfcpp.runs.run import Holdings, LocalRun
+from ccfcpp.runs.setting import Setting
+from supervised.algorithm import FederatedClassification
+from supervised.config import ClassifyConfig
+from supervised.evaluation import ClassificationEvaluator
+from supervised.setup import (
+    check_images,
+    classifier_maker,
+    labelled,
+    load_images,
+    partition_samples,
+    split,
+)
+
+ClassificationRun = LocalRun[FederatedClassification, ClassificationEvaluator]
+
+
+def classification_run(
+    config: ClassifyConfig,
+    data: ImageData | None = None,
+    *,
+    tested: bool = True,
+    number: int | None = None,
+) -> ClassificationRun:
+    """Make the run that a configuration asks for.
+
+    Everything that can be checked before a file is written is checked.
+
+    Args:
+        config: The configuration.
+        data: The images; those that the configuration names where it is None.
+        tested: Whether some images are held out for testing; else all are for training.
+        number: The clients are those that are there in this round; None: in the last one.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+    setting = Setting.of(config)
+    data = load_images(config) if data is None else data
+    check_images(config, data)
+    everything = torch.arange(len(data))
+    train, test = split(config, data) if tested else (everything, everything[:0])
+    parts = partition_samples(config, data, train, setting.randomness)
+    numbers, by_domain = range(len(parts)), config.partition.kind == "domain"
+    names = list(data.owner_names) if by_domain else [f"client {each}" for each in numbers]
+    connected = setting.availability.connected(numbers, setting.randomness, number)
+    shape, classes = tuple(data.images.shape[1:]), len(data.classes)
+    make_model = classifier_maker(config, shape, classes)
+    clients = [
+        Client(each, names[each], *labelled(data, parts[each], setting.device))
+        for each in connected
+    ]
+    algorithm = FederatedClassification(
+        config, make_model, shape, classes, len(clients), setting.device
+    )
+    held = Holdings(data, parts, names)
+
+    def remade(number: int) -> ClassificationRun:
+        return classification_run(config, data, tested=tested, number=number)
+
+    evaluator = ClassificationEvaluator(config, algorithm, held, clients, test)
+    return LocalRun(setting, algorithm, held, clients, evaluator, None, connected, remade)
