@@ -185,13 +185,13 @@ class Worker:
         return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
-        with keeping_nothing():  # a greeting with each size would leave a copy
+        with keeping_nothing():  # a handshake with each size would leave a copy
             data = self._load(spec)
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
             _check_shape(run)
         self.rules.check_data(spec, len(run.images), len(data), len(data.classes))
-        if not isinstance(data, ImageData):  # of which the greeting could not know
+        if not isinstance(data, ImageData):  # of which the handshake could not know
             self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
         return Facts(
             samples=len(run.images),
