@@ -11,6 +11,7 @@ import json
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import model_maker
+from ccfcpp.clustering.ccfc.network import make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
@@ -85,7 +86,7 @@ class Setting:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
-        self.make_model = model_maker(self.config, self.shape)
+        self.make_model = partial(make_model, self.config, self.shape)
         self.clusters = self.experiment.evaluator.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size

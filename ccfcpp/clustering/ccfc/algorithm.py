@@ -19,7 +19,7 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import refinement_exchange, training_exchange
-from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
+from ccfcpp.clustering.ccfc.network import NeighbourModel, make_model
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
 from ccfcpp.clustering.ccfc.server import (
@@ -73,7 +73,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
-        self.make_model = model_maker(config, problem.image_shape)
+        self.make_model = partial(make_model, config, problem.image_shape)
         self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
         with_centroids = not self.schedule.from_global
         self.pretraining = training_exchange("pre-training", with_centroids)
