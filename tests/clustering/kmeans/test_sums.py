@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.evaluation.halves import MoveHalves
-from ccfcpp.clustering.evaluation.messages import Question
+from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.exchange import Nothing, RefusedUpdateError
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK, QUESTION = MoveHalves(), Question({})
+WORK, QUESTION = MoveHalves(Exchanges.about(Nothing).cells), Question(None)
 
 
 def sums(first: float, *counts: float) -> ClusterSums:
