@@ -5,13 +5,13 @@ else should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset mnist --parts steps
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
 """
 
 import json
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import model_maker
+from ccfcpp.clustering.ccfc.network import make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
@@ -46,15 +46,13 @@ from ccfcpp.runs.environment import (
     keep_freed_memory,
     use_processors,
 )
-from scripts.exchange import BOUND, NAME, exchange
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
 
-_ALONE = {"growth", "exchange", "steps"}
+_ALONE = {"growth", "steps"}
 """Parts that do not need a data set divided among clients."""
 PARTS = {"step", "kmeans", "rounds"} | _ALONE
-_EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -88,7 +86,7 @@ class Setting:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
-        self.make_model = model_maker(self.config, self.shape)
+        self.make_model = partial(make_model, self.config, self.shape)
         self.clusters = self.experiment.evaluator.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size
@@ -311,10 +309,6 @@ def main(
         more, shares = steps(settings, repeats)
         seconds |= more
         figures |= shares
-    if "exchange" in wanted:
-        taken = exchange(_EXCHANGES)
-        seconds |= taken
-        figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return

@@ -88,7 +88,7 @@ def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
 
 
 def _section(tree: Tree, name: str, kind: type[S]) -> S:
-    """The settings that concern reading.
+    """Return the settings that concern reading.
 
     Raises:
         UsageError: There are others.
@@ -104,7 +104,7 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
 
 
 def _found(data: ImageData) -> dict[str, Any]:
-    """What is there, as JSON has it."""
+    """Return what is there, as JSON has it."""
     reading = data.reading
     files = [] if reading is None else reading.files
     headers = [file.header for file in files if file.header is not None and not file.reason]

@@ -26,7 +26,7 @@ _PART = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> AnyData:
-    """The images or vectors, or a part of them, with the owners where each folder is a client.
+    """Return the images or vectors, or a part of them, with owners where each folder is a client.
 
     ``data.images`` are drawn first, and ``data.imbalance`` acts on what they leave.
 
@@ -42,7 +42,7 @@ def load_data(config: ClusterConfig) -> AnyData:
 
 
 def left_out(config: ClusterConfig) -> AnyData | None:
-    """The images that ``data.images`` leaves out; None where it leaves out none.
+    """Return the images that ``data.images`` leaves out; None where it leaves out none.
 
     Raises:
         UsageError: The images cannot be read.
@@ -110,7 +110,7 @@ def check_encoder(config: ClusterConfig, found: str) -> None:
 
 
 def _part(config: ClusterConfig, data: AnyData) -> Tensor:
-    """Indices of the images that are used."""
+    """Return the indices of the images that are used."""
     generator = _PART.generator("part of the images")
     return random_part(torch.arange(len(data)), config.data.images, generator)
 
@@ -134,7 +134,7 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
 
 
 def _missing(config: ClusterConfig, data: AnyData) -> str:
-    """What a user has to give for images without labels, all at once."""
+    """Say what a user has to give for images without labels, all at once."""
     if isinstance(data, VectorData):
         clients = "" if data.owners is not None or config.partition.clients else " and --clients"
         return (
@@ -156,7 +156,7 @@ def _missing(config: ClusterConfig, data: AnyData) -> str:
 
 
 def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> list[Tensor]:
-    """The indices of each client's samples.
+    """Return the indices of each client's samples.
 
     Raises:
         UsageError: The partition needs labels, folders or a number of clients that are not there.

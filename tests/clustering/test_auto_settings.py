@@ -7,8 +7,8 @@ import pytest
 import torch
 import yaml
 
+from ccfcpp.clustering.auto_settings import settings_for, settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.data import ImageData
 from tests.support.command import assigned, ccfcpp, succeeded
