@@ -33,7 +33,7 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import PrecisionConfig, Tree
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
@@ -163,7 +163,7 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Measure a pre-training step of one client, and compare it with the peak rate of products."""
-    precision = setting.config.compute.precision
+    precision = setting.config.section(PrecisionConfig).precision
     network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
     network.load(plain.state_dict())

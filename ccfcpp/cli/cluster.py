@@ -64,7 +64,7 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
     Defaults below are those of the data set digits; other data have other presets.
     """
     flags.name_partition(asked.named)
-    given = asked.given(FLAGS, "cluster")
+    given = asked.given("cluster")
     if run is not None:
         with usage_errors():
             place = _going_on(run, asked, given)

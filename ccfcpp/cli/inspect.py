@@ -15,7 +15,7 @@ from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.units import counted, counts_in_words, first_of, shown
 from ccfcpp.runs.given import as_tree
@@ -98,7 +98,8 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
     given = {key for key, _ in flatten(tree) if key != "partition.kind"}
     if other := sorted(given.difference(keys)):
         raise UsageError(
-            f"{other[0]} does not concern the reading of {what}: give one of {', '.join(keys)}"
+            KeyValue(other[0]),
+            f" does not concern the reading of {what}: give one of {', '.join(keys)}",
         )
     return validated(kind, tree.get(name, {}))
 

@@ -70,7 +70,7 @@ def serve(
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    given = asked.given(_FLAGS, task)
+    given = asked.given(task)
     with terminal.usage_errors():
         if run is not None:
             asked, given = _going_on(run, asked, given, task, place), Given()

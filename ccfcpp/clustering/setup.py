@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
@@ -165,13 +165,15 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     if choice.kind == "folders":
         if data.owners is None and isinstance(data, VectorData):
             raise UsageError(
-                f"partition.kind = 'folders' needs to know which client holds a row of "
-                f"{data.name}: give a folder with a file for each client, or --client-column"
+                KeyValue("partition.kind", "folders"),
+                " needs to know which client holds a row of "
+                f"{data.name}: give a folder with a file for each client, or --client-column",
             )
         if data.owners is None:
             raise UsageError(
-                "partition.kind = 'folders' needs an image folder, or an .npz file with an array "
-                f"'clients', and {data.name} is neither: take --partition iid"
+                KeyValue("partition.kind", "folders"),
+                " needs an image folder, or an .npz file with an array "
+                f"'clients', and {data.name} is neither: take --partition iid",
             )
         if choice.clients not in (None, len(data.owner_names)):
             raise UsageError(
@@ -187,18 +189,19 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         )
     check_clients(len(data), clients, data.unit)
     # Shares at random need no labels.
-    unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
+    unlabelled = data.labels is None and isinstance(choice, SkewPartition) and choice.p == 0
     if choice.kind == "iid" or unlabelled:
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            f"partition.kind = {choice.kind!r} needs class labels, and {data.name} has none: take "
-            "--partition iid or --partition folders"
+            KeyValue("partition.kind", choice.kind),
+            f" needs class labels, and {data.name} has none: take "
+            "--partition iid or --partition folders",
         )
     classes = len(data.classes)
-    if choice.kind == "skew":
+    if isinstance(choice, SkewPartition):
         return skewed_partition(data.labels, classes, clients, choice.p, randomness)
-    if choice.kind == "classes":
+    if isinstance(choice, ClassesPartition):
         each = choice.classes_per_client
         if each * clients < classes:
             raise UsageError(

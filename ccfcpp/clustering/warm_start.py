@@ -18,7 +18,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, stack, validate
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -182,8 +182,9 @@ class WarmStart:
         known, wanted = int(last.groups.max()) + 1, algorithm.problem.clusters
         if wanted <= known or algorithm.overclusters <= len(last.groups):
             raise UsageError(
-                f"clusters = {wanted} is no more than the {known} of the finished run: give more; "
-                "images of its clusters need no training (ccfcpp predict)"
+                KeyValue("clusters", wanted),
+                f" is no more than the {known} of the finished run: give more; "
+                "images of its clusters need no training (ccfcpp predict)",
             )
         return to_grow(algorithm.initial_state(randomness), last, self.known)
 

@@ -41,7 +41,7 @@ from ccfcpp.clustering.shallow.frames import (
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
@@ -245,8 +245,8 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         self.rounds = self.config.rounds
         if self.config.points < problem.clusters:
             raise UsageError(
-                f"feddp.points = {self.config.points} is fewer than the {problem.clusters} "
-                f"clusters: give at least {problem.clusters}"
+                KeyValue("feddp.points", self.config.points),
+                f" is fewer than the {problem.clusters} clusters: give at least {problem.clusters}",
             )
         most, (channels, *sides) = self.config.frequencies, problem.image_shape
         if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):

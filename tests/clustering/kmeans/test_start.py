@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from ccfcpp.clustering.evaluation.server import MoveHalves, Question
+from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, sums_by
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split
 from ccfcpp.core.config import Tree
