@@ -224,9 +224,8 @@ def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
         raise UsageError(f"{asked} cannot go on from {path}, which {why}")
     for key, _ in flatten(given):
         if key not in _MAY_DIFFER:
-            raise UsageError(
-                f"{key} cannot differ from that of {path}, from which the run goes on: leave it out"
-            )
+            why = f" cannot differ from that of {path}, from which the run goes on: leave it out"
+            raise UsageError(KeyValue(key), why)
 
 
 def went_on(finished: RunFolder) -> bool:
