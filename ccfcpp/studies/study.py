@@ -14,9 +14,8 @@ from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import C, RunPaths
+from ccfcpp.runs.paths import C, Json, RunPaths
 from ccfcpp.studies.grids import Axes, Order, Planned
-from ccfcpp.studies.tables import Row
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyRun
@@ -135,7 +134,7 @@ class Study(Generic[C]):
         folder.refuse_other_config(planned.config)
         return experiment, folder
 
-    def results(self) -> list[tuple[Axes, Row]]:
+    def results(self) -> list[tuple[Axes, Json]]:
         """Return axes and summary of each finished run, in the order of the plan.
 
         Raises:
@@ -144,7 +143,7 @@ class Study(Generic[C]):
         done = [planned for planned in self.runs if self.is_finished(planned)]
         return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
 
-    def write_table(self, rows: Sequence[Row], markdown: str, latex: str) -> None:
+    def write_table(self, rows: Sequence[Json], markdown: str, latex: str) -> None:
         """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
             write_whole(self.path / f"table.{name}", text.encode())

@@ -14,7 +14,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
-from ccfcpp.runs.paths import MAY_CHANGE, RunPaths
+from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import scores, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
@@ -22,7 +22,7 @@ from ccfcpp.studies.reproduction.writing import made_by
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import Cells
-from ccfcpp.studies.tables import Row, in_words, plain
+from ccfcpp.studies.tables import in_words, plain
 from supervised.config import ClassifyConfig
 
 Tables = dict[str, list[dict[str, str]]]
@@ -36,7 +36,7 @@ class Examined:
     """The finished part of a study: runs, the numbers of each cell, and what its page says."""
 
     cells: Cells
-    rows: Sequence[Row]
+    rows: Sequence[Json]
     facts: Mapping[str, object]
 
 
@@ -118,7 +118,7 @@ def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
     }
 
 
-def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
+def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
     """Return shared settings that count and differ between studies, with their values.
 
     Axes and what a method fixes are no settings of a study.
@@ -197,7 +197,7 @@ def _facts(
     }
 
 
-def _shared(settings: Sequence[Row]) -> Row:
+def _shared(settings: Sequence[Json]) -> Json:
     """Return the settings that have the same value in all runs, by dotted key."""
     first, *others = settings
     return {

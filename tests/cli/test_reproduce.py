@@ -124,11 +124,14 @@ def test_an_item_is_run_and_its_table_and_verdict_are_printed(out: Path, whole: 
     assert all(f"{value:.3f}" in shown for value in values)
 
 
-def test_results_name_the_command_and_lie_beside_the_runs(out: Path, whole: Result) -> None:
+def test_results_name_command_and_machine_and_lie_beside_the_runs(out: Path, whole: Result) -> None:
     folder = out / "tiny-quick"
     assert f"also in {folder}/result.md" in whole.stdout
     text = (folder / "result.md").read_text()
     assert text.startswith(f"# {TITLE}\n\n`ccfcpp reproduce tiny --quick`\n")
+    (session,) = json.loads(next(out.glob("runs/*/environment.json")).read_text())["sessions"]
+    (line,) = text.split("Made by:\n\n")[1].splitlines()
+    assert all(f"{fact} {session[fact]}" in line for fact in ("processor", "threads", "device"))
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".svg", ".png", ".csv"}
     assert {path.name for path in out.iterdir()} >= {"runs", "tiny-quick"}
 
@@ -176,15 +179,6 @@ def test_only_the_runs_on_one_data_set(out: Path) -> None:
         "`ccfcpp reproduce tiny --dataset digits`"
         in (out / "tiny-digits" / "result.md").read_text()
     )
-
-
-@pytest.mark.usefixtures("whole")
-def test_a_page_says_by_what_its_runs_were_made(out: Path) -> None:
-    (session,) = json.loads(next(out.glob("runs/*/environment.json")).read_text())["sessions"]
-    _, made_by = (out / "tiny-quick" / "result.md").read_text().split("Made by:\n\n")
-    (line,) = made_by.splitlines()
-    for fact in ("processor", "threads", "device"):
-        assert f"{fact} {session[fact]}" in line
 
 
 @pytest.mark.usefixtures("whole")
