@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.runs.run import AnyLocalRun
 from ccfcpp.studies.reproduction.items import ITEMS, Item
 from ccfcpp.studies.study import Study
 from tests.support.command import Result, ccfcpp, refused
@@ -67,7 +66,6 @@ def tiny_items() -> Iterator[None]:
 
 def run_here(
     study: Study[Any],
-    make: Callable[[Any], AnyLocalRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],
@@ -75,8 +73,8 @@ def run_here(
     """In place of processes, each of which takes seconds to begin."""
     for planned in study.runs:
         if not study.is_finished(planned):
-            experiment, folder = study.opened(planned, make)
-            experiment.run(folder, should_stop=should_stop)
+            run, folder = study.opened(planned)
+            run.run(folder, should_stop=should_stop)
             look()
 
 
@@ -229,9 +227,9 @@ def test_what_was_stopped_goes_on_by_the_command_that_is_named(
 def test_runs_can_be_sent_to_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
 
-    def send(study: Study[Any], make: object, jobs: int, *others: object) -> None:
-        left, its_make = ForkingPickler.loads(ForkingPickler.dumps((study.runs, make)))
-        assert ([run.folder for run in left], its_make) == ([r.folder for r in study.runs], make)
+    def send(study: Study[Any], jobs: int, *others: object) -> None:
+        left = ForkingPickler.loads(ForkingPickler.dumps(study.runs))
+        assert [run.folder for run in left] == [run.folder for run in study.runs]
         sent.append(jobs)
         raise StoppedError
 
