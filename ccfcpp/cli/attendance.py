@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -46,12 +46,17 @@ class Attendance(Observer):
         self.progress: RunProgress | None = None
         self.silent: Callable[[], Mapping[str, float]] = dict
 
-    def awaits(self, names: Iterable[str], wanted: int | None) -> str:
-        """Wait for so many of some clients, or for all; return whom, in words."""
+    @contextmanager
+    def awaiting(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
+        """Show that so many of some clients, or all, are waited for within the context."""
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
         missing = named(self._missing)
-        return f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
+        line = f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
+        self.console.print(f"{run}: {line}" if run else line)
+        live = Live(self, console=self.console, transient=True)
+        with live if self.console.is_terminal else nullcontext():
+            yield
 
     def told(self, name: str, line: str) -> None:
         """Show what a client holds, or why it cannot take part."""
@@ -125,12 +130,6 @@ class Attendance(Observer):
             self.console.print(
                 f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"
             )
-
-    def shown(self) -> AbstractContextManager[object]:
-        """Show the table on a terminal, for as long as the context lasts."""
-        if not self.console.is_terminal:
-            return nullcontext()
-        return Live(self, console=self.console, transient=True)
 
     @property
     def _missing(self) -> list[str]:

@@ -38,7 +38,7 @@ def audit(
 
 
 def _line(entry: "Entry") -> str:
-    what = "greeting" if entry.asked == "hello" else f"round {entry.round + 1}, {entry.asked}"
+    what = "handshake" if entry.asked == "hello" else f"round {entry.round + 1}, {entry.asked}"
     done = bytes_in_words(entry.bytes) if entry.status == "done" else entry.status
     return f"{entry.time}  {entry.method}, {what}: {done} {entry.reason}".rstrip()
 

@@ -16,8 +16,8 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
+from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.evaluation.words import judged_rows
-from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
@@ -70,7 +70,7 @@ def serve(
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    given = asked.given(_FLAGS, task)
+    given = asked.given(task)
     with terminal.usage_errors():
         if run is not None:
             asked, given = _going_on(run, asked, given, task, place), Given()
@@ -162,8 +162,8 @@ def _gathered(
 ) -> tuple[DeployedRun, RunFolder]:
     """Wait for clients, and make the run of them and its folder."""
     from ccfcpp.deployment.server.channel import Channel, Timeouts
-    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
-    from ccfcpp.deployment.server.latecomers import Latecomers
+    from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
+    from ccfcpp.deployment.server.enrolment import Enrolment
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
     channel = Channel(link, Timeouts(place.limit, linger=place.linger), attendance)
@@ -173,12 +173,10 @@ def _gathered(
         enrolment = replace(enrolment, sessions=enrolment.sessions + 1)
         members = [member.name for member in enrolment.members]
         there = least and min(least, len(members))
-        console.print(f"{opening.path}: {attendance.awaits(members, there)}")
-        with attendance.shown():
+        with attendance.awaiting(members, there, str(opening.path)):
             wait_for_clients(channel, enrolment, least)
     else:
-        console.print(f"{opening.path}: {attendance.awaits(admitted, least)}")
-        with attendance.shown():
+        with attendance.awaiting(admitted, least, str(opening.path)):
             enrolment = enrol(channel, opening.config, task, admitted, least, roster)
         opening = fitted(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
@@ -190,11 +188,10 @@ def _gathered(
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
-    late = Latecomers(channel, enrolment, may_come, grew, roster)
+    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster)
     if enrolment.waits_for_newcomers:
         newest = least and max(1, least - len(enrolment.members))
-        console.print(attendance.awaits(late.names, newest))
-        with attendance.shown():
+        with attendance.awaiting(late.names, newest):
             enrolment = late.gathered(newest)
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
@@ -230,7 +227,8 @@ def header(experiment: DeployedRun, seconds: float) -> str:
         f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
-        f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"
+        f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as in the "
+        "handshake"
     )
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
-from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import check_encoder

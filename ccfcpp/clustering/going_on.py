@@ -12,7 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.finished import finished_run, went_on, without
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, stack, validate
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -170,8 +170,9 @@ def _check_more(algorithm: FedScan, finished: EncoderState) -> None:
     known, wanted = int(groups.max()) + 1, algorithm.problem.clusters
     if wanted <= known or algorithm.overclusters <= len(groups):
         raise UsageError(
-            f"clusters = {wanted} is no more than the {known} of the finished run: give more; "
-            "images of its clusters need no training (ccfcpp predict)"
+            KeyValue("clusters", wanted),
+            f" is no more than the {known} of the finished run: give more; "
+            "images of its clusters need no training (ccfcpp predict)",
         )
 
 

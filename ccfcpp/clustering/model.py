@@ -20,7 +20,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import Typical, split
-from ccfcpp.core.config import Positive, Section, VectorsConfig
+from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.files import read_tensors
@@ -233,7 +233,7 @@ def _config(path: Path, device: torch.device) -> ClusterConfig:
             "cluster, or install the package that adds the system"
         )
     config = validate(ClusterConfig, tree)
-    if device.type == "cuda" or config.compute.precision != "tf32":
+    if device.type == "cuda" or config.section(PrecisionConfig).precision != "tf32":
         return config
     # Only GPUs have TF32, and only training needs it.
     tree = merge(config.model_dump(mode="json"), {"compute": {"precision": "float32"}})

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.core.units import drawable
-from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look
+from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look, line_style
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
@@ -103,6 +104,32 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         yield figure, axes
+
+
+Curve = Sequence[tuple[float, float]]
+"""Points of a line."""
+
+
+@contextmanager
+def chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
+    """Draw lines with markers, each with its name in a legend, over whole numbers."""
+    with paper() as (figure, axes):
+        for number, (name, curve) in enumerate(curves.items()):
+            spacing = max(1, len(curve) // 12)
+            # Markers of different lines are at different places, so that none hides another.
+            start = min(number * spacing // len(curves), len(curve) - 1)
+            look = line_style(number) | {"markersize": 4.5, "markevery": (start, spacing)}
+            axes.plot(*zip(*curve, strict=True), label=short(name, 24), linewidth=1.6, **look)
+        yield figure, axes
+        axes.set(xlabel=x, ylabel=y)
+        axes.xaxis.set_major_locator(whole_numbers())
+        axes.yaxis.set_major_formatter(plain)
+        legend_above(axes)
+
+
+def whole_numbers() -> MaxNLocator:
+    """Return what places ticks at whole numbers."""
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
 
 
 def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:

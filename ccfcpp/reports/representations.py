@@ -85,7 +85,7 @@ _QUANTILE = 0.995
 
 def covariance(run: RecordedRun) -> drawing.Drawn:
     """Draw the covariance matrix of the representations."""
-    matrix = run.covariance
+    matrix = run.representations("covariance")
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
     with drawing.plate(0.84 * drawing.WIDTH) as (figure, axes):
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
@@ -106,7 +106,7 @@ def covariance(run: RecordedRun) -> drawing.Drawn:
 
 def correlations(run: RecordedRun) -> Tensor:
     """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
-    found = pair_correlations(run.covariance)
+    found = pair_correlations(run.representations("covariance"))
     if len(found) == 0:
         raise CannotDrawError("fewer than two dimensions vary")
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.config import RobustMean
 
 Squares = Tensor
 """Squared distances between n points, float64 of shape (n, n)."""
@@ -112,18 +112,18 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
     return others[:, :neighbours].sum(dim=1).sort(stable=True).indices
 
 
-def squared_distances(points: Tensor) -> Tensor:
+def pairwise_squares(points: Tensor) -> Tensor:
     """Compute squared distances between all points, float64 of shape (n, n)."""
     # One point at a time: a difference is exact where points are far from 0 and near each other.
     return torch.stack([(points - one).double().square().sum(dim=1) for one in points])
 
 
-def hostile_of(share: float, points: int) -> int:
+def assumed_hostile(share: float, points: int) -> int:
     """Return how many of some points are taken to be hostile: fewer than half."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
-def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
+def weights_by(config: RobustMean, squares: Squares) -> Tensor:
     """Weigh points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
@@ -132,22 +132,22 @@ def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
     if config.rule == "geometric-median":
         return median_weights(squares)
     n = len(squares)
-    hostile = hostile_of(config.hostile, n)
+    hostile = assumed_hostile(config.hostile, n)
     kept = 1 if config.rule == "krum" else n - hostile
     weights = squares.new_zeros(n)
     weights[krum_order(squares, hostile)[:kept]] = 1 / kept
     return weights
 
 
-def estimator(config: DefenceConfig) -> Estimator:
+def estimator(config: RobustMean) -> Estimator:
     """Return the estimator that a configuration asks for."""
 
     def estimate(points: Tensor) -> Tensor:
         if config.rule == "median":
             return median(points)
         if config.rule == "trimmed-mean":
-            return trimmed_mean(points, hostile_of(config.hostile, len(points)))
-        return weighted_mean(points, weights_by(config, squared_distances(points)))
+            return trimmed_mean(points, assumed_hostile(config.hostile, len(points)))
+        return weighted_mean(points, weights_by(config, pairwise_squares(points)))
 
     return estimate
 

@@ -53,14 +53,6 @@ def test_one_client_is_left_out_and_the_others_go_on(facts: Any, reason: str) ->
     )
 
 
-def test_what_cannot_be_read_is_refused_too() -> None:
-    heard = Heard(2)
-    request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
-    for header in (b"", b"{", b"[]", b'{"nonce": 3}', b"\xff" * 100):
-        heard.take("a", request, Packet(header))
-        assert heard.refused == {"a"}
-
-
 def test_clients_with_images_of_any_size_and_colour_meet() -> None:
     heard = Heard(2)
     heard.hear("a", sizes=Sizes.of([(40, 60)] * 10, colour=True))

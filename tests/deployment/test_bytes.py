@@ -50,13 +50,13 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.runs.folder import RunFolder
 from supervised.messages import LocalUpdate
-from tests.deployment.test_gate import FakeFleet, served, trusting
+from tests.deployment.test_gate import FakeFleet, trusting
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
 from tests.support.deployment import Told, worker_of
 from tests.support.federation import CPU
 from tests.support.fuzz import CLASSES, DEEP, bytes_like, examples, json_like
-from tests.support.gates import open_gate
+from tests.support.gates import open_gate, served
 
 SPEC = RunSpec(command="cluster", config={"method": "km", "seed": 3}, image_shape=(1, 8, 8))
 FACTS = Facts(samples=10, sizes=Sizes.of([(8, 8)] * 10, colour=False), classes=("a", "b"))
@@ -192,9 +192,11 @@ def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
 def gate(keys: Path) -> Iterator[tuple[int, FakeFleet]]:
     """The port of a gate, and what is behind it."""
     fleet = FakeFleet()
-    with tempfile.TemporaryDirectory() as folder, served(fleet, Path(folder) / "f") as path:
+    with tempfile.TemporaryDirectory() as folder, served(fleet, uds=f"{folder}/f"):
         limits = ConnectionLimits(patience=0.3)
-        setting = GateSetting("127.0.0.1", 0, ServerKeys.of(keys), path, limits=limits)
+        setting = GateSetting(
+            "127.0.0.1", 0, ServerKeys.of(keys), Path(folder) / "f", limits=limits
+        )
         with open_gate(setting) as port:
             yield port, fleet
 
@@ -275,7 +277,7 @@ def _read_memory(path: Path) -> None:
 
 def _take_memory(path: Path) -> None:
     memories = ClientMemories(CPU, 10**6, path.parent)
-    memories.look_at({0: path.name})
+    memories.restore({0: path.name})
     memories.take(0)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,6 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-import uvicorn
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse, PullMessagesRequest
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -28,6 +26,7 @@ from ccfcpp.deployment.client.way import Proxy, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, PULL, SMALL
+from tests.support.gates import served
 
 ACTIVATE = ActivateNodeRequest(public_key=b"k", heartbeat_interval=10)
 GOOD = ActivateNodeResponse(node_id=7).SerializeToString()
@@ -50,17 +49,8 @@ class Rogue:
 
 @contextmanager
 def listening(app: Rogue, **tls: Any) -> Iterator[int]:
-    config = uvicorn.Config(
-        app, port=0, lifespan="off", log_level="critical", timeout_graceful_shutdown=1, **tls
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    thread.join()
+    with served(app, port=0, **tls) as server:
+        yield server.servers[0].sockets[0].getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +59,23 @@ def signing(keys: Path) -> Signing:
 
 
 @pytest.fixture(scope="module")
-def served(keys: Path) -> Iterator[tuple[Rogue, int]]:
+def rogue_at(keys: Path) -> Iterator[tuple[Rogue, int]]:
     app, files = Rogue(), ServerKeys.of(keys)
     with listening(app, ssl_certfile=files.certificate, ssl_keyfile=files.key) as port:
         yield app, port
 
 
 @pytest.fixture
-def rogue(served: tuple[Rogue, int]) -> Rogue:
-    served[0].__init__()  # type: ignore[misc] # as new
-    return served[0]
+def rogue(rogue_at: tuple[Rogue, int]) -> Rogue:
+    rogue_at[0].__init__()  # type: ignore[misc] # as new
+    return rogue_at[0]
 
 
 @pytest.fixture
 def connection(
-    keys: Path, signing: Signing, served: tuple[Rogue, int], rogue: Rogue
+    keys: Path, signing: Signing, rogue_at: tuple[Rogue, int], rogue: Rogue
 ) -> Iterator[Connection]:
-    with Connection(f"localhost:{served[1]}", keys / "ca.crt", signing) as found:
+    with Connection(f"localhost:{rogue_at[1]}", keys / "ca.crt", signing) as found:
         yield found
 
 

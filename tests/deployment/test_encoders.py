@@ -21,7 +21,8 @@ from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.link.server_status import LEFT_OUT
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.enrolment import enrol, first_spec
+from ccfcpp.deployment.server.enrolling import enrol
+from ccfcpp.deployment.server.enrolment import first_spec
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening

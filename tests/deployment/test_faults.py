@@ -26,7 +26,14 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import Grid, deployed, one_by_one, spec_of, trusting
+from tests.support.deployment import (
+    Grid,
+    deployed,
+    one_by_one,
+    resent,
+    spec_of,
+    worker_of,
+)
 from tests.support.federation import assert_same_bits
 
 CLASSES = [str(number) for number in range(10)]
@@ -253,6 +260,17 @@ def test_a_memory_whose_update_was_not_taken_is_forgotten(tmp_path: Path) -> Non
         assert all(torch.equal(after.model[name], state.model[name]) for name in state.model)
 
 
+def test_a_client_that_is_started_again_goes_on_with_its_memory(tmp_path: Path) -> None:
+    whole, _, _ = scaffold(tmp_path / "a", rounds=3)
+    expected = list(whole.run(begin(whole)))
+    federation, grid, clients = scaffold(tmp_path / "b", rounds=3)
+    rounds = federation.run(begin(federation))
+    found = [next(rounds)]
+    again = worker_of(clients[1], tmp_path / "b", CLASSES)
+    grid.workers = {**grid.workers, VICTIM: again}
+    assert_same_bits([*found, *rounds], expected)
+
+
 def test_a_memory_that_is_lost_is_said_and_begun_anew(tmp_path: Path) -> None:
     federation, grid, _ = scaffold(tmp_path, rounds=3)
     rounds = federation.run(begin(federation))
@@ -325,8 +343,8 @@ def test_a_worker_answers_whatever_comes(header: bytes, tmp_path: Path) -> None:
     assert (last.status, last.reason) == ("refused", "its header is of another form")
 
 
-def test_a_greeting_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
-    """A server could send greetings with one size after the other."""
+def test_a_handshake_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
+    """A server could begin handshakes with one size after the other."""
     grid, (request,) = requests_of_a_run(tmp_path)
     worker, source = grid.workers[VICTIM], tmp_path / "source"
     source.touch()
@@ -337,10 +355,8 @@ def test_a_greeting_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
         return load(spec)
 
     worker.load = loaded
-    header = json.loads(request.header)
     for kind, kept in (("hello", False), ("work", True)):
-        header |= {"kind": kind, "nonce": "12"[kept] * 32, "run": "bc"[kept] * 32}
-        answer = worker.answer(request._replace(header=json.dumps(header).encode()))
+        answer = resent(worker, request, kind=kind, run="bc"[kept] * 32)
         assert Response.read(answer.header).status == "done"
         assert cache_folder().exists() == kept
 
@@ -348,9 +364,8 @@ def test_a_greeting_leaves_no_copy_of_the_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["../../x", "1.0", "1.0." + "0" * 31 + "/", "a"])
 def test_no_request_leads_to_another_file(version: str, tmp_path: Path) -> None:
     grid, (request,) = requests_of_a_run(tmp_path)
-    header = json.loads(request.header) | {"remembered": version, "nonce": "1" * 32}
-    packet = request._replace(header=json.dumps(header).encode())
-    assert Response.read(grid.workers[VICTIM].answer(packet).header).status == "failed"
+    answer = resent(grid.workers[VICTIM], request, remembered=version)
+    assert Response.read(answer.header).status == "failed"
 
 
 def test_the_text_of_an_error_stays_with_the_client(
@@ -365,75 +380,10 @@ def test_the_text_of_an_error_stays_with_the_client(
         raise RuntimeError("/home/someone/photos")
 
     monkeypatch.setattr(worker, "_work", fail)
-    header = json.loads(request.header) | {"nonce": "1" * 32}
-    answer = worker.answer(request._replace(header=json.dumps(header).encode()))
+    answer = resent(worker, request)
     assert Response.read(answer.header).status == "failed"
     assert b"photos" not in answer.header + answer.payload
     assert "photos" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("method", "kind"), [("km", "images"), ("fcm", "images"), ("ppfc-gan", "synthetic")]
-)
-def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
-    method: str, kind: str, tmp_path: Path
-) -> None:
-    clients = clients_of_sizes(20, 10)
-    config = tiny(method)
-    federation, grid = deployed(
-        spec_of(config, clients, clusters=3), made(config), clients, tmp_path
-    )
-    for worker in grid.workers.values():
-        worker.rules = trusting(smallest_count=0)
-    report = federation.run_round(begin(federation), 0)[1]
-    assert list(report.refused) == [0, 1]
-    assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]
-    assert report.bytes_up == 0
-
-
-# --- every system -------------------------------------------------------------------------------
-
-SPOILED: dict[str, Callable[[Tensor], Tensor]] = {
-    "axis": lambda t: t.unsqueeze(0),
-    "scalar": lambda t: torch.zeros((), dtype=t.dtype),
-    "empty": lambda t: torch.zeros(0, dtype=t.dtype),
-    "dtype": lambda t: t.to(torch.int16),
-    "huge": lambda t: torch.full_like(t, 100).double().mul(1e300).to(t.dtype),
-    "far": lambda t: torch.full_like(t, 3e38) if t.is_floating_point() else t + 1,
-    "negative": lambda t: torch.full_like(t, -1) if t.dtype.is_signed else t.flip(0),
-}
-
-CHECKING = ("km", "k-fed", "ffcm-km", "sda-fc-km", "ccfc++", "fed-scan")
-"""Systems that stand for all: each check of what arrives is one of theirs."""
-
-
-@pytest.mark.parametrize("spoiled", SPOILED)
-@pytest.mark.parametrize("method", CHECKING)
-def test_nothing_that_a_client_sends_ends_a_run(method: str, spoiled: str, tmp_path: Path) -> None:
-    """Each tensor by itself, in a round of its own."""
-    clients = clients_of_sizes(20, 14, 9)
-    config = tiny(method, {"gan": {"epochs": 1}})
-    federation, grid = deployed(
-        spec_of(config, clients, clusters=3), made(config, samples=43), clients, tmp_path
-    )
-    names: dict[str, None] = {}
-
-    def look(packet: Packet) -> Packet:
-        names.update(dict.fromkeys(load(packet.payload) if packet.payload else ()))
-        return packet
-
-    grid.tampering[VICTIM] = look
-    state = begin(federation)
-    for number in range(federation.algorithm.rounds):
-        federation.run_round(state, number)
-    # Of a model's entries, the first and the last stand for all.
-    for name in dict.fromkeys([next(iter(names)), *list(names)[-2:]]):
-
-        def spoil(content: dict[str, Tensor], name: str = name) -> dict[str, Tensor]:
-            return {n: SPOILED[spoiled](t) if n == name else t for n, t in content.items()}
-
-        grid.tampering[VICTIM] = tensors(spoil)
-        federation.run_round(state, 0)
 
 
 def test_a_client_says_a_line_a_round(tmp_path: Path) -> None:

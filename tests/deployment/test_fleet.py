@@ -39,7 +39,6 @@ from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client import connection
 from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client.connection import Connection, Signing
@@ -55,16 +54,15 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.server_status import HEADER, ServerStatus
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
-from ccfcpp.deployment.server.channel import Channel, Timeouts
-from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
+from ccfcpp.deployment.server.channel import Channel
+from ccfcpp.deployment.server.enrolling import wait_for_clients
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.serving import open_server
-from ccfcpp.deployment.server.transport import Deployed
 from tests.deployment.test_gate import trusting
-from tests.support.classification import labelled_clients, small_algorithm, small_config
-from tests.support.deployment import AT_ONCE, deployed, spec_of
-from tests.support.federation import assert_same_bits
+from tests.support.classification import labelled_clients, small_config
+from tests.support.deployment import AT_ONCE, spec_of
 
 CLASSES = [str(number) for number in range(10)]
 NAMES = "clinic-1", "clinic-2", "clinic-3"
@@ -163,6 +161,12 @@ def opened(folder: Path, logs: Path, port: int = 0) -> Iterator[Place]:
         yield Place(folder, fleet, listening)
 
 
+@pytest.fixture
+def keys(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the keys, whose roster changes."""
+    return Path(shutil.copytree(folder, tmp_path / "keys"))
+
+
 @pytest.fixture(scope="module")
 def here(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with opened(folder, tmp_path_factory.mktemp("logs")) as place:
@@ -191,27 +195,6 @@ def test_nothing_is_left_of_what_was_carried(here: Place) -> None:
         for number in range(5):
             here.answered(here.asked("clinic-1", Packet(b"x", bytes([number]) * 9)))
     assert len(list(objects.store)) == 0  # type: ignore[attr-defined]
-
-
-def test_a_run_through_flowers_calls_has_the_same_bits(here: Place, tmp_path: Path) -> None:
-    clients = labelled_clients(20, 15, 12)
-    config = small_config("method=scaffold", "training.rounds=2", "compute.cohort=1")
-    spec = spec_of(config, clients, classes=CLASSES)
-    plain, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "a")
-    state = plain.algorithm.initial_state(Randomness(0))
-    expected = list(plain.run(state))
-    there, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "b")
-    first, second, third = (worker.answer for worker in grid.workers.values())
-    with (
-        here.client("clinic-1", first),
-        here.client("clinic-2", second),
-        here.client("clinic-3", third),
-    ):
-        nodes = {name: here.node(own) for name, own in zip(grid.workers, NAMES, strict=True)}
-        assert isinstance(there.transport, Deployed)
-        link = SimpleNamespace(online=lambda: nodes, push=here.fleet.push, pull=here.fleet.pull)
-        there.transport.channel = Channel(link, Timeouts(SECONDS, 0.01))
-        assert_same_bits(list(there.run(state)), expected)
 
 
 def test_other_records_are_no_parcel() -> None:
@@ -520,17 +503,6 @@ def test_a_message_that_is_withdrawn_while_it_is_fetched_costs_no_connection(
         assert here.answered(second) == Packet(b"{}y")
 
 
-def test_a_server_that_is_started_again_has_its_clients_again(folder: Path, tmp_path: Path) -> None:
-    with opened(folder, tmp_path) as first, first.client("clinic-1", echo):
-        assert first.answered(first.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
-        first_port = first.port
-    with (
-        opened(folder, tmp_path, first_port) as second,
-        Place(folder, second.fleet, first_port).client("clinic-1", echo),
-    ):
-        assert second.answered(second.asked("clinic-1", Packet(b"y"))) == Packet(b"{}y")
-
-
 def test_a_client_waits_for_its_server(folder: Path, tmp_path: Path) -> None:
     """It is there before the server, and stays when the server is started again."""
     with opened(folder, tmp_path / "1") as place:
@@ -549,26 +521,15 @@ def test_a_client_waits_for_its_server(folder: Path, tmp_path: Path) -> None:
     assert owner.states[:2] == ["resolving 127.0.0.1", f"connecting to 127.0.0.1:{port}"]
 
 
-def test_a_clock_that_is_wrong_does_not_keep_a_client_out(
-    here: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hours", [-30_000, -3, 3, 30])
+def test_a_clock_that_is_wrong_keeps_no_client_and_no_answer_out(
+    hours: int, here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for hours in (-3, 3):
-        monkeypatch.setattr(
-            connection, "now", lambda hours=hours: date.now() + timedelta(hours=hours)
-        )
-        with here.client("clinic-1", echo):
-            assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
-
-
-def test_an_answer_arrives_whatever_the_clients_clock_says(
-    here: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower would take its time for over, and drop it without a word."""
-    for hours in (-30_000, 30):
-        ahead = timedelta(hours=hours)
-        monkeypatch.setattr(flower_message, "now", lambda ahead=ahead: date.now() + ahead)
-        with here.client("clinic-1", echo):
-            assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+    """Flower would take an answer's time for over, and drop it without a word."""
+    for module in (connection, flower_message):
+        monkeypatch.setattr(module, "now", lambda: date.now() + timedelta(hours=hours))
+    with here.client("clinic-1", echo):
+        assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
 def test_a_run_that_flower_has_ended_begins_anew(here: Place) -> None:
@@ -702,9 +663,7 @@ def test_a_key_that_is_in_use_may_come_free(here: Place) -> None:
             assert second.tells.next().startswith("the key is in use")  # type: ignore[attr-defined]
 
 
-def test_who_is_taken_off_the_roster_is_refused_from_then_on(folder: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    shutil.copytree(folder, keys)
+def test_who_is_taken_off_the_roster_is_refused_from_then_on(keys: Path, tmp_path: Path) -> None:
     with opened(keys, tmp_path / "logs") as place:
         owner = place.owners["clinic-1"]
         with place.client("clinic-1", echo), place.client("clinic-2", echo):
@@ -721,11 +680,9 @@ def test_who_is_taken_off_the_roster_is_refused_from_then_on(folder: Path, tmp_p
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_key_whose_client_has_another_is_refused_too(
-    left: int, folder: Path, tmp_path: Path
+    left: int, keys: Path, folder: Path, tmp_path: Path
 ) -> None:
     """Whether or not anybody else is on the roster: a stolen key, and a new one in its place."""
-    keys = tmp_path / "keys"
-    shutil.copytree(folder, keys)
     with opened(keys, tmp_path / "logs") as place:
         for name in NAMES[:1] if left else NAMES:
             revoke(name, keys / "roster")
@@ -743,10 +700,8 @@ def test_a_key_whose_client_has_another_is_refused_too(
 
 
 def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
-    folder: Path, tmp_path: Path
+    keys: Path, folder: Path, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "keys"
-    shutil.copytree(folder, keys)
     roster = keys / "roster"
     with opened(keys, tmp_path / "logs") as place:
         (roster / "other.pub").symlink_to(tmp_path / "nowhere")
@@ -760,9 +715,7 @@ def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
             assert known == (None if name == "clinic-1" else name)
 
 
-def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    shutil.copytree(folder, keys)
+def test_a_roster_that_cannot_be_read_revokes_nobody(keys: Path, tmp_path: Path) -> None:
     with opened(keys, tmp_path / "logs") as place, place.client("clinic-1", echo):
         place.node("clinic-1")
         (keys / "roster").rename(tmp_path / "elsewhere")
@@ -832,24 +785,6 @@ def test_clients_alone_hear_how_far_the_server_is(
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "x"}', '{"left": -1}', "1" * 10**6])
 def test_news_of_another_form_are_none(text: str) -> None:
     assert ServerStatus.read(text) is None
-
-
-def test_what_a_client_calls_has_no_code(
-    here: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever runs the server could run anything at a client that fetches a bundle."""
-    called: list[str] = []
-    send = httpx.Client.send
-
-    def noted(self: httpx.Client, request: httpx.Request, **more: Any) -> httpx.Response:
-        called.append(request.url.path)
-        return send(self, request, **more)
-
-    monkeypatch.setattr(httpx.Client, "send", noted)
-    with here.client("clinic-1", echo):
-        here.answered(here.asked("clinic-1", Packet(b"x", b"y" * 100)))
-    assert set(called) <= set(OPEN.values())
-    assert not any("fab" in path or "run" in path for path in OPEN.values())
 
 
 def test_who_has_a_key_gets_no_code_either(here: Place) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import re
+import signal
 import socket
 import ssl
 import tempfile
@@ -19,19 +21,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 import httpx
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
+from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting, listening_at
-from tests.support.gates import open_gate
+from tests.support.gates import open_gate, served
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000
@@ -67,29 +68,12 @@ class FakeFleet:
         await self.answer(body)(scope, receive, send)
 
 
-@contextlib.contextmanager
-def served(app: ASGIApp, path: Path) -> Iterator[Path]:
-    """An application at a Unix socket."""
-    config = uvicorn.Config(
-        app, uds=str(path), lifespan="off", log_config=None, log_level="error",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield path
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[tuple[FakeFleet, Path]]:
     app = FakeFleet()
     # The path of a socket must be short. Its name is not a server's: other tests look for those.
-    with tempfile.TemporaryDirectory() as folder, served(app, Path(folder) / "fake") as path:
-        yield app, path
+    with tempfile.TemporaryDirectory() as folder, served(app, uds=f"{folder}/fake"):
+        yield app, Path(folder) / "fake"
 
 
 @pytest.fixture(scope="module")
@@ -222,21 +206,6 @@ def test_pieces_get_through_as_they_come(client: httpx.Client, link: FakeFleet) 
 
 
 # --- what is waited for --------------------------------------------------------------------------
-
-
-def slowly(seconds: float) -> Callable[[bytes], Response]:
-    class Late(Response):
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await asyncio.sleep(seconds)
-            await super().__call__(scope, receive, send)
-
-    return lambda body: Late(b"late")
-
-
-def test_an_answer_that_comes_late_gets_through(client: httpx.Client, link: FakeFleet) -> None:
-    link.answer = slowly(0.6)
-    assert client.post(PULL, content=b"who").content == b"late"
-    assert len(link.seen) == 1
 
 
 def test_what_is_behind_learns_that_a_client_is_gone(
@@ -584,15 +553,6 @@ def test_without_tls_nothing_is_said(port: int, link: FakeFleet) -> None:
     assert link.seen == []
 
 
-def test_a_client_that_trusts_another_authority_turns_away(tmp_path: Path, port: int) -> None:
-    make_authority(tmp_path, 1)
-    with (
-        client_of(tmp_path, port) as client,
-        pytest.raises(httpx.ConnectError, match="CERTIFICATE"),
-    ):
-        client.post(PULL, content=b"")
-
-
 def test_a_setting_that_does_not_serve(
     keys: Path, tmp_path: Path, setting: GateSetting, port: int
 ) -> None:
@@ -614,3 +574,62 @@ def test_a_setting_that_does_not_serve(
         (mend, {"certificate": keys / "ca.key"}),
     ):
         refused(f"cannot be used for TLS .*{reason}", keys=replace(setting.keys, **changes))
+
+
+# --- a process of its own -------------------------------------------------------------------------
+
+
+def processes_for(setting: GateSetting) -> list[int]:
+    """The processes of the gate, by what they were started with."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (folder / "cmdline").exists():
+            command = (folder / "cmdline").read_bytes()
+            if b"gate_process" in command and str(setting.behind).encode() in command:
+                found.append(int(folder.name))
+    return found
+
+
+def answered(keys: Path, port: int) -> bytes:
+    with client_of(keys, port) as client:
+        return client.post(PULL, content=b"a", timeout=60).content
+
+
+def test_it_serves_and_comes_back_when_it_is_killed(
+    keys: Path, tmp_path: Path, setting: GateSetting
+) -> None:
+    with gate_process(setting, tmp_path / "gate.log") as port:
+        assert answered(keys, port) == b"answer to a"
+        (first,) = processes_for(setting)
+        os.kill(first, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                assert answered(keys, port) == b"answer to a"
+                break
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        else:
+            pytest.fail("the gate did not come back")
+        (second,) = processes_for(setting)
+        assert second != first
+    assert processes_for(setting) == []
+    with pytest.raises(httpx.ConnectError):
+        answered(keys, port)
+
+
+def test_what_cannot_be_used_is_refused_at_once(
+    keys: Path, tmp_path: Path, setting: GateSetting
+) -> None:
+    wrong = replace(setting, keys=replace(setting.keys, key=keys / "none"))
+    with (
+        pytest.raises(UsageError, match="cannot be used for TLS"),
+        gate_process(wrong, tmp_path / "gate.log"),
+    ):
+        pass
+    with (
+        pytest.raises(UsageError, match="cannot listen on port"),
+        gate_process(replace(setting, host="192.0.2.1"), tmp_path / "gate.log"),
+    ):
+        pass
+    assert not (tmp_path / "gate.log").exists()

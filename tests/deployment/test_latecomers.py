@@ -14,8 +14,8 @@ from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.enrolment import Enrolment, enrol
-from ccfcpp.deployment.server.latecomers import Latecomers
+from ccfcpp.deployment.server.enrolling import Enroller, enrol
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import CLASSES, grid_of
 from tests.support.classification import labelled_clients, small_config
@@ -51,7 +51,9 @@ class Late:
     def run(self, **how: Any) -> dict[str, Any]:
         """Run it, from its last checkpoint on."""
         channel = Channel(self.grid, AT_ONCE, self.told)
-        late = Latecomers(channel, self.enrolment, self.names, self.grown.append, self.roster)
+        late = Enroller(
+            channel, self.enrolment, self.config, self.names, self.grown.append, self.roster
+        )
         experiment = self.enrolment.begun(self.config, channel, late.come)
         return experiment.run(self.folder, lambda *_: self.grid.away.clear(), **how)
 

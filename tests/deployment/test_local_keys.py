@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.core.errors import UsageError
-from tests.support.command import assigned, ccfcpp, succeeded
+from tests.support.command import ccfcpp, succeeded
 
 pytest.importorskip("flwr")
 
@@ -98,26 +98,6 @@ def test_two_clients_do_not_use_one_state_folder(tmp_path: Path) -> None:
         result = ccfcpp("join", *files, *words)
     assert result.code == 2
     assert f"another ccfcpp join uses {tmp_path / 'own'}: end it" in result.stderr
-
-
-@pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
-)
-def test_two_clients_of_one_folder(tmp_path: Path) -> None:
-    with bounded(Processes(tmp_path)) as here:
-        here.out = tmp_path / "run"
-        where = f"127.0.0.1:{here.port}"
-        small = assigned("method=ffcm-km", "dataset=digits", "device=cpu", "ffcm.rounds=2")
-        serve = ("serve", "--insecure", "--clients", 2, "--listen", where, "--clusters", 10)
-        here.start("serve", "ccfcpp", *serve, "--out", here.out, *small, at=tmp_path)
-        here.wait_for("waiting for 2 of 2 clients")
-        for name in ("a", "b"):
-            here.save_images(here.images(name), "ab".index(name))
-            join = ("join", "--insecure", "--server", where, "--data", here.images(name))
-            here.start(name, "ccfcpp", *join, at=tmp_path)
-            here.wait_for(f"joining {where} as client-{1 + 'ab'.index(name)}", name)
-        summary = here.end()
-        assert (summary["connected"], summary["refused_updates"]) == (2, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
 from ccfcpp.privacy.sums.client import Participants
-from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Guard
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Safeguard
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
@@ -55,6 +55,7 @@ from tests.support.deployment import (
     Grid,
     introduced,
     one_by_one,
+    resent,
     spec_of,
     trusting,
     worker_of,
@@ -223,9 +224,7 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
     again: list[Packet] = []
 
     def twice(packet: Packet) -> Packet:
-        head = json.loads(grid.requests[-1][1].header) | {"nonce": f"{len(again):032x}"}
-        second = grid.requests[-1][1]._replace(header=json.dumps(head).encode())
-        again.append(grid.workers["client 1"].answer(second))
+        again.append(resent(grid.workers["client 1"], grid.requests[-1][1]))
         return packet
 
     grid.tampering["client 1"] = at_stage(grid, stage, twice)
@@ -240,7 +239,7 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
 
 def test_a_client_keeps_to_the_number_of_clients() -> None:
     """The threshold and the size of numbers follow from it."""
-    part = Participants(PrivacyConfig(secure_sums=True), 4, Guard())
+    part = Participants(PrivacyConfig(secure_sums=True), 4, Safeguard())
     task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
     for asked in (0, 1, 5):
         with pytest.raises(RefusedUpdateError, match=f"sum of {asked} of 4 clients"):
@@ -289,65 +288,56 @@ BYTES = torch.zeros(200, dtype=torch.uint8)
 SOUND = Keys(BYTES[:PUBLIC_BYTES], numbers_of([0, 1]), BYTES[:SIGNATURE_BYTES])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"public": BYTES[: PUBLIC_BYTES - 1]},
-        {"public": torch.zeros(PUBLIC_BYTES)},
-        {"signature": BYTES[: SIGNATURE_BYTES + 1]},
-        {"signature": torch.zeros(SIGNATURE_BYTES)},
-        {"holders": numbers_of([1, 1])},
-        {"holders": numbers_of([1, -1])},
-        {"holders": torch.tensor([1.0, 2.0])},
-        {"holders": numbers_of([1, 2]).view(1, 2)},
-    ],
-    ids=str,
-)
-def test_keys_of_another_form_are_refused(other: dict[str, torch.Tensor]) -> None:
+FORMS: list[Callable[[], object]] = [
+    *(
+        replace(SOUND, **other).read
+        for other in (
+            {"public": BYTES[: PUBLIC_BYTES - 1]},
+            {"public": torch.zeros(PUBLIC_BYTES)},
+            {"signature": BYTES[: SIGNATURE_BYTES + 1]},
+            {"signature": torch.zeros(SIGNATURE_BYTES)},
+            {"holders": numbers_of([1, 1])},
+            {"holders": numbers_of([1, -1])},
+            {"holders": torch.tensor([1.0, 2.0])},
+            {"holders": numbers_of([1, 2]).view(1, 2)},
+        )
+    ),
+    *(
+        partial(boxes.read, BOX_BYTES)
+        for boxes in (
+            rows(torch.uint8, BOX_BYTES, [1, 1]),
+            rows(torch.uint8, BOX_BYTES + 1),
+            rows(torch.int8, BOX_BYTES),
+            ClientRows(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
+        )
+    ),
+    *(
+        shares.read
+        for shares in (
+            ShownShares(rows(torch.uint8, SHARE_BYTES - 1), NO_SHARES),
+            ShownShares(NO_SHARES, rows(torch.uint8, SHARE_BYTES, [2, 2])),
+            ShownShares(NO_SHARES, replace(SHARES, clients=numbers_of([1, 2]).view(2, 1))),
+            ShownShares(NO_SHARES, rows(torch.float64, SHARE_BYTES)),
+            ShownShares(NO_SHARES, rows(torch.int32, SHARE_BYTES)),
+            ShownShares(ClientRows(numbers_of([1]), BEYOND.view(torch.uint8)), NO_SHARES),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("read", FORMS, ids=str)
+def test_keys_boxes_and_shares_of_another_form_are_refused(read: Callable[[], object]) -> None:
     assert SOUND.read().holders == [0, 1]
     with pytest.raises(RefusedUpdateError):
-        replace(SOUND, **other).read()
-
-
-@pytest.mark.parametrize(
-    "boxes",
-    [
-        rows(torch.uint8, BOX_BYTES, [1, 1]),
-        rows(torch.uint8, BOX_BYTES + 1),
-        rows(torch.int8, BOX_BYTES),
-        ClientRows(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
-    ],
-    ids=str,
-)
-def test_boxes_of_another_form_are_refused(boxes: ClientRows) -> None:
-    with pytest.raises(RefusedUpdateError):
-        boxes.read(BOX_BYTES)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        ShownShares(rows(torch.uint8, SHARE_BYTES - 1), NO_SHARES),
-        ShownShares(NO_SHARES, rows(torch.uint8, SHARE_BYTES, [2, 2])),
-        ShownShares(NO_SHARES, replace(SHARES, clients=numbers_of([1, 2]).view(2, 1))),
-        ShownShares(NO_SHARES, rows(torch.float64, SHARE_BYTES)),
-        ShownShares(NO_SHARES, rows(torch.int32, SHARE_BYTES)),
-        ShownShares(ClientRows(numbers_of([1]), BEYOND.view(torch.uint8)), NO_SHARES),
-    ],
-    ids=str,
-)
-def test_shares_of_another_form_are_refused(message: ShownShares) -> None:
-    with pytest.raises(RefusedUpdateError):
-        message.read()
+        read()
 
 
 def test_a_run_with_secure_sums_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
     deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
     name, order = next((n, p) for n, p in grid.requests if b"under masks" in p.header)
-    head = json.loads(order.header)
-    plain = head | {"nonce": "c" * 32, "exchange": head["exchange"].removesuffix(" under masks")}
-    answer = grid.workers[name].answer(order._replace(header=json.dumps(plain).encode()))
+    plain = json.loads(order.header)["exchange"].removesuffix(" under masks")
+    answer = resent(grid.workers[name], order, exchange=plain)
     assert json.loads(answer.header)["status"] == "refused"
 
 

@@ -111,30 +111,22 @@ COMMANDS = "keys server", "keys roster", "join", "serve"
         (b"wrong\n", "the passphrase does not open"),
         (b"", "a passphrase has 1 to 1000 bytes"),
         (b"\xff\xfe", "cannot be read as text"),
+        (None, f"name a file that holds it in {FILE}"),  # and there is no terminal
     ],
 )
-def test_a_wrong_passphrase_takes_one_line(
+def test_a_wrong_or_missing_passphrase_takes_one_line(
     command: str,
-    content: bytes,
+    content: bytes | None,
     reason: str,
     sealed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "passphrase"
-    path.write_bytes(content)
-    monkeypatch.setenv(FILE, str(path))
+    path.write_bytes(content or b"")
+    monkeypatch.setenv(FILE, str(path) if content is not None else "")
     assert_refused(ccfcpp(*commands_of(sealed, tmp_path)[command]), reason)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_without_file_and_terminal_it_says_what_is_missing(
-    command: str, sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(FILE, raising=False)
-    result = ccfcpp(*commands_of(sealed, tmp_path)[command])
-    assert_refused(result, f"name a file that holds it in {FILE}")
 
 
 def test_a_new_passphrase_is_typed_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,19 +23,20 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.vectors import vectors_from
-from ccfcpp.deployment.client.audit import FILE, AuditLog
+from ccfcpp.deployment.client.audit import FILE, AuditLog, Entry
 from ccfcpp.deployment.client.rules import Rules, read_rules
 from ccfcpp.deployment.client.worker import Worker
-from ccfcpp.deployment.link.messages import Request, Response, new_token
+from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.privacy.sums.identity import Floor
+from ccfcpp.reports.owner import owner_page
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import RUN, Grid, deployed, one_by_one, spec_of, trusting
+from tests.support.deployment import Grid, deployed, greeted, one_by_one, spec_of, trusting
 from tests.support.federation import assert_same_bits
 
 VICTIM = "client 0"
@@ -71,12 +72,18 @@ def first_round(federation: Federation[Any, Any]) -> Any:
 # --- images that a configuration would take out ---------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["k-fed", "ffcm-km"])
-def test_averages_of_images_must_be_allowed(method: str, tmp_path: Path) -> None:
-    federation, _, _ = started(tmp_path, method, trusting(), 20, 14)
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [("k-fed", "pixels"), ("ffcm-km", "pixels"), ("km", "images"), ("ppfc-gan", "synthetic")],
+)
+def test_a_client_sends_nothing_that_its_owner_does_not_allow(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    federation, _, _ = started(tmp_path, method, trusting(smallest_count=0), 20, 14)
     report = first_round(federation)
     assert list(report.refused) == [0, 1]
-    assert "its owner does not allow pixels (--allow pixels)" in report.refused[0][0]
+    assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]
+    assert report.bytes_up == 0
 
 
 IMAGES, VECTORS = (1, 8, 8), (5,)
@@ -111,12 +118,10 @@ def test_what_is_made_of_averages_of_the_data_must_be_allowed(
 # --- what the greeting tells ----------------------------------------------------------------------
 
 
-def greeted(folder: Path, rules: Rules, data: Any, command: str, config: Tree) -> Response:
+def answer_to(folder: Path, rules: Rules, data: Any, command: str, config: Tree) -> Response:
     """The answer of a client to the first message of a run."""
     spec = RunSpec.model_validate({"command": command, "config": config})
-    request = Request(kind="hello", run=RUN, nonce=new_token(), spec=spec)
-    worker = Worker(lambda spec: data, folder, rules)
-    return Response.read(worker.answer(Packet(request.written(), b"")).header)
+    return greeted(Worker(lambda spec: data, folder, rules), spec)
 
 
 def folders(samples: int, *classes: str) -> ImageData:
@@ -131,10 +136,10 @@ CLASSIFY: Tree = {"method": "fedavg"}
 @pytest.mark.parametrize("allow", [(), ("counts",), ("pixels", "images", "synthetic")])
 def test_a_server_that_says_classify_hears_no_name(allow: Any, tmp_path: Path) -> None:
     data = folders(40, "patient 4711", "patient 4712")
-    answer = greeted(tmp_path, Rules(allow=allow), data, "classify", CLASSIFY)
+    answer = answer_to(tmp_path, Rules(allow=allow), data, "classify", CLASSIFY)
     assert (answer.status, answer.facts) == ("forbidden", None)
     assert answer.reason == "its owner does not allow classes (--allow classes)"
-    allowed = greeted(tmp_path, Rules(allow=("classes",)), data, "classify", CLASSIFY)
+    allowed = answer_to(tmp_path, Rules(allow=("classes",)), data, "classify", CLASSIFY)
     assert allowed.facts is not None
     assert allowed.facts.classes == data.classes
 
@@ -142,11 +147,11 @@ def test_a_server_that_says_classify_hears_no_name(allow: Any, tmp_path: Path) -
 @pytest.mark.parametrize("allow", [(), ("classes",), ("pixels",)])
 def test_a_clustering_names_classes_with_counts_alone(allow: Any, tmp_path: Path) -> None:
     data = folders(40, "patient 4711", "patient 4712")
-    answer = greeted(tmp_path, Rules(allow=allow), data, "cluster", {"method": "fed-scan"})
+    answer = answer_to(tmp_path, Rules(allow=allow), data, "cluster", {"method": "fed-scan"})
     assert answer.facts is not None
     assert (answer.facts.classes, answer.facts.counts) == ((), False)
     counts = Rules(allow=("counts",))
-    answer = greeted(tmp_path, counts, data, "cluster", {"method": "fed-scan"})
+    answer = answer_to(tmp_path, counts, data, "cluster", {"method": "fed-scan"})
     assert answer.facts is not None
     assert (answer.facts.classes, answer.facts.counts) == (data.classes, True)
 
@@ -161,7 +166,7 @@ def test_classes_that_tell_samples_apart_are_not_named(command: str, tmp_path: P
     rules = Rules(allow=("counts", "classes"))
     for classes, status in ((15, "done"), (16, "forbidden")):
         data = folders(31, *(f"patient {number}" for number in range(classes)))
-        answer = greeted(tmp_path, rules, data, command, config)
+        answer = answer_to(tmp_path, rules, data, command, config)
         assert answer.status == status, answer
     assert "16 classes for" in answer.reason
     assert "patient" not in answer.reason
@@ -169,10 +174,10 @@ def test_classes_that_tell_samples_apart_are_not_named(command: str, tmp_path: P
 
 def test_vectors_are_refused_before_a_word_of_them_is_said(tmp_path: Path) -> None:
     data = vectors_from("a", np.zeros((20, 2)), "a", columns=("age", "weight"))
-    answer = greeted(tmp_path, Rules(), data, "cluster", {"method": "fed-scan"})
+    answer = answer_to(tmp_path, Rules(), data, "cluster", {"method": "fed-scan"})
     assert (answer.status, answer.facts) == ("forbidden", None)
     assert answer.reason == "its owner does not allow pixels (--allow pixels)"
-    answer = greeted(tmp_path, Rules(allow=("pixels",)), data, "cluster", {"method": "fed-scan"})
+    answer = answer_to(tmp_path, Rules(allow=("pixels",)), data, "cluster", {"method": "fed-scan"})
     assert answer.facts is not None
     assert answer.facts.columns == ("age", "weight")
 
@@ -358,8 +363,21 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
-def test_what_is_not_asked_for_is_no_part_of_the_configuration() -> None:
-    tree: Tree = Rules().model_dump()
-    limits = {"only_secure_sums", "honest", "colluders", "only_private", "budget", "delta"}
-    limits |= {"most_exchanges", "restarts", "accept", "reproducible"}
-    assert set(tree) == {"allow", "smallest_count"} | limits
+def entry(asked: str) -> Entry:
+    return Entry("here:9092", "a" * 32, "fed-km", ("sums",), asked, 0, "done", bytes=100)
+
+
+def test_a_line_that_was_cut_short_hides_no_other(tmp_path: Path) -> None:
+    AuditLog(tmp_path).add(entry("first"))
+    AuditLog(tmp_path).add(entry("second"))
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-40])
+    AuditLog(tmp_path).add(entry("third"))
+    log = AuditLog(tmp_path)
+    assert [each.asked for each in log.read()] == ["first", "third"]
+    assert len(path.read_bytes().splitlines()) == 3
+    shown = ccfcpp("audit", tmp_path)
+    assert shown.code == 0
+    assert f"line 2 of {path} is damaged" in shown.stderr
+    assert "2, 0 of them refused" in shown.stdout
+    assert "line 2 of " in owner_page(tmp_path)

@@ -101,12 +101,13 @@ def test_who_was_not_there_at_the_start_is_not_waited_for() -> None:
 
 def test_elsewhere_each_change_that_matters_is_a_line() -> None:
     shown = attendance(terminal=False)
-    with shown.shown():
+    with shown.awaiting(shown.standings, None):
         shown.told("ward-a", "1,200 images")
     for before, now in (("away", "waiting"), ("waiting", "training"), ("training", "late")):
         shown.stands(MEMBERS[0], before, now)  # type: ignore[arg-type]
     shown.stands(MEMBERS[0], "late", "waiting")
     assert printed(shown).splitlines() == [
+        "waiting for 2 of 2 clients: ward-a and ward-b",
         "ward-a: 1,200 images; still missing: ward-b",
         "ward-a is there", "ward-a is late", "ward-a is there",
     ]  # fmt: skip

@@ -19,14 +19,13 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
-from ccfcpp.deployment.link.messages import Request, Response, new_token
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import enrol
+from ccfcpp.deployment.server.enrolling import enrol
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import Given
 from tests.support.command import succeeded
-from tests.support.deployment import Grid, trusting
+from tests.support.deployment import Grid, greeted, trusting
 
 FARMS = ("east", "north", "west")
 
@@ -101,10 +100,9 @@ def asked(
     spec = RunSpec.model_validate(
         {"command": "cluster", "config": {"method": "fed-em", "vectors": run}}
     )
-    request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=spec)
     rules = Rules(allow=("counts", "pixels"))
     worker = Worker(lambda spec: load_for(spec, str(table), own=own), folder / "state", rules)
-    return Response.read(worker.answer(Packet(request.written(), b"")).header)
+    return greeted(worker, spec)
 
 
 def test_a_server_gets_no_column_by_naming_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.server.enrolment import Enrolment, enrol
-from ccfcpp.deployment.server.latecomers import Latecomers
+from ccfcpp.deployment.server.enrolling import Enroller, enrol
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.warm_start import run_with_clients
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
@@ -57,7 +57,7 @@ def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
 def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
-    late = Latecomers(grid.channel, before, names)
+    late = Enroller(grid.channel, before, config, names)
     return late.gathered(None).begun(config, grid.channel).run(folder)
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_has_its_newcomers_waits_for_none(
     before = Enrolment.load(path / "deployment.json")
     assert before.waits_for_newcomers
     grid.away.clear()
-    gathered = Latecomers(grid.channel, before, list(grid.workers)).gathered(None)
+    gathered = Enroller(grid.channel, before, _config(), list(grid.workers)).gathered(None)
     grid.away.add("client 2")
     gathered.save(path / "deployment.json")
     assert not Enrolment.load(path / "deployment.json").waits_for_newcomers

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.robust.centroids import disagreement, robust_kmeans
-from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.config import RobustMean
 from ccfcpp.robust.estimators import (
+    assumed_hostile,
     estimator,
-    hostile_of,
     krum_order,
     median,
-    squared_distances,
+    pairwise_squares,
     trimmed_mean,
 )
 
-geometric_median = estimator(DefenceConfig(rule="geometric-median"))
+geometric_median = estimator(RobustMean(rule="geometric-median"))
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 
 
@@ -88,7 +88,7 @@ def test_krum_sums_the_distances_to_the_nearest_others(points: Tensor, hostile: 
     for i, point in enumerate(points.tolist()):
         far = sorted(math.dist(point, o) ** 2 for j, o in enumerate(points.tolist()) if j != i)
         scores.append(sum(far[:neighbours]))
-    order = krum_order(squared_distances(points), hostile).tolist()
+    order = krum_order(pairwise_squares(points), hostile).tolist()
     assert sorted(order) == list(range(n))
     ordered = [scores[i] for i in order]
     assert ordered == pytest.approx(sorted(scores))
@@ -97,14 +97,14 @@ def test_krum_sums_the_distances_to_the_nearest_others(points: Tensor, hostile: 
 @given(some_points())
 def test_squared_distances_are_those_of_each_pair(points: Tensor) -> None:
     slow = [[math.dist(a, b) ** 2 for b in points.tolist()] for a in points.tolist()]
-    torch.testing.assert_close(squared_distances(points), torch.tensor(slow, dtype=torch.float64))
+    torch.testing.assert_close(pairwise_squares(points), torch.tensor(slow, dtype=torch.float64))
 
 
 @given(st.sampled_from(RULES), st.integers(7, 15), st.integers(0, 10**6), st.floats(10, 1e30))
 def test_hostile_points_move_no_estimate_out_of_the_honest_ones(
     rule: str, n: int, seed: int, size: float
 ) -> None:
-    config = DefenceConfig(rule=rule, hostile=0.28)
+    config = RobustMean(rule=rule, hostile=0.28)
     hostile = (n - 3) // 4
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(n, 3, generator=generator, dtype=torch.float64)
@@ -129,11 +129,11 @@ def test_half_of_the_points_in_one_place_are_the_geometric_median() -> None:
 
 
 def test_there_is_always_a_point_left() -> None:
-    assert [hostile_of(0.4, n) for n in (1, 2, 3, 4, 5, 10, 20)] == [0, 0, 1, 1, 2, 4, 8]
-    assert hostile_of(0.3, 10) == 3  # and not 4 by rounding
+    assert [assumed_hostile(0.4, n) for n in (1, 2, 3, 4, 5, 10, 20)] == [0, 0, 1, 1, 2, 4, 8]
+    assert assumed_hostile(0.3, 10) == 3  # and not 4 by rounding
     for rule in RULES:
         only = torch.tensor([[3.0, 4.0]])
-        config = DefenceConfig(rule=rule)
+        config = RobustMean(rule=rule)
         torch.testing.assert_close(estimator(config)(only), only[0])
 
 
@@ -199,7 +199,7 @@ def test_a_point_on_which_attackers_agree_gets_no_centre(rule: str, place: float
     true = torch.tensor([[0.0, 0], [10, 0], [0, 10]])
     honest = [true + 0.1 * torch.randn(3, 2, generator=generator) for _ in range(7)]
     hostile = [torch.full((3, 2), place) for _ in range(3)]
-    config = DefenceConfig(rule=rule, hostile=0.3)
+    config = RobustMean(rule=rule, hostile=0.3)
     centres, _ = robust_kmeans([*hostile, *honest], estimator(config), 3)
     nearest = torch.cdist(true, centres).amin(dim=1)
     assert float(nearest.max()) < 1.0

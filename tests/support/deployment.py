@@ -1,5 +1,6 @@
 """Clients on other machines, as far as can be told: a grid in memory, with real serialisation."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.messages import Request, Response, new_token
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel, Observer, Timeouts
@@ -104,6 +106,18 @@ class Grid:
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         return self.answers.pop(ticket, None)
+
+
+def resent(worker: Worker, packet: Packet, **header: object) -> Packet:
+    """The answer of a worker to a request that is sent again with another header."""
+    changed = json.loads(packet.header) | {"nonce": new_token(), **header}
+    return worker.answer(packet._replace(header=json.dumps(changed).encode()))
+
+
+def greeted(worker: Worker, spec: RunSpec) -> Response:
+    """The answer of a worker to the first message of a run."""
+    request = Request(kind="hello", run=RUN, nonce=new_token(), spec=spec)
+    return Response.read(worker.answer(Packet(request.written())).header)
 
 
 def trusting(**rules: Any) -> Rules:

@@ -20,7 +20,8 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.deployment.link.messages import Request, Response
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.enrolment import Enrolment, enrol
+from ccfcpp.deployment.server.enrolling import enrol
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport

@@ -1,7 +1,13 @@
-"""Gates in this process."""
+"""Gates, and what is before and behind them, in this process."""
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
 
 from ccfcpp.deployment.server.gate_server import (
     GateSetting,
@@ -9,6 +15,23 @@ from ccfcpp.deployment.server.gate_server import (
     listening_at,
     serve_at,
 )
+
+
+@contextmanager
+def served(app: ASGIApp, **where: Any) -> Iterator[uvicorn.Server]:
+    """Serve an application, in a thread, at a Unix socket or a port."""
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, log_level="critical", timeout_graceful_shutdown=1,
+        **where,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    yield server
+    server.should_exit = True
+    thread.join()
 
 
 @contextmanager

@@ -208,14 +208,14 @@ class Place(Processes):
         self.wait_for(ready, times=before + 1)
         return server
 
-    def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
-        """Start a client, also a dishonest one."""
-        module = ("tests.support.rogue", fault) if fault else ("ccfcpp",)
+    def join(self, name: str, *words: object, slow: bool = False) -> subprocess.Popen[bytes]:
+        """Start a client, also a slow one."""
+        module = "tests.support.rogue" if slow else "ccfcpp"
         files = (
             *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
             *("--server", f"127.0.0.1:{self.port}", "--data", self.images(name)),
         )
-        return self.start(name, *module, "join", *files, *ALLOWED, *words)
+        return self.start(name, module, "join", *files, *ALLOWED, *words)
 
     def kill_gate(self) -> bool:
         """End the server's gate at once; whether there was one."""

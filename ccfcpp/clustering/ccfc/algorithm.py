@@ -19,7 +19,7 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import refinement_exchange, training_exchange
-from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
+from ccfcpp.clustering.ccfc.network import NeighbourModel, make_model
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
 from ccfcpp.clustering.ccfc.server import (
@@ -44,6 +44,7 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES
+from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -72,14 +73,14 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
-        self.make_model = model_maker(config, problem.image_shape)
+        self.make_model = partial(make_model, config, problem.image_shape)
         self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
         with_centroids = not self.schedule.from_global
         self.pretraining = training_exchange("pre-training", with_centroids)
         self.contrast = training_exchange("cluster contrast", with_centroids)
         self.refinement = refinement_exchange(self.rule.unit_length)
         # The global model's representations serve the scores and the clients of this process.
-        precision = config.compute.precision
+        precision = config.section(ComputeConfig).precision
         self.global_model = GlobalModel(
             FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
         )
@@ -89,7 +90,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.by_model = self.global_model.of_other
 
     def _overclustering(self) -> int:
-        """How many centroids there are for each cluster."""
+        """Return the number of centroids for each cluster."""
         # k-means finds new centroids in each round, which nothing would merge.
         if self.training.pretraining == "siamese" or self.points_travel:
             return 1
@@ -100,7 +101,9 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
         if self.training.pretraining == "siamese":
             return None
-        precision = rounding(self.problem.config.compute.precision, self.problem.device)
+        precision = rounding(
+            self.problem.config.section(ComputeConfig).precision, self.problem.device
+        )
         clusters = self.rule.clusters
         return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), clusters, precision))
 
@@ -116,7 +119,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return state.public
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
+        """Return what a summary says of the system."""
         found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
         if self.synchronised and not self.points_travel:
             found["sends"] = "sums of statistics and gradients"
@@ -134,7 +137,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """From the first centroids on; in pre-training by neighbours the head assigns."""
+        """Return whether there are centroids; in pre-training by neighbours the head assigns."""
         if self.start and _has_head(state):
             return self.start.knows_clusters(state)
         return state.centroids is not None
@@ -155,7 +158,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return works
 
     def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
-        """As ``exchanges`` has it; the first centroids are looked for in one round alone."""
+        """Return what ``exchanges`` gives; first centroids are looked for in one round alone."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 
@@ -183,7 +186,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
-            wanted, device = self.problem.config.compute.cohort, self.problem.device
+            wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
             works.append(threaded([own] * threads_of(wanted, context.together, device)))
         if self.start:
             works += self.start.client_works(context)
@@ -217,7 +220,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
     def _of_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Where the over-clusters of the head lie."""
+        """Return the latents of a client, and the head's over-cluster of each."""
         assert self.start
         latents = self.start.space.latents(message, client)
         clusters = self.start.space.predictions(message, client).argmax(dim=1)
@@ -228,7 +231,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         batch = min(self.training.batch_size, context.largest)
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
-        wanted = problem.config.compute.cohort
+        wanted = problem.config.section(ComputeConfig).cohort
         return cohort_of(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:

@@ -15,7 +15,7 @@ from ccfcpp.clustering.ccfc.representations import GlobalModel, represent
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.config import ComputeConfig, ViewsConfig
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -30,7 +30,7 @@ from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recor
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training leaves of a client.
+    """Result of a client's local training.
 
     Attributes:
         model: A copy of its weights and buffers.
@@ -92,7 +92,9 @@ class ContrastiveTrainer:
         self.training = training_of(config)
         self.loss = config.section(LossConfig)
         self.views = config.section(ViewsConfig)
-        self.network = FlatNetwork(make_model, self.device, precision=config.compute.precision)
+        self.network = FlatNetwork(
+            make_model, self.device, precision=config.section(ComputeConfig).precision
+        )
         self.adam = Adam(self.network)
         self.inputs = Inputs(self.device, recorder_of(self.device))
         whole = self.training.batch_size

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
+from ccfcpp.clustering.client_data import holder
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.messages import Judged
-from ccfcpp.clustering.holding import holder
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts

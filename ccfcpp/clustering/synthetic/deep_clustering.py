@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.config import KMeansConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.clustering.synthetic.networks import Autoencoder, FlatEncoder
+from ccfcpp.core.config import PrecisionConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -114,11 +115,11 @@ class DeepClustering:
 
     def __init__(self, problem: Problem) -> None:
         self.config = problem.config.section(DCNConfig)
-        self.kmeans = problem.config.section(CentroidConfig)
+        self.kmeans = problem.config.section(KMeansConfig)
         self.image_shape = problem.image_shape
         self.clusters = problem.clusters
         self.device = problem.device
-        self.precision = problem.config.compute.precision
+        self.precision = problem.config.section(PrecisionConfig).precision
         # Latents are computed far more often than reconstructions.
         self._encoder = self._placed(self._make_encoder, trained=False)
 

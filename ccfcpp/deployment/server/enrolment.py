@@ -3,12 +3,12 @@
 It needs no Flower.
 """
 
-import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
@@ -17,19 +17,12 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.data.sizes import settled
-from ccfcpp.deployment.link.messages import new_token
 from ccfcpp.deployment.link.packet import Nobody
-from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.admission import Admission
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
-from ccfcpp.deployment.server.handshake import Handshake
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member
-
-if TYPE_CHECKING:
-    from ccfcpp.deployment.keys.roster import SignedRoster
 
 _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 """Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
@@ -50,7 +43,8 @@ class Enrolment:
     """
 
     run: str
-    spec: RunSpec
+    # Messages and the folders of older runs call it a charter.
+    spec: Annotated[RunSpec, Field(alias="charter")]
     members: tuple[Member, ...]
     seconds: float
     skipped: int = 0
@@ -92,32 +86,19 @@ class Enrolment:
 
     def save(self, path: Path) -> None:
         """Write the enrolment as JSON."""
-        content = {
-            "run": self.run,
-            "charter": self.spec.model_dump(mode="json"),
-            "members": [vars(member) for member in self.members],
-            "seconds": self.seconds,
-            "skipped": self.skipped,
-            "known": self.known,
-            "sessions": self.sessions,
-        }
-        write_whole(path, json.dumps(content, indent=2).encode())
+        write_whole(path, _FILE.dump_json(self, by_alias=True, indent=2))
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
         """Read an enrolment from its JSON file."""
         try:
-            content = json.loads(path.read_bytes())
-            members = tuple(Member(**member) for member in content["members"])
-            spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
-            counts = (int(content.get(name, 0)) for name in ("skipped", "known", "sessions"))
-            seconds = float(content["seconds"])
-            return Enrolment(str(content["run"]), spec, members, seconds, *counts)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _FILE.validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 
 
 Come = Callable[[], Enrolment | None]
+_FILE = TypeAdapter(Enrolment)
 
 
 def rehearse(config: MethodConfig, command: str, clients: int) -> None:
@@ -172,88 +153,9 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
     run.algorithm.initial_state(run.randomness)
 
 
-def enrol(
-    channel: Channel,
-    config: MethodConfig,
-    command: str,
-    names: Sequence[str],
-    least: int | None,
-    roster: "SignedRoster | None" = None,
-) -> Enrolment:
-    """Ask the admitted clients what they hold, until ``least`` can take part; None: all that can.
-
-    Clients have their numbers in the order of ``names``. With secure sums each is sent the roster
-    that the authority has signed.
-    """
-    run = new_token()
-    first = first_spec(command, config.model_dump(mode="json"))
-    passed_on = b""
-    if roster is not None:
-        first, passed_on = first.model_copy(update={"roster": roster.digest}), roster.content
-    admission = Admission(names, least, channel.observer)
-    handshake = Handshake(channel, first, run, passed_on, admission)
-    handshake.complete()
-    facts = admission.admitted()
-    spec = _full_spec(first, facts.values(), config)
-    members = [
-        Member(number, name, facts[name].samples)
-        for number, name in enumerate(names)
-        if name in facts
-    ]
-    skipped = sum(each.skipped for each in facts.values())
-    return Enrolment(run, spec, tuple(members), handshake.quickest, skipped)
-
-
-def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
-    """Wait until the clients of a resumed run are there again."""
-    names = [member.name for member in enrolment.members]
-    wanted = min(least or len(names), len(names))
-    known: set[str] = set()
-    while True:
-        online = channel.link.online().keys() & names
-        for name in sorted(online - known):
-            channel.observer.told(name, "there")
-        if len(online) >= wanted:
-            return
-        known = online
-        time.sleep(channel.timeouts.poll)
-
-
 def first_spec(command: str, config: Tree) -> RunSpec:
     """Return the description of a run before anything is known of the clients' images."""
     if encoder := config.get("data", {}).get("encoder"):
         # Clients load their own, by whatever path it has there.
         config = merge(config, {"data": {"encoder": EncoderName.parse(encoder).called}})
     return RunSpec.model_validate({"command": command, "config": config})
-
-
-def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:
-    """Complete the description of a run by what the clients hold.
-
-    Their images meet in the shape in which they would in one process.
-    """
-    known = list(facts)
-    classes = sorted({name for each in known for name in each.classes})
-    samples = sum(each.samples for each in known)
-    wanted = 0
-    if isinstance(config, ClusterConfig):
-        wanted = config.most_clusters(samples, 0, known[0].unit)
-    completed = {
-        "image_shape": _shape(known, spec.config["data"]["image_size"]),
-        "columns": known[0].columns,
-        "classes": tuple(classes),
-        "clusters": wanted,
-        "samples": samples,
-        "clients": len(known),
-    }
-    if known[0].encoder:
-        found = {"data": {"encoder_hash": known[0].encoder}}
-        completed["config"] = merge(spec.config, found)
-    return spec.model_copy(update=completed)
-
-
-def _shape(known: Sequence[Facts], image_size: int | None) -> tuple[int, ...]:
-    """Return the shape of a sample: images meet in one, and vectors have it."""
-    if known[0].length:
-        return (known[0].length,)
-    return settled([each.sizes for each in known if each.sizes], image_size)

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from base64 import b64decode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from email.utils import format_datetime
@@ -106,6 +106,7 @@ class _SignedCalls:
         self._app = app
         self._fleet = fleet
         self._turns: dict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._announced: Counter[str] = Counter()
         self._arrivals: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._loop: asyncio.AbstractEventLoop | None = None
         fleet.announce = self._announce
@@ -135,22 +136,25 @@ class _SignedCalls:
         arrival, found = self._arrivals[name], False
         gone = asyncio.create_task(_end_of(receive))
         arrived = asyncio.create_task(arrival.wait())
-        await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
-        is_gone = gone.done()
-        gone.cancel()
-        arrived.cancel()
-        if is_gone:  # A message that is fetched for it would be lost.
-            return
+        try:
+            await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
+            if gone.done():  # A message that is fetched for it would be lost.
+                return
+        finally:
+            gone.cancel()
+            arrived.cancel()
 
         async def noted(message: Message) -> None:
             nonlocal found
             found = found or bool(message.get("body"))
             await send(message)
 
-        arrival.clear()
+        known = self._announced[name]
         await self._app(scope, _again(body), noted)
-        if found:  # There may be another one.
-            arrival.set()
+        # Those that were announced may have been withdrawn.
+        self._announced[name] = max(0, self._announced[name] - (1 if found else known))
+        if not self._announced[name]:
+            arrival.clear()
 
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
         """Whether a call is signed; Flower checks when, and for which node.
@@ -187,8 +191,12 @@ class _SignedCalls:
         return told
 
     def _announce(self, name: str) -> None:
+        def arrive() -> None:
+            self._announced[name] += 1
+            self._arrivals[name].set()
+
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(lambda: self._arrivals[name].set())
+            self._loop.call_soon_threadsafe(arrive)
 
 
 def _header(scope: Scope, name: str) -> bytes:

@@ -147,12 +147,10 @@ class Descent:
         found: list[Trip[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
-            found += [
-                Trip(exchange, plan, number, self.begin, self.optimizer, share, self.precision)
-                for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False)
-            ]
-        if ends and found:
-            found[-1].ends = True
+            moves = self.begin, self.optimizer, share, self.precision
+            for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False):
+                last = step == steps[-1] and number == len(plan.trips) - 1
+                found.append(Trip(exchange, plan, number, *moves, ends=ends and last))
         return found
 
     def works(

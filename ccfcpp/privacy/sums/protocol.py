@@ -51,19 +51,18 @@ of the run must not give them.
 """
 
 import dataclasses
-import hashlib
-import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, joined, split
+from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, join_shares, split_secret
 from ccfcpp.privacy.sums.terms import Terms
 
 SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
@@ -178,7 +177,8 @@ class Participant:
         self._known = neighbours
         quorum = self.terms.quorum
         seeds, keys = (
-            split(secret, len(self.holders), quorum) for secret in (self._seed, self._masks.private)
+            split_secret(secret, len(self.holders), quorum)
+            for secret in (self._seed, self._masks.private)
         )
         boxes = {}
         for holder, seed, key in zip(self.holders, seeds, keys, strict=True):
@@ -322,8 +322,8 @@ class Participant:
 
 def _digest(terms: Terms, asked: Collection[int]) -> bytes:
     """Digest the terms of a sum and who is asked, to 32 bytes."""
-    told = json.dumps([dataclasses.asdict(terms), sorted(asked)], default=bytes.hex)
-    return hashlib.sha256(told.encode()).digest()
+    known = dataclasses.asdict(terms) | {"purpose": terms.purpose.hex()}
+    return bytes.fromhex(content_hash([known, sorted(asked)]))
 
 
 def _sealing(keys: bytes) -> bytes:
@@ -482,7 +482,7 @@ class Collector:
         }
         self.terms.check_holders(len(there), f"unmasking client {number}")
         try:
-            return joined(there, self.terms.quorum)
+            return join_shares(there, self.terms.quorum)
         except ValueError as error:
             senders = [holder for holder, place in places.items() if place in there]
             raise RefusedUpdateError(
