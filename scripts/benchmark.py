@@ -5,7 +5,6 @@ else should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset mnist --parts steps
-    OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
 """
 
 import json
@@ -46,15 +45,13 @@ from ccfcpp.runs.environment import (
     keep_freed_memory,
     use_processors,
 )
-from scripts.exchange import BOUND, NAME, exchange
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
 from scripts.timing import Seconds, alternate, console
 
-_ALONE = {"growth", "exchange", "steps"}
+_ALONE = {"growth", "steps"}
 """Parts that do not need a data set divided among clients."""
 PARTS = {"step", "kmeans", "rounds"} | _ALONE
-_EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -311,10 +308,6 @@ def main(
         more, shares = steps(settings, repeats)
         seconds |= more
         figures |= shares
-    if "exchange" in wanted:
-        taken = exchange(_EXCHANGES)
-        seconds |= taken
-        figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return

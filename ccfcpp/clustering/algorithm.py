@@ -52,7 +52,7 @@ def most_to_least(found: Tensor, fewest: int) -> list[int]:
 
 
 def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
-    """What a summary says of the number of clusters that was found.
+    """Return what a summary says of the number of clusters that was found.
 
     Args:
         evidence: How much speaks for each number that it may be.

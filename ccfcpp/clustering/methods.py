@@ -102,7 +102,7 @@ def without_tf32(config: MethodConfig) -> None:
 
 
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
-    """What makes a system, imported when it is first used.
+    """Return what makes a system, imported when it is first used.
 
     Args:
         module: Where its algorithm is.

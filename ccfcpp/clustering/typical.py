@@ -24,7 +24,7 @@ _TYPICAL = "typical"
 
 @dataclass(frozen=True)
 class Typical:
-    """Where the samples of a run lie.
+    """Distribution of a run's samples: a Gaussian for each cluster, with one covariance.
 
     Attributes:
         means: Of the clusters, float64 of shape (k, d).
@@ -39,7 +39,7 @@ class Typical:
 
     @staticmethod
     def of(means: Tensor, counts: Tensor, scatter: Tensor, scattered: float) -> "Typical | None":
-        """From sums over samples; None where they do not differ from their clusters' means.
+        """Estimate from sums; None where samples do not differ from their clusters' means.
 
         The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
         so that few samples in many dimensions give no directions without any variance.
@@ -62,7 +62,7 @@ class Typical:
         return Typical(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
-        """How far each point is from its cluster; in the root mean square over the run's it is 1.
+        """Compute each point's distance from its cluster, whose root mean square over the run is 1.
 
         Args:
             points: Of shape (samples, d).

@@ -39,7 +39,7 @@ _KEPT = "prepared"
 
 
 class Phase(ABC, Generic[K]):
-    """What clients learn together, and what it makes of their samples.
+    """Something that clients learn together, and that changes their samples for a system.
 
     Attributes:
         knowledge: The phase's state, a dataclass.
@@ -52,31 +52,31 @@ class Phase(ABC, Generic[K]):
     learns: bool = True
 
     def begin(self, randomness: Randomness) -> K:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.knowledge()
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
-        """The server's work on the phase's state in one of its own rounds."""
+        """Return the server's work on the phase's state in one of its own rounds."""
         return []
 
     @abstractmethod
     def last_exchanges(self) -> Sequence[AnyServerWork]:
-        """The server's work on the phase's state in the round in which the system begins."""
+        """Return the server's work on the phase's state in the round in which the system begins."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
-        """The work of the clients of one process."""
+        """Return the work of the clients of one process."""
 
     @abstractmethod
     def is_learnt(self, known: K) -> bool:
-        """Whether all has been learnt."""
+        """Return whether all has been learnt."""
 
     @abstractmethod
     def samples(self, known: K, client: Client) -> Tensor:
-        """The samples of a client as the system sees them."""
+        """Return the samples of a client as the system sees them."""
 
     def public(self, known: K) -> K:
-        """What goes down of what is known."""
+        """Return what goes down of what is known."""
         return known
 
 
@@ -114,16 +114,16 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.with_preparation(system.state_type)
 
     def with_preparation(self, kind: type[object]) -> type[Any]:
-        """The type of a state or message with what was learnt."""
+        """Return the type of a state or message with what was learnt."""
         return generic(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
-        """The states in which the phase and the system begin."""
+        """Return the states in which the phase and the system begin."""
         begun = self.phase.begin(randomness)
         return self.prepared(self.system.initial_state(randomness), begun)
 
     def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
-        """Those of the phase; then the system's, before which the phase's come until it is over."""
+        """Return the phase's exchanges, or the system's, after the phase's last if need be."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
@@ -131,7 +131,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [*self._of_phase(learning), *self._of_system(works)]
 
     def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
-        """As ``exchanges`` has it; all is learnt once."""
+        """Return what ``exchanges`` gives where nothing fails: all is learnt once."""
         own = [self._of_phase(self.phase.exchanges(number)) for number in range(self.phase.rounds)]
         first, *later = map(self._of_system, self.system.plan(state.system))
         learning = self._of_phase(self.phase.last_exchanges())
@@ -144,7 +144,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [OfSystem(self, work, place == 0) for place, work in enumerate(works)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """The clients' work of the phase, and the system's on the samples that it makes."""
+        """Return the clients' work of the phase, and the system's on the samples that it makes."""
         side = self.system.client_side(context)
         works = [self._on_prepared(work) for work in side.works.values()]
         return ClientSide.of(*self.phase.client_works(context), *works, cohort=side.cohort)
@@ -153,23 +153,23 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def carrying(self, exchange: AnyExchange) -> AnyExchange:
-        """The same exchange, with messages that may have what was learnt."""
+        """Return an exchange whose messages may have what was learnt."""
         return replace(exchange, message=self.with_preparation(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
-        """Whether the system has converged."""
+        """Return whether the system has converged."""
         return self.system.has_converged(state.system)
 
     def known(self, value: Prepared[Any, K]) -> K:
-        """What a state, message or delivery says of what was learnt."""
+        """Return what a state, message or delivery says of what was learnt."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
     def is_whole(self, value: Prepared[Any, K]) -> bool:
-        """Whether all has been learnt."""
+        """Return whether all has been learnt."""
         return self.phase.is_learnt(self.known(value))
 
     def shown(self, value: Prepared[Any, K], client: Client) -> Client:
-        """The client as the system sees it, where all has been learnt."""
+        """Return the client as the system sees it, where all has been learnt."""
         known = self.phase.public(self.known(value))
         kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
@@ -179,7 +179,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return kept[1]
 
     def reached(self, message: Prepared[Any, K], client: Client) -> Client:
-        """The client as the system sees it, of which only the first message of a round tells.
+        """Return the client as the system sees it, which a round's first message alone tells.
 
         Raises:
             RefusedUpdateError: It does not know what was learnt.
@@ -232,17 +232,17 @@ class OfPhase(_Wrapping):
     """The server's half of a phase's exchange."""
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
-        """Whether the phase's work is due."""
+        """Return whether the phase's work is due."""
         return self.work.is_due(self.phased.known(state))
 
     def broadcast(self, state: Prepared[Any, Any]) -> Any:
-        """What the phase sends down."""
+        """Broadcast what the phase sends down."""
         return self.work.broadcast(self.phased.known(state))
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """The phase's next state."""
+        """Return the phase's next state."""
         learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 
@@ -265,18 +265,18 @@ class OfSystem(_Wrapping):
         return message.system
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
-        """Whether all has been learnt, and the system's work is due."""
+        """Return whether all has been learnt, and the system's work is due."""
         return self.phased.is_whole(state) and self.work.is_due(state.system)
 
     def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
-        """What the system sends down, and perhaps what was learnt."""
+        """Broadcast what the system sends down, and perhaps what was learnt."""
         known = self.phased.phase.public(self.phased.known(state)) if self.first else None
         return self.phased.prepared(self.work.broadcast(state.system), known)
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """The system's next state."""
+        """Return the system's next state."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures
 
@@ -297,7 +297,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sequence[Any]:
-        """The updates that the system makes of prepared samples."""
+        """Return the updates that the system makes of prepared samples."""
         inner = self._inner(message, clients)
         updates = self.work.local_updates(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -310,7 +310,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Any:
-        """The sum that the system makes of prepared samples."""
+        """Return the sum that the system makes of prepared samples."""
         inner = self._inner(message, clients)
         total = self.work.local_sum(task, message.system, inner, randomness)
         self._remember(clients, inner)

@@ -35,10 +35,10 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.robust.centroids import robust_kmeans
 from ccfcpp.robust.config import DefenceConfig
 from ccfcpp.robust.estimators import (
+    assumed_hostile,
     estimator,
-    hostile_of,
     most_central,
-    squared_distances,
+    pairwise_squares,
     weighted_mean,
     weights_by,
 )
@@ -199,7 +199,7 @@ class Robust:
         self, name: str, part: Votes, local: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         """Make one set of centroids by votes; their sizes are those of all clients together."""
-        hostile = hostile_of(self.config.hostile, len(local))
+        hostile = assumed_hostile(self.config.hostile, len(local))
         centres, labels = robust_kmeans(local, estimator(self.config), hostile)
         found = {name: centres}
         if part.weights is not None:
@@ -330,7 +330,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
         of_kind = [name for name in names if is_statistic(name) == kind]
         squares = torch.zeros_like(total)
         for name in of_kind:
-            squares += squared_distances(torch.stack([m[name].flatten() for m in models])).cpu()
+            squares += pairwise_squares(torch.stack([m[name].flatten() for m in models])).cpu()
         _, typical = most_central(squares)
         total += squares / typical if typical > 0 else squares
     return total

@@ -112,13 +112,13 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
     return others[:, :neighbours].sum(dim=1).sort(stable=True).indices
 
 
-def squared_distances(points: Tensor) -> Tensor:
+def pairwise_squares(points: Tensor) -> Tensor:
     """Compute squared distances between all points, float64 of shape (n, n)."""
     # One point at a time: a difference is exact where points are far from 0 and near each other.
     return torch.stack([(points - one).double().square().sum(dim=1) for one in points])
 
 
-def hostile_of(share: float, points: int) -> int:
+def assumed_hostile(share: float, points: int) -> int:
     """Return how many of some points are taken to be hostile: fewer than half."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
@@ -132,7 +132,7 @@ def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
     if config.rule == "geometric-median":
         return median_weights(squares)
     n = len(squares)
-    hostile = hostile_of(config.hostile, n)
+    hostile = assumed_hostile(config.hostile, n)
     kept = 1 if config.rule == "krum" else n - hostile
     weights = squares.new_zeros(n)
     weights[krum_order(squares, hostile)[:kept]] = 1 / kept
@@ -146,8 +146,8 @@ def estimator(config: DefenceConfig) -> Estimator:
         if config.rule == "median":
             return median(points)
         if config.rule == "trimmed-mean":
-            return trimmed_mean(points, hostile_of(config.hostile, len(points)))
-        return weighted_mean(points, weights_by(config, squared_distances(points)))
+            return trimmed_mean(points, assumed_hostile(config.hostile, len(points)))
+        return weighted_mean(points, weights_by(config, pairwise_squares(points)))
 
     return estimate
 

@@ -17,7 +17,7 @@ from ccfcpp.core.config_layers import (
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
-from ccfcpp.runs.paths import MAY_CHANGE, C, writable
+from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
 from ccfcpp.studies.grids import Grid, Order, Planned, config_hash, grids_of
 from ccfcpp.studies.study import Study
@@ -95,10 +95,9 @@ def settled(
         UsageError: A setting has no effect, or a new run cannot be made.
     """
     there = set()
-    if Study.plan_of(study.path).is_file():
-        there = {
-            run.folder for run in Study.reopen(study.path, type(study.runs[0].config), {}).runs
-        }
+    if RunPaths(study.path).study.is_file():
+        before = Study.reopen(study.path, type(study.runs[0].config), {})
+        there = {run.folder for run in before.runs}
     if new := [run for run in study.runs if run.folder not in there]:
         refuse_idle(given, [run.config for run in study.runs], presets, axes)
         check(new)

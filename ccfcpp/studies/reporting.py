@@ -47,7 +47,6 @@ def write_report(
     """
     from ccfcpp.deployment.client.audit import is_state
     from ccfcpp.reports.contents import Contents
-    from ccfcpp.studies.study_page import is_study
 
     if not runs:
         raise UsageError("a report needs a run: give the folder of one")
@@ -61,7 +60,7 @@ def write_report(
 
         page = owner_page(runs[0])
         return _write(folder, Contents(), lambda svgs: page)
-    if all(map(is_study, runs)):
+    if all(RunPaths(run).study.is_file() for run in runs):
         return _write_studies(runs, folder)
     return _write_runs(runs, folder, say)
 

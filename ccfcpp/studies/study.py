@@ -36,11 +36,6 @@ class Study(Generic[C]):
         self.runs = list(runs)
         self.order = order
 
-    @staticmethod
-    def plan_of(path: Path) -> Path:
-        """Return the file with the plan in a study's folder."""
-        return RunPaths(path).study
-
     @property
     def baseline(self) -> str | None:
         """Method with which others are compared; None for the best."""
@@ -66,7 +61,7 @@ class Study(Generic[C]):
         # By way of JSON, since YAML's safe form has no tuples.
         asked = {"asked": json.loads(json.dumps(asdict(self.order)))} if self.order else {}
         text = yaml.safe_dump({**asked, "runs": listed}, sort_keys=False, allow_unicode=True)
-        write_whole(self.plan_of(self.path), text.encode())
+        write_whole(RunPaths(self.path).study, text.encode())
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
@@ -75,7 +70,8 @@ class Study(Generic[C]):
         Raises:
             UsageError: The plan is damaged.
         """
-        plan = read_yaml(cls.plan_of(path))
+        file = RunPaths(path).study
+        plan = read_yaml(file)
         try:
             order = Order(**plan["asked"]) if "asked" in plan else None
             listed = [
@@ -83,7 +79,7 @@ class Study(Generic[C]):
             ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"{cls.plan_of(path)} is damaged ({error}): start again with another --out"
+                f"{file} is damaged ({error}): start again with another --out"
             ) from error
         runs = [
             Planned(axes, validate(kind, merge(config, changes)), Path(place) if place else None)

@@ -14,7 +14,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
-from ccfcpp.runs.paths import MAY_CHANGE
+from ccfcpp.runs.paths import MAY_CHANGE, RunPaths
 from ccfcpp.studies.classification import scores, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
@@ -38,11 +38,6 @@ class Examined:
     cells: Cells
     rows: Sequence[Row]
     facts: Mapping[str, object]
-
-
-def is_study(path: Path) -> bool:
-    """Return whether a folder holds several runs, of ``compare`` or of ``classify``."""
-    return Study.plan_of(path).is_file()
 
 
 def examine_studies(paths: Sequence[Path]) -> Examined:
@@ -152,13 +147,11 @@ def _counts(key: str, study: Study[RunConfig]) -> bool:
 
 
 def _reopened(path: Path) -> Study[RunConfig]:
-    plan = read_yaml(Study.plan_of(path))
+    file = RunPaths(path).study
     try:
-        method = plan["runs"][0]["config"]["method"]
+        method = read_yaml(file)["runs"][0]["config"]["method"]
     except (KeyError, IndexError, TypeError) as error:
-        raise UsageError(
-            f"{Study.plan_of(path)} is damaged ({error!r}): there is nothing to show"
-        ) from error
+        raise UsageError(f"{file} is damaged ({error!r}): there is nothing to show") from error
     kind: type[RunConfig] = ClusterConfig if method in METHODS else ClassifyConfig
     return Study.reopen(path, kind, {})
 

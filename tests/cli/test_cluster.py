@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,9 @@ from tests.support.command import (
     succeeded,
 )
 
-EITHER = pytest.mark.parametrize(
-    ("method", "tiny"), [("ccfc++", TINY), ("fed-scan", TINY_SCAN)], ids=["ccfc++", "fed-scan"]
-)
+RUNS = {"ccfc++": (*TINY, "--p", 0.75), "fed-scan": (*TINY_SCAN, "--p", 0.75)}
 """Systems that are nothing alike: models that are averaged, and steps over all clients."""
+EITHER = pytest.mark.parametrize("method", RUNS)
 
 
 def summary_of(*arguments: object) -> dict[str, Any]:
@@ -49,17 +50,26 @@ def summary_of(*arguments: object) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, which no test changes."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    succeeded("cluster", "--out", run, *TINY)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Result, Path]]:
+    """Finished runs by system, which no test changes."""
+
+    @cache
+    def run(method: str) -> tuple[Result, Path]:
+        out = tmp_path_factory.mktemp("whole") / "run"
+        return succeeded("cluster", "--json", *RUNS[method], "--out", out), out
+
     return run
 
 
 @pytest.fixture
-def finished(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it, for a test to change."""
-    return Path(shutil.copytree(whole, tmp_path / "run"))
+def finished(whole: Callable[[str], tuple[Result, Path]], tmp_path: Path) -> Path:
+    """A copy of one of them, for a test to change."""
+    return Path(shutil.copytree(whole("ccfc++")[1], tmp_path / "run"))
+
+
+def results(summary: dict[str, Any]) -> dict[str, Any]:
+    """What of a summary is the same for the same command."""
+    return summary | {"seconds": None, "out": None}
 
 
 def write_images(folder: Path, count: int, size: int = 8) -> Path:
@@ -97,9 +107,9 @@ def test_datasets_are_listed() -> None:
 
 @EITHER
 def test_json_is_one_object_with_the_results(
-    tmp_path: Path, method: str, tiny: tuple[str, ...]
+    method: str, whole: Callable[[str], tuple[Result, Path]]
 ) -> None:
-    result = succeeded("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *tiny)
+    result, _ = whole(method)
     summary = json.loads(result.stdout)
     promised = {"method", "dataset", "p", "nmi", "kappa", "accuracy", "ari", "clients", "connected"}
     assert promised | {"rounds", "seconds", "out"} <= summary.keys()
@@ -209,11 +219,9 @@ def test_degrees_of_other_partitions_are_refused(
 
 
 @EITHER
-def test_the_files_of_a_run_agree_with_its_summary(
-    tmp_path: Path, method: str, tiny: tuple[str, ...]
-) -> None:
+def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path, method: str) -> None:
     run = tmp_path / "run"
-    result = succeeded("cluster", "--out", run, "--disconnection-rate", 0.25, *tiny)
+    result = succeeded("cluster", "--out", run, "--disconnection-rate", 0.25, *RUNS[method])
     assert "NMI" in result.stdout
     summary = json.loads((run / "summary.json").read_text())
     assert summary["method"] == method
@@ -264,14 +272,11 @@ def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
 
 @EITHER
 def test_the_same_command_gives_the_same_numbers(
-    tmp_path: Path, method: str, tiny: tuple[str, ...]
+    tmp_path: Path, method: str, whole: Callable[[str], tuple[Result, Path]]
 ) -> None:
-    first, second = (
-        summary_of("--out", tmp_path / name, *tiny) | {"seconds": None, "out": None}
-        for name in ("a", "b")
-    )
-    assert first == second
-    assert first["method"] == method
+    again = summary_of("--out", tmp_path / "again", *RUNS[method])
+    assert results(json.loads(whole(method)[0].stdout)) == results(again)
+    assert again["method"] == method
 
 
 def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
@@ -583,18 +588,16 @@ def test_a_profile_goes_to_stderr(
 
 @EITHER
 def test_memories_that_do_not_fit_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, tiny: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    whole: Callable[[str], tuple[Result, Path]],
 ) -> None:
-    def run(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        summary = summary_of("--out", tmp_path / name, *tiny)
-        del summary["out"], summary["seconds"]
-        return summary, load_file(tmp_path / name / "model.safetensors")
-
-    summary, model = run("held")
-    assert summary["method"] == method
+    result, held = whole(method)
     monkeypatch.setattr("ccfcpp.engine.memories._HOST_BYTES", 0)
-    other, spilled = run("spilled")
-    assert summary == other
-    assert all(torch.equal(model[name], spilled[name]) for name in model)
-    files = list((tmp_path / "spilled" / "checkpoint").glob("client-*"))
-    assert len(files) == 4
+    spilled = tmp_path / "spilled"
+    summary = summary_of("--out", spilled, *RUNS[method])
+    assert results(json.loads(result.stdout)) == results(summary)
+    model, other = (load_file(run / "model.safetensors") for run in (held, spilled))
+    assert all(torch.equal(model[name], other[name]) for name in model)
+    assert len(list((spilled / "checkpoint").glob("client-*"))) == 4

@@ -2,6 +2,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,84 +65,70 @@ def test_class_folders(tmp_path: Path) -> None:
     assert data.test is None
 
 
-def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
-    _save(tmp_path / "test" / "a" / "0.png", 1)
-    _save(tmp_path / "test" / "b" / "0.png", 2)
-    _save(tmp_path / "test" / "c" / "0.png", 3)
-    _save(tmp_path / "train" / "a" / "9.png", 4)
-    _save(tmp_path / "train" / "c" / "10.png", 5)
-    _save(tmp_path / "train" / "c" / "9.png", 6)
-    data = load(str(tmp_path))
-    assert _values(data) == [4, 5, 6, 1, 2, 3]
-    assert _labels(data) == ["a", "c", "c", "a", "b", "c"]
-    assert data.classes == ("a", "b", "c")
-    assert _test(data) == [False, False, False, True, True, True]
+CLIENTS: dict[str, Any] = {"folders_are_clients": True}
+LAYOUTS: dict[str, tuple[dict[str, Any], str, list[tuple[object, ...]]]] = {
+    "train comes before test and shares its classes": (
+        {},
+        "test/a/0=1 test/b/0=2 test/c/0=3 train/a/9=4 train/c/10=5 train/c/9=6",
+        [
+            *((4, "a", None, False), (5, "c", None, False), (6, "c", None, False)),
+            *((1, "a", None, True), (2, "b", None, True), (3, "c", None, True)),
+        ],
+    ),
+    "capitals": (
+        {},
+        "TEST/a/0=1 Train/a/0=2 train/b/0=3",
+        [(2, "a", None, False), (3, "b", None, False), (1, "a", None, True)],
+    ),
+    "train alone": ({}, "train/a/0=1", [(1, "a", None, None)]),
+    "test alone": ({}, "test/a/0=1", [(1, "a", None, True)]),
+    "flat": ({}, "b=2 a=1 c=3", [(value, None, None, None) for value in (1, 2, 3)]),
+    "flat train and test": (
+        {}, "test/a=1 train/b=2", [(2, None, None, False), (1, None, None, True)],
+    ),
+    "hidden files": ({}, "a/0=1 a/.1=2 .thumbnails/0=3", [(1, "a", None, None)]),
+    "clients": (
+        CLIENTS,
+        "webcam/mug/0=1 webcam/bike/0=2 amazon/mug/0=3",
+        [
+            *((3, "mug", "amazon", None), (2, "bike", "webcam", None)),
+            (1, "mug", "webcam", None),
+        ],
+    ),
+    "clients without classes": (
+        CLIENTS, "b/0=1 a/0=2", [(2, None, "a", None), (1, None, "b", None)],
+    ),
+    "a client without test images holds training images": (
+        CLIENTS,
+        "a/test/x/0=1 a/train/x/0=2 b/x/0=3 c/train/x/0=4",
+        [
+            *((2, "x", "a", False), (1, "x", "a", True)),
+            *((3, "x", "b", False), (4, "x", "c", False)),
+        ],
+    ),
+    "classes of clients": (
+        CLIENTS | {"classes": ["bike"]},
+        "amazon/mug/0=1 dslr/bike/0=2 webcam/bike/0=3",
+        [(2, "bike", "dslr", None), (3, "bike", "webcam", None)],
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("split", "test"), [("train", None), ("test", [True])])
-def test_a_split_alone(tmp_path: Path, split: str, test: list[bool] | None) -> None:
-    _save(tmp_path / split / "a" / "0.png", 1)
-    data = load(str(tmp_path))
-    assert (None if data.test is None else data.test.tolist()) == test
-
-
-def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
-    for name, value in (("b", 2), ("a", 1), ("c", 3)):
-        _save(tmp_path / f"{name}.png", value)
-    data = load(str(tmp_path))
-    assert _values(data) == [1, 2, 3]
-    assert (data.labels, data.classes) == (None, ())
-
-
-def test_flat_train_and_test_are_unlabelled(tmp_path: Path) -> None:
-    _save(tmp_path / "test" / "a.png", 1)
-    _save(tmp_path / "train" / "b.png", 2)
-    data = load(str(tmp_path))
-    assert _values(data) == [2, 1]
-    assert data.labels is None
-    assert _test(data) == [False, True]
-
-
-def test_folders_as_clients(tmp_path: Path) -> None:
-    _save(tmp_path / "webcam" / "mug" / "0.png", 1)
-    _save(tmp_path / "webcam" / "bike" / "0.png", 2)
-    _save(tmp_path / "amazon" / "mug" / "0.png", 3)
-    data = load(str(tmp_path), folders_are_clients=True)
-    assert _values(data) == [3, 2, 1]
-    assert _labels(data) == ["mug", "bike", "mug"]
-    assert _owners(data) == ["amazon", "webcam", "webcam"]
-    assert data.test is None
-    assert data.owners is not None
-    assert data.owners.dtype == torch.int64
-
-
-def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
-    _save(tmp_path / "b" / "0.png", 1)
-    _save(tmp_path / "a" / "0.png", 2)
-    data = load(str(tmp_path), folders_are_clients=True)
-    assert _values(data) == [2, 1]
-    assert data.labels is None
-    assert _owners(data) == ["a", "b"]
-
-
-def test_a_client_may_have_train_and_test(tmp_path: Path) -> None:
-    _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
-    _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
-    data = load(str(tmp_path), folders_are_clients=True)
-    assert _values(data) == [2, 1]
-    assert _labels(data) == ["x", "x"]
-    assert _test(data) == [False, True]
-
-
-def test_a_client_without_a_test_folder_holds_training_images(tmp_path: Path) -> None:
-    _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
-    _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
-    _save(tmp_path / "b" / "x" / "0.png", 3)
-    _save(tmp_path / "c" / "train" / "x" / "0.png", 4)
-    data = load(str(tmp_path), folders_are_clients=True)
-    assert _values(data) == [2, 1, 3, 4]
-    assert _owners(data) == ["a", "a", "b", "c"]
-    assert _test(data) == [False, True, False, False]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(tmp_path: Path, layout: str) -> None:
+    """Images in order, each with its value, class, client, and whether it is for testing."""
+    how, files, expected = LAYOUTS[layout]
+    for name, value in (file.split("=") for file in files.split()):
+        _save(tmp_path / f"{name}.png", int(value))
+    (tmp_path / "README.md").write_text("about")
+    data = load(str(tmp_path), **how)
+    count = len(data)
+    labels = [None] * count if data.labels is None else _labels(data)
+    owners = [None] * count if data.owners is None else _owners(data)
+    test = [None] * count if data.test is None else _test(data)
+    assert [*zip(_values(data), labels, owners, test, strict=True)] == expected
+    assert data.classes == tuple(sorted({label for label in labels if label}))
+    assert data.owner_names == tuple(sorted({owner for owner in owners if owner}))
 
 
 def test_classes_are_chosen_without_decoding_others(tmp_path: Path) -> None:
@@ -157,16 +144,6 @@ def test_classes_are_chosen_without_decoding_others(tmp_path: Path) -> None:
     assert _test(data) == [False, False]  # the folder has test images, these classes have none
     with pytest.raises(UsageError, match=r"1 of the 3 images .* train/cat/1\.png \(it is no"):
         load(str(images), classes=["cat"], skip=0)
-
-
-def test_classes_of_clients(tmp_path: Path) -> None:
-    _save(tmp_path / "amazon" / "mug" / "0.png", 1)
-    _save(tmp_path / "dslr" / "bike" / "0.png", 2)
-    _save(tmp_path / "webcam" / "bike" / "0.png", 3)
-    data = load(str(tmp_path), folders_are_clients=True, classes=["bike"])
-    assert _values(data) == [2, 3]
-    assert (data.classes, data.owner_names) == (("bike",), ("dslr", "webcam"))
-    assert _owners(data) == ["dslr", "webcam"]
 
 
 def test_unknown_classes_are_named(tmp_path: Path) -> None:
@@ -261,15 +238,6 @@ def test_lists_that_name_nothing_are_refused(tmp_path: Path) -> None:
         load(str(tmp_path), folders_are_clients=True)
 
 
-def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
-    _save(tmp_path / "a" / "0.png", 1)
-    _save(tmp_path / "a" / ".1.png", 2)
-    _save(tmp_path / ".thumbnails" / "0.png", 3)
-    (tmp_path / "README.md").write_text("about")
-    (tmp_path / "a" / "notes.txt").write_text("about")
-    assert _values(load(str(tmp_path))) == [1]
-
-
 def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
     def classes(names: str, clients: bool = False) -> tuple[str, ...]:
         root = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -307,14 +275,6 @@ def test_folders_that_hold_a_single_folder_tell_nothing(tmp_path: Path) -> None:
         "cow",
         "dog",
     )
-
-
-def test_the_splits_may_be_written_in_capitals(tmp_path: Path) -> None:
-    for number, name in enumerate(("TEST/a", "Train/a", "Train/b", "train/b")):
-        _save(tmp_path / name / "0.png", number)
-    data = load(str(tmp_path))
-    assert (data.classes, _values(data)) == (("a", "b"), [1, 2, 3, 0])
-    assert _test(data) == [False, False, False, True]
 
 
 def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
@@ -360,51 +320,6 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
     images = load(str(tmp_path)).images.int()
     assert images.shape == (1, 3, 16, 16)
     assert (images - torch.tensor([10, 120, 240])[:, None, None]).abs().max() < 6  # lossy ones
-
-
-@pytest.mark.parametrize("suffix", ["png", "jpg", "pgm", "bmp", "tif"])
-def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
-    _save(tmp_path / f"a.{suffix}", 77)
-    data = load(str(tmp_path))
-    assert data.images.shape == (1, 1, 4, 4)
-    assert _values(data) == [77]
-
-
-def test_one_colour_image_makes_all_rgb(tmp_path: Path) -> None:
-    _save(tmp_path / "a.png", 9)
-    _save(tmp_path / "b.png", (1, 2, 3))
-    assert load(str(tmp_path)).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_16_bit_grey_is_scaled(tmp_path: Path, suffix: str) -> None:
-    values = np.array([[0, 128, 129, 257], [32768, 65406, 65407, 65535]], np.uint16)
-    _save(tmp_path / f"a.{suffix}", values)
-    data = load(str(tmp_path))
-    assert data.images[0, 0].tolist() == [[0, 0, 1, 1], [128, 254, 255, 255]]
-
-
-def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
-    palette = Image.new("P", (2, 2), 1)
-    palette.putpalette([0, 0, 0, 200, 100, 50])
-    palette.save(tmp_path / "palette.png")
-    Image.new("RGBA", (2, 2), (5, 6, 7, 0)).save(tmp_path / "rgba.png")
-    Image.new("LA", (2, 2), (8, 100)).save(tmp_path / "la.png")
-    Image.new("1", (2, 2), 1).save(tmp_path / "bits.png")
-    pixels = load(str(tmp_path)).images[:, :, 0, 0].tolist()
-    assert pixels == [[255, 255, 255], [8, 8, 8], [200, 100, 50], [5, 6, 7]]
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_values_of_32_bits_are_mapped_by_their_range(tmp_path: Path, kind: type) -> None:
-    values: np.ndarray = np.array([[-70_000, 0], [70_000, 35_000]], kind)
-    _save(tmp_path / "a.tif", values)
-    assert load(str(tmp_path)).images[0, 0].tolist() == [[0, 128], [255, 191]]
-    if kind is np.float32:
-        values[0, 0] = np.nan
-        _save(tmp_path / "a.tif", values)
-        with pytest.raises(UsageError, match=r"a\.tif \(some of its values are NaN or infinite"):
-            load(str(tmp_path))
 
 
 def test_image_size_resizes_antialiased(tmp_path: Path) -> None:

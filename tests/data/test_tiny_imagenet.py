@@ -10,7 +10,7 @@ from PIL import Image
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, archives, decoding, load
 from ccfcpp.data.registry import describe
-from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
+from ccfcpp.data.sets.tiny_imagenet import TINY_IMAGENET, TinyImageNet
 from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
 
 BASE = "tiny-imagenet-200"
@@ -90,7 +90,7 @@ def test_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 def test_the_whole_set_comes_before_a_part(tmp_path: Path) -> None:
     for place in (f"{BASE}_part.tar.gz", f"{BASE}.zip", BASE):
         _write(tmp_path, place, _files())
-        assert TinyImageNet("tiny-imagenet", 7, 3, (3, 64, 64)).find(tmp_path) == tmp_path / place
+        assert TINY_IMAGENET.find(tmp_path) == tmp_path / place
 
 
 def test_all_grey_images_fill_three_channels(tmp_path: Path) -> None:

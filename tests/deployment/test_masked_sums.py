@@ -29,7 +29,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
 from ccfcpp.privacy.sums.client import Participants
-from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Guard
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Safeguard
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
@@ -239,7 +239,7 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
 
 def test_a_client_keeps_to_the_number_of_clients() -> None:
     """The threshold and the size of numbers follow from it."""
-    part = Participants(PrivacyConfig(secure_sums=True), 4, Guard())
+    part = Participants(PrivacyConfig(secure_sums=True), 4, Safeguard())
     task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
     for asked in (0, 1, 5):
         with pytest.raises(RefusedUpdateError, match=f"sum of {asked} of 4 clients"):

@@ -158,7 +158,7 @@ def test_what_stands_for_all_is_the_sum_and_the_mean_of_what_each_has_sent(case:
 @given(cases(), st.floats(0.5, 20.0))
 def test_where_all_count_alike_means_have_a_fixed_divisor(case: Case, contributors: float) -> None:
     """Numbers of images, and what serves the report alone, are then not sent beside a mean."""
-    addition = Addition(case.exchange, case.message, weight=1.0)
+    addition = Addition(case.exchange, case.message, alike=True)
     totals = total(addition, case.updates)
     assert totals.keys() == addition.zeros(case.form).keys()
     is_sum = not case.exchange.parts.keys() & {"model", "loss"}
@@ -207,19 +207,19 @@ LATE = Exchange(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("weight", [None, 1.0])
-def test_a_counter_that_did_not_go_down_and_a_number_that_few_have(weight: float | None) -> None:
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_counter_that_did_not_go_down_and_a_number_that_few_have(alike: bool) -> None:
     """With noise all are divided by the same number, and nobody is told how many have it."""
-    addition = Addition(LATE, Down({}), weight)
+    addition = Addition(LATE, Down({}), alike)
     updates = [Late(torch.tensor(3), 2.0, 2), Late(torch.tensor(4), None, 6)]
     form = {**form_of(pack(updates[0])), "slack": Spec(torch.float64, optional=True)}
     totals = total(addition, updates)
     assert totals.keys() == addition.zeros(form).keys()
-    assert len(totals) == (3 if weight is None else 1)
+    assert len(totals) == (1 if alike else 3)
     whole = addition.whole(form, totals, contributors=4.0)
     assert isinstance(whole, Late)
-    assert whole.slack == (2.0 if weight is None else 0.5)
-    assert whole.samples == (8 if weight is None else 4)
+    assert whole.slack == (0.5 if alike else 2.0)
+    assert whole.samples == (4 if alike else 8)
     assert int(whole.seen) == 0
 
 

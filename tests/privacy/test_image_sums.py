@@ -26,7 +26,7 @@ from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Know
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.noise.images import ImageSums, Shown
+from ccfcpp.privacy.noise.images import ImageSums, ShownImages
 from ccfcpp.privacy.noise.mechanism import Bounds
 
 STEP = Exchange("step", Known, Contribution, PARTS)
@@ -105,22 +105,20 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
     torch.manual_seed(3)
     config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views", pairs_each=2)
     module = ScanNetwork(config, (1, 8, 8), 4).double()
-    parameters = moved_parameters(module)
     images = torch.rand(7, 4, 1, 8, 8, dtype=torch.float64)
-    make = partial(scan_program, module, 30.0)
-
-    def tape() -> Tape:
-        return Tape(make(images), parameters)
-
     lags = Lags(frozenset({PREDICTIONS}), frozenset({"encoder.8"})) if lagged else Lags()
-    check_steps(tape, make, (images,), module, lags)
+    check_steps(partial(scan_program, module, 30.0), (images,), module, lags)
 
 
 def check_steps(
-    tape: Callable[[], Tape], make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None
+    make: Make, shown: ShownImages, module: nn.Module, lags: Lags | None = None
 ) -> None:
     """Two steps, of which the second may take something from the first."""
     parameters, bounds, before = moved_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
+
+    def tape() -> Tape:
+        return Tape(make(*shown), parameters)
+
     for plan in rehearsed(tape, lags or Lags()):
         whole = tape()
         each = ImageSums(module, Batch(make, shown), parameters, bounds, plan.trips)
@@ -151,12 +149,7 @@ LOSS = LossConfig(eta=3.0, pretrain_eta=2.0)
 def test_without_clipping_a_step_of_pre_training_is_that_of_one_tape(eta: float) -> None:
     module, loss = contrastive(), LossConfig(pretrain_eta=eta)
     images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
-    make = partial(siamese_program, module, loss)
-
-    def tape() -> Tape:
-        return Tape(make(images), moved_parameters(module))
-
-    check_steps(tape, make, (images,), module)
+    check_steps(partial(siamese_program, module, loss), (images,), module)
 
 
 @pytest.mark.parametrize("eta", [0.0, 3.0])
@@ -165,15 +158,10 @@ def test_without_clipping_a_step_of_cluster_contrast_is_that_of_one_tape(eta: fl
     module, loss = contrastive(), LossConfig(eta=eta)
     images = torch.rand(7, 1, 8, 8, dtype=torch.float64)
     labels = torch.tensor([0, 1, 1, 3, 3, 3, 1])
-    make = partial(contrast_program, module, 4, loss)
-
-    def tape() -> Tape:
-        return Tape(make(images, labels), moved_parameters(module))
-
-    check_steps(tape, make, (images, labels), module)
+    check_steps(partial(contrast_program, module, 4, loss), (images, labels), module)
 
 
-def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, Shown]:
+def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, ShownImages]:
     """What makes programs, and what is shown of eight images."""
     generator = torch.Generator().manual_seed(7)
     pairs = torch.rand(8, 2, 1, 8, 8, generator=generator, dtype=torch.float64)

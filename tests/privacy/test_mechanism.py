@@ -199,20 +199,6 @@ def test_the_second_accountant_gives_more_and_not_much(
     assert by_divergences <= 1.6 * by_distributions + 0.1
 
 
-def test_a_sampled_gaussian_is_the_integral_that_defines_it() -> None:
-    """One release at order 2: E_Q[(P/Q)²] = 1 + q² (e^{1/σ²} − 1); other orders give less."""
-    from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    q, sigma, delta = 0.2, 1.5, 1e-5
-    only = RdpAccountant(orders=[2])
-    only.compose(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)))
-    renyi = math.log(1 + q * q * (math.exp(1 / sigma**2) - 1))
-    by_hand = renyi + math.log1p(-1 / 2) - math.log(2 * delta)
-    assert only.get_epsilon(delta) == pytest.approx(by_hand)
-    assert epsilon(Counter({Release(q, 1): 1}), sigma, delta, "rdp") <= by_hand
-
-
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 @pytest.mark.parametrize("budget", [0.1, 3.0, 300.0])
 def test_the_least_noise_meets_the_budget(budget: float, accountant: Accountant) -> None:

@@ -19,7 +19,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
-from ccfcpp.privacy.sums.identity import Floor, Guard
+from ccfcpp.privacy.sums.identity import Floor, Safeguard
 from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.terms import terms_of
@@ -224,7 +224,9 @@ def test_what_has_no_noise_of_its_own_is_refused(
 def test_noise_for_fewer_colluders_than_an_owner_assumes_is_refused() -> None:
     vectors = {n: torch.zeros(3, dtype=torch.float64) for n in range(6)}
     floor = Floor(colluders=1)
-    refused, _ = summed(vectors, config_of(threshold=6), guard=Guard(floor=floor))
+    refused, _ = summed(vectors, config_of(threshold=6), guard=Safeguard(floor=floor))
     assert all("colluders = 0, and its owner assumes 1" in str(each) for each in refused)
-    (update,), _ = summed(vectors, config_of(threshold=6, colluders=1), guard=Guard(floor=floor))
+    (update,), _ = summed(
+        vectors, config_of(threshold=6, colluders=1), guard=Safeguard(floor=floor)
+    )
     assert isinstance(update, Vector)

@@ -350,7 +350,7 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
 
     exchange = training_exchange("training", with_centroids=False)
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
-    addition = Addition(exchange, EncoderState(model), weight=1.0)
+    addition = Addition(exchange, EncoderState(model), alike=True)
     changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}
     parts = addition.parts(TrainingUpdate(changed, 17, loss=5.0))
     assert parts.keys() == {"model/w"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.privacy.sums.shares import PRIME, joined, split
+from ccfcpp.privacy.sums.shares import PRIME, join_shares, split_secret
 
 
 def limbs(share: bytes) -> list[int]:
@@ -32,9 +32,9 @@ def value_at_zero(points: list[tuple[int, int]]) -> int:
 def test_any_threshold_of_shares_gives_the_secret(holders: int, data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, holders))
     secret = data.draw(st.binary(min_size=8, max_size=8))
-    shares = split(secret, holders, threshold)
+    shares = split_secret(secret, holders, threshold)
     places = data.draw(st.sets(st.integers(0, holders - 1), min_size=threshold))
-    assert joined({place: shares[place] for place in places}, threshold) == secret
+    assert join_shares({place: shares[place] for place in places}, threshold) == secret
     chosen = sorted(places)[:threshold]
     for limb, expected in enumerate(np.frombuffer(secret, "<u2")):
         points = [(place + 1, limbs(shares[place])[limb]) for place in chosen]
@@ -42,7 +42,7 @@ def test_any_threshold_of_shares_gives_the_secret(holders: int, data: st.DataObj
 
 
 def test_shares_lie_on_a_polynomial_of_the_degree() -> None:
-    shares = split(secrets.token_bytes(4), holders=6, threshold=3)
+    shares = split_secret(secrets.token_bytes(4), holders=6, threshold=3)
     found = {
         value_at_zero([(place + 1, limbs(shares[place])[0]) for place in places])
         for places in combinations(range(6), 3)
@@ -59,7 +59,7 @@ def test_fewer_shares_are_equally_likely_whatever_the_secret() -> None:
     """Two of three shares of either secret take all values: a χ² test on 64 classes each."""
     for secret in (bytes(2), b"\xff\xff"):
         draws = np.array(
-            [[limbs(each)[0] for each in split(secret, 3, 3)[:2]] for _ in range(4000)]
+            [[limbs(each)[0] for each in split_secret(secret, 3, 3)[:2]] for _ in range(4000)]
         )
         for column in (*draws.T, (draws[:, 0].astype(int) + draws[:, 1]) % PRIME):
             counts = np.bincount(column.astype(int) * 64 // PRIME, minlength=64)
@@ -68,15 +68,15 @@ def test_fewer_shares_are_equally_likely_whatever_the_secret() -> None:
 
 
 def test_too_few_shares_are_refused() -> None:
-    shares = split(bytes(32), 5, 3)
+    shares = split_secret(bytes(32), 5, 3)
     with pytest.raises(ValueError, match="2 shares of the 3"):
-        joined({0: shares[0], 4: shares[4]}, 3)
+        join_shares({0: shares[0], 4: shares[4]}, 3)
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(3, 4), (3, 0), (PRIME, 2)])
 def test_thresholds_that_cannot_be(holders: int, threshold: int) -> None:
     with pytest.raises(ValueError, match="cannot be asked for"):
-        split(bytes(2), holders, threshold)
+        split_secret(bytes(2), holders, threshold)
 
 
 @settings(max_examples=40, deadline=None)
@@ -85,11 +85,11 @@ def test_a_wrong_share_among_more_than_a_threshold_is_noticed(
     holders: int, data: st.DataObject
 ) -> None:
     threshold = data.draw(st.integers(1, holders - 1))
-    shares = dict(enumerate(split(secrets.token_bytes(32), holders, threshold)))
+    shares = dict(enumerate(split_secret(secrets.token_bytes(32), holders, threshold)))
     wrong = data.draw(st.sampled_from(range(holders)))
     other = data.draw(st.integers(1, PRIME - 1))
     shares[wrong] = b"".join(
         ((x + other) % PRIME).to_bytes(4, "little") for x in limbs(shares[wrong])
     )
     with pytest.raises(ValueError, match="shares of no secret"):
-        joined(shares, threshold)
+        join_shares(shares, threshold)

@@ -12,11 +12,11 @@ from torch import Tensor
 from ccfcpp.robust.centroids import disagreement, robust_kmeans
 from ccfcpp.robust.config import DefenceConfig
 from ccfcpp.robust.estimators import (
+    assumed_hostile,
     estimator,
-    hostile_of,
     krum_order,
     median,
-    squared_distances,
+    pairwise_squares,
     trimmed_mean,
 )
 
@@ -88,7 +88,7 @@ def test_krum_sums_the_distances_to_the_nearest_others(points: Tensor, hostile: 
     for i, point in enumerate(points.tolist()):
         far = sorted(math.dist(point, o) ** 2 for j, o in enumerate(points.tolist()) if j != i)
         scores.append(sum(far[:neighbours]))
-    order = krum_order(squared_distances(points), hostile).tolist()
+    order = krum_order(pairwise_squares(points), hostile).tolist()
     assert sorted(order) == list(range(n))
     ordered = [scores[i] for i in order]
     assert ordered == pytest.approx(sorted(scores))
@@ -97,7 +97,7 @@ def test_krum_sums_the_distances_to_the_nearest_others(points: Tensor, hostile: 
 @given(some_points())
 def test_squared_distances_are_those_of_each_pair(points: Tensor) -> None:
     slow = [[math.dist(a, b) ** 2 for b in points.tolist()] for a in points.tolist()]
-    torch.testing.assert_close(squared_distances(points), torch.tensor(slow, dtype=torch.float64))
+    torch.testing.assert_close(pairwise_squares(points), torch.tensor(slow, dtype=torch.float64))
 
 
 @given(st.sampled_from(RULES), st.integers(7, 15), st.integers(0, 10**6), st.floats(10, 1e30))
@@ -129,8 +129,8 @@ def test_half_of_the_points_in_one_place_are_the_geometric_median() -> None:
 
 
 def test_there_is_always_a_point_left() -> None:
-    assert [hostile_of(0.4, n) for n in (1, 2, 3, 4, 5, 10, 20)] == [0, 0, 1, 1, 2, 4, 8]
-    assert hostile_of(0.3, 10) == 3  # and not 4 by rounding
+    assert [assumed_hostile(0.4, n) for n in (1, 2, 3, 4, 5, 10, 20)] == [0, 0, 1, 1, 2, 4, 8]
+    assert assumed_hostile(0.3, 10) == 3  # and not 4 by rounding
     for rule in RULES:
         only = torch.tensor([[3.0, 4.0]])
         config = DefenceConfig(rule=rule)

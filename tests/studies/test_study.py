@@ -107,7 +107,7 @@ def test_close_values_have_folders_of_their_own() -> None:
     "plan", ["runs: [{axes: {}}]", "runs: 3", "a: b", "runs: [{axes: abc, config: {}}]"]
 )
 def test_a_damaged_plan_is_said_to_be_damaged(plan: str, tmp_path: Path) -> None:
-    Study.plan_of(tmp_path).write_text(plan)
+    (tmp_path / "study.yaml").write_text(plan)
     with pytest.raises(UsageError, match="is damaged"):
         Study.reopen(tmp_path, ClusterConfig, {})
 

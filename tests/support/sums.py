@@ -33,7 +33,7 @@ from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened, works_in_sums
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
-from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.privacy.sums.stage import Summing
 from tests.support.federation import CPU
 
@@ -152,7 +152,7 @@ def secure_sum(
     vectors: Mapping[int, Tensor],
     config: PrivacyConfig,
     loses: Loss = lambda stage, client: False,
-    **guard: Guard,
+    **guard: Safeguard,
 ) -> tuple[Request, list[Reply]]:
     """What comes of a secure sum of some vectors, by the client's number."""
     image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)

@@ -283,6 +283,11 @@ def modes() -> Iterator[Trap]:
     pages = encoded(colour, "TIFF", save_all=True, append_images=[Image.new("RGB", (5, 5))])
     yield Trap("pages.tif", pages, COLOUR)
     yield Trap("a.jp2", encoded(colour, "JPEG2000"), COLOUR)
+    yield Trap(
+        "bits.png",
+        encoded(grey.convert("1"), "PNG"),
+        np.asarray(grey.convert("1").convert("L"))[None],
+    )
 
 
 def names() -> Iterator[Trap]:
@@ -345,6 +350,8 @@ def broken() -> Iterator[Trap]:
     yield Trap(
         "huge.png", bytes(huge), reason="it has 60000x60000 pixels, more than data.max_pixels"
     )
+    nothing = np.full((4, 4), np.nan, np.float32)
+    yield Trap("nan.tif", encoded(nothing, "TIFF"), reason="some of its values are NaN or infinite")
     yield Trap("empty.jpg", b"", reason="it is empty")
     yield Trap("text.png", b"no image", reason="it is no image")
     yield Trap("text.dcm", b"no image at all")

@@ -89,7 +89,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.by_model = self.global_model.of_other
 
     def _overclustering(self) -> int:
-        """How many centroids there are for each cluster."""
+        """Return the number of centroids for each cluster."""
         # k-means finds new centroids in each round, which nothing would merge.
         if self.training.pretraining == "siamese" or self.points_travel:
             return 1
@@ -116,7 +116,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return state.public
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
+        """Return what a summary says of the system."""
         found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
         if self.synchronised and not self.points_travel:
             found["sends"] = "sums of statistics and gradients"
@@ -134,7 +134,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """From the first centroids on; in pre-training by neighbours the head assigns."""
+        """Return whether there are centroids; in pre-training by neighbours the head assigns."""
         if self.start and _has_head(state):
             return self.start.knows_clusters(state)
         return state.centroids is not None
@@ -155,7 +155,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return works
 
     def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
-        """As ``exchanges`` has it; the first centroids are looked for in one round alone."""
+        """Return what ``exchanges`` gives; first centroids are looked for in one round alone."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 
@@ -217,7 +217,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
     def _of_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Where the over-clusters of the head lie."""
+        """Return the latents of a client, and the head's over-cluster of each."""
         assert self.start
         latents = self.start.space.latents(message, client)
         clusters = self.start.space.predictions(message, client).argmax(dim=1)

@@ -44,7 +44,7 @@ def centroid_form(clusters: int, dimensions: int) -> dict[str, Spec]:
 
 
 class CentroidRule:
-    """How representations become centroids and labels."""
+    """Rule that maps representations to centroids and labels."""
 
     def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config

@@ -30,7 +30,7 @@ from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recor
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training leaves of a client.
+    """Result of a client's local training.
 
     Attributes:
         model: A copy of its weights and buffers.

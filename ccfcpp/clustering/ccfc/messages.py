@@ -15,7 +15,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class TrainingUpdate:
-    """What comes up after local training.
+    """A client's update after local training.
 
     Attributes:
         model: The local model.
@@ -32,7 +32,7 @@ class TrainingUpdate:
 
 @dataclass(frozen=True)
 class ClusterSizes:
-    """How many images have which pseudo-label: float64 of shape (k,)."""
+    """Numbers of images by pseudo-label: float64 of shape (k,)."""
 
     counts: Tensor
 

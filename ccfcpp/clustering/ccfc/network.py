@@ -114,7 +114,7 @@ def pooled_latents(
 def model_maker(
     config: MethodConfig, image_shape: tuple[int, ...]
 ) -> Callable[[], ContrastiveModel]:
-    """What builds the network for images of shape (channels, height, width).
+    """Return what builds the network for images of shape (channels, height, width).
 
     Raises:
         UsageError: When it is called, where the images do not fit the backbone.

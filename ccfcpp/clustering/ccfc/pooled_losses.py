@@ -24,10 +24,10 @@ _ROUNDING = 1.001
 """By how much sums of unit vectors may be longer than their number."""
 
 LARGEST_OF_SIAMESE = {"sums/siamese": 2**0.5}
-"""What no image adds more than to a pool of ``siamese_program``: 1, and a mean of cosines."""
+"""Largest part of one image in the sums of ``siamese_program``: 1, and a mean of cosines."""
 
 LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
-"""The same of ``contrast_program``: 1, and two vectors of length 1."""
+"""Largest part of one image in the sums of ``contrast_program``: 1, and two unit vectors."""
 
 
 def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
@@ -214,7 +214,7 @@ def _plausible_products(d: int, sums: Tensor) -> bool:
 
 
 def _nearest_products(d: int, sums: Tensor) -> Tensor:
-    """Those of one image at least, symmetric and without negative squares."""
+    """Project sums on those of one image at least, symmetric and without negative squares."""
     products = sums[d + 1 :].view(d, d)
     values, vectors = torch.linalg.eigh((products + products.T) / 2)
     near = (vectors * values.clamp(min=0)) @ vectors.T

@@ -15,7 +15,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Representations:
-    """What a model makes of a client's images.
+    """Latents and predictions of a client's images.
 
     Attributes:
         latents: z of shape (samples, latent).
@@ -52,13 +52,13 @@ class GlobalModel:
                 self._version = version
 
     def of_other(self, state: ModelState, images: Tensor) -> Tensor:
-        """What another model makes of images: latents of shape (images, latent)."""
+        """Compute the latents of images by another model, of shape (images, latent)."""
         self._version = None
         self.network.load(state)
         return represent(self.network, images).latents
 
     def representations(self, state: ModelState, version: int, client: Client) -> Representations:
-        """What the model makes of a client's images, in one pass for each of its versions.
+        """Represent a client's images, in one pass for each version of the model.
 
         A pass has the images of one client, so that its last bits do not depend on who else is
         there. The client's scratch holds the result.

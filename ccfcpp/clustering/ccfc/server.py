@@ -97,7 +97,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
         return replace(state.public, centroids=None)
 
     def form(self, message: EncoderState) -> Form:
-        """At most k centroids, and their sizes."""
+        """Return the form of at most k centroids and their sizes."""
         return centroid_form(self.rule.clusters, self.latent)
 
     def check(
@@ -117,7 +117,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
 
 @dataclass(frozen=True)
 class HeadCentroids(FindCentres[EncoderState]):
-    """After pre-training by neighbours: the mean latent of each of the head's clusters.
+    """Mean latents of the head's clusters, after pre-training by neighbours.
 
     The head has served, and the contrastive model gets a predictor.
     """

@@ -276,7 +276,7 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
         check_counts(update.counts, senders)
 
     def project_noisy(self, message: EncoderState, update: ClusterSizes) -> ClusterSizes:
-        """With noise there may be negative ones: they become almost 0."""
+        """Raise negative numbers, which noise makes, to almost 0."""
         return ClusterSizes(update.counts.clamp(min=1e-9))
 
     def aggregate(

@@ -59,7 +59,7 @@ def _fits(config: MethodConfig) -> None:
 
 
 def _counts(config: MethodConfig) -> bool:
-    """Where Fed-SCAN's over-clusters give the centroids, which are merged as they are."""
+    """Return whether Fed-SCAN's over-clusters give the centroids and are merged."""
     by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
     return by_neighbours and config.section(CentroidConfig).search == "lloyd"
 

@@ -19,7 +19,7 @@ def outer(u: Tensor) -> Tensor:
 
 
 def square(sums: Tensor) -> Tensor:
-    """What ``outer`` gave, as a matrix of shape (1 + d, 1 + d)."""
+    """Reshape what ``outer`` gave to a matrix of shape (1 + d, 1 + d)."""
     side = round(len(sums) ** 0.5)
     return sums.view(side, side)
 

@@ -88,5 +88,5 @@ class CropEncoder(nn.Module):
 
 
 def _starts(size: int, side: int, count: int) -> list[int]:
-    """Where crops begin, evenly from one edge to the other."""
+    """Return the first pixels of crops, evenly from one edge to the other."""
     return [round(place * (size - side) / (count - 1)) for place in range(count)]

@@ -63,14 +63,14 @@ class Mixture(Started):
 
     @property
     def public(self) -> "Mixture":
-        """What goes down."""
+        """Return what goes down."""
         known = self.centroids
         return Mixture(known, weights=self.weights, covariances=self.covariances)
 
 
 @dataclass(frozen=True)
 class MixtureSums(ClusterSums):
-    """What a client tells of its points x, with responsibilities r for counts: float64.
+    """A client's sums over its points x, with responsibilities r for counts: float64.
 
     Attributes:
         scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).

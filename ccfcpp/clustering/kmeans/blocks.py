@@ -58,14 +58,14 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """How many numbers are made of an image that has so many."""
+        """Return how many numbers are made of an image that has so many."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
         """The sums over a block of a client's images."""
 
     def told(self, total: S, samples: int) -> S:
-        """What a client tells of the sums over all its images: nothing of too few."""
+        """Return what a client may tell of the sums over all its images: nothing of too few."""
         return large_enough(total, self.context.least)
 
 

@@ -166,7 +166,7 @@ class SumsWork(ServerWork[State, Message, S]):
             raise RefusedUpdateError(f"means lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: Message, update: S) -> S:
-        """With noise there may be negative counts: they become 0."""
+        """Raise negative counts, which noise makes, to 0."""
         return replace(update, counts=update.counts.clamp(min=0))
 
 

@@ -41,7 +41,7 @@ class Codebook:
         return torch.stack([self.kmeans(clusters, seed), *others])
 
     def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
-        """How well so many clusters are apart: the mean simplified silhouette of all points.
+        """Compute the mean simplified silhouette of all points for each number of clusters.
 
         Of a point x of the cell c and a centroid μ only the root of the mean of ‖x − μ‖² over the
         cell is known: that of ‖c − μ‖² + scatter / count.

@@ -55,7 +55,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
 
 @dataclass(frozen=True)
 class EncoderState:
-    """What the server knows of an encoder and its clusters, and what it sends of that.
+    """State of a server with an encoder and clusters, and the message that it makes of it.
 
     Attributes:
         model: The global model: parameters and running statistics.
@@ -78,7 +78,7 @@ class EncoderState:
 
     @property
     def public(self) -> Self:
-        """What goes down."""
+        """Return what goes down."""
         return replace(self, descent=None, evidence=None)
 
     @property

@@ -50,7 +50,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """What a client tells of its points, by the cell that they are nearest to.
+    """A client's sums over its points, by the cell that they are nearest to.
 
     Attributes:
         squares: float64 (m,): Σ ‖x − c‖² over the points x of each cell c.
@@ -145,7 +145,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         return form_of(pack(_zeros(message.cells)))
 
     def project_noisy(self, message: Cells, update: CellSums) -> CellSums:
-        """With noise there may be negative numbers: they become 0."""
+        """Raise negative numbers, which noise makes, to 0."""
         return replace(
             update, counts=update.counts.clamp(min=0), squares=update.squares.clamp(min=0)
         )

@@ -71,49 +71,49 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.shown(value, holder)
 
     def knows_clusters(self, state: Value) -> bool:
-        """Whether the system can assign samples."""
+        """Return whether the system can assign samples."""
         return self.system.knows_clusters(state.system)
 
     def centres(self, state: Value) -> Tensor | None:
-        """The centres of the system's clusters."""
+        """Return the centres of the system's clusters."""
         return self.system.centres(state.system)
 
     def assign(self, state: Value, holder: Client) -> Tensor:
-        """The cluster of each sample."""
+        """Assign each sample to a cluster."""
         return self.system.assign(state.system, self._seen(state, holder))
 
     def represent(self, state: Value, holder: Client) -> Tensor | None:
-        """Where the system places prepared samples; None before all is learnt."""
+        """Map prepared samples to points as the system does; None before all is learnt."""
         if not self.is_whole(state):
             return None
         return self.system.represent(state.system, self._seen(state, holder))
 
     def delivery(self, state: Value) -> Value:
-        """What the system delivers, and what was learnt."""
+        """Return what the system delivers, and what was learnt."""
         known = self.phase.public(self.known(state))
         return PreparedClusters(self.system.delivery(state.system), known)
 
     @property
     def delivery_type(self) -> type[object]:
-        """The type of what the system delivers, with what was learnt."""
+        """Return the type of what the system delivers, with what was learnt."""
         return self.with_preparation(self.system.delivery_type)
 
     def assign_delivered(self, delivery: Value, holder: Client) -> Tensor:
-        """The cluster of each sample."""
+        """Assign each sample to a cluster."""
         return self.system.assign_delivered(delivery.system, self._seen(delivery, holder))
 
     def probabilities(self, known: Value, holder: Client) -> Tensor | None:
-        """The probabilities that the system gives to prepared samples."""
+        """Return the probabilities that the system gives to prepared samples."""
         return self.system.probabilities(known.system, self._seen(known, holder))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:
-        """The pictures that the system makes."""
+        """Return the pictures that the system makes."""
         return self.system.pictures(state.system)
 
     def describe(self) -> dict[str, object]:
-        """The facts of the system."""
+        """Return the facts of the system."""
         return self.system.describe()
 
     def found(self, state: Value) -> dict[str, object]:
-        """The facts of the system about the last state."""
+        """Return the facts of the system about the last state."""
         return self.system.found(state.system)

@@ -33,7 +33,7 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is known of the preparation; it grows from exchange to exchange.
+    """Knowledge of the preparation, which grows from exchange to exchange.
 
     Attributes:
         fill: What missing values become, float64 (d,).
@@ -78,7 +78,7 @@ def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tenso
 
 
 class Sums(ClusterSums):
-    """What a client sends of its vectors.
+    """A client's sums over its vectors.
 
     Its sums are of values (d,), of squares (d,), or of outer products (d, d); counts are of vectors
     (1,), or of values that are there in each column (d,).
@@ -158,7 +158,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: Preparation, block: Tensor) -> Tensor:
-        """What a client adds up of each vector, (samples, d); or the outer products of it."""
+        """Return what a client adds up of each vector, (samples, d); or its outer products."""
         if self.exchange is FILLING:
             return block.nan_to_num(nan=0.0)
         rows = filled(self.phase.config, known, block)
@@ -168,7 +168,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """What a client counts: values that are there (samples, d), or vectors (samples, 1)."""
+        """Return what is counted: values that are there (samples, d), or vectors (samples, 1)."""
         if self.exchange is FILLING:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
@@ -180,7 +180,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is FILLING or self.phase.is_filled(state)
 
     def broadcast(self, state: Preparation) -> Preparation:
-        """What is known so far."""
+        """Broadcast what is known so far."""
         return state
 
     def form(self, message: Preparation) -> Form:
@@ -198,7 +198,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
     def aggregate(
         self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[Preparation, Figures]:
-        """What the total says."""
+        """Learn from the total."""
         total = added_up(updates)
         if self.exchange is FILLING:
             return replace(state, fill=total.mean), {}
@@ -252,11 +252,11 @@ class AddUp(SumBlocks[Preparation, Sums]):
 
     @property
     def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
-        """What both sides know."""
+        """Return what both sides know of the exchange."""
         return self.fitting.exchange
 
     def width(self, message: Preparation, row: int) -> int:
-        """With bounds the outer product of each vector is made by itself."""
+        """Return the numbers of a vector; with bounds each outer product is made by itself."""
         return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
     def block(self, message: Preparation, images: Tensor) -> Sums:

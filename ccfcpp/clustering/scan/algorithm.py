@@ -119,7 +119,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return several and self.config.merged_from < 1
 
     def _largest(self) -> dict[str, float] | str:
-        """What no image's part of a sum exceeds; or why images cannot be told apart."""
+        """Return the largest part of one image in a sum; or why images cannot be told apart."""
         if self.config.pairs != "views" or self.merges:
             return OF_NEIGHBOURS
         # The predictions of all views of an image.
@@ -207,7 +207,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return [*merging, *self.descent.works(self._pairs(), context.bounding, context.least)]
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Where the clusters lie in the latent space at the end."""
+        """Return the latents of a client, and the cluster of each, at the end."""
         latents = self.space.latents(message, client)
         return latents, self.assign_delivered(message, client), message.clusters
 
@@ -215,7 +215,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Pairs(self.config, self.views, self.space, self.folds)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """From the first step or merge on: the head assigns."""
+        """Return whether the head assigns: from the first step or merge on."""
         return state.version > 0 and state.groups is not None
 
     def probabilities(self, known: EncoderState, holder: Client) -> Tensor:

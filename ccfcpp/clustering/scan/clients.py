@@ -157,7 +157,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SumTransitions(SummedWork[EncoderState, Transitions]):
-    """How over-clusters go with those of an image's neighbours, and of its client's other images.
+    """Sums of the over-clusters of images with those of neighbours, and of the client's others.
 
     Neighbours are found anew for that. Fewer images than ``least``, in a fold too, add nothing.
     """

@@ -173,7 +173,7 @@ def agglomerated(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
 
 
 def _losses(joint: Tensor, grown: Tensor) -> Tensor:
-    """How much the sum of I falls where two clusters become one: (k, k) but for the diagonal."""
+    """Compute by how much I falls where two clusters become one: (k, k) but for the diagonal."""
     itself = joint.diagonal(dim1=-2, dim2=-1)
     row, column = itself.unsqueeze(-1), itself.unsqueeze(-2)
     others = grown - _growth(row, joint) - _growth(joint, column)
@@ -188,7 +188,7 @@ def _growth_in(column: Tensor) -> Tensor:
 
 
 def _growth(x: Tensor, y: Tensor) -> Tensor:
-    """How much Σ x log x grows where two terms become one."""
+    """Compute by how much Σ x log x grows where two terms become one."""
     return _x_log_x(x + y) - _x_log_x(x) - _x_log_x(y)
 
 
@@ -231,7 +231,7 @@ def _moved(joint: Tensor, starts: Tensor, clusters: int, rule: Rule) -> Tensor:
 
 
 def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """What is to grow, but for a constant, with one over-cluster in each of the clusters.
+    """Compute I, but for a constant, with one over-cluster in each of the clusters.
 
     Args:
         joint: J of each kind, (kinds, m, m).
@@ -254,7 +254,7 @@ def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
 
 
 def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
-    """What the terms of J gain where its row g, its column g and the element at both grow."""
+    """Compute what J's terms gain where its row g, its column g and the element at both grow."""
     grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
     own = others.diagonal(dim1=-2, dim2=-1)
     return (
@@ -265,7 +265,7 @@ def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
 
 
 def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """How much the sum of A grows with an over-cluster in each cluster; arguments as for I."""
+    """Compute by how much A grows with an over-cluster in each cluster; arguments as for I."""
     member = F.one_hot(groups, clusters).double()
     member[:, own] = 0
     inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
@@ -282,7 +282,7 @@ def _ratio(inside: Tensor, share: Tensor) -> Tensor:
 
 
 def _losses_of_association(joint: Tensor) -> Tensor:
-    """How much the sum of A falls where two clusters become one: (k, k) but for the diagonal."""
+    """Compute by how much A falls where two clusters become one: (k, k) but for the diagonal."""
     inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
     alone = _ratio(inside, share)
     both = _ratio(
@@ -346,7 +346,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 
 
 def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
-    """The same groups; those that have most in common with earlier ones have their numbers.
+    """Renumber groups: those that have most in common with earlier ones get their numbers.
 
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.
@@ -367,6 +367,6 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
 
 
 def _numbered(groups: Tensor) -> Tensor:
-    """The same groups, numbered by their first member."""
+    """Renumber groups by their first member."""
     numbers: dict[int, int] = {}
     return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()])

@@ -56,7 +56,7 @@ class Merge(nn.Module):
 
 
 class ClusterNetwork(PooledModule):
-    """What Fed-SCAN's steps can train: ``forward`` gives latents z of shape (batch, d).
+    """Network that Fed-SCAN's steps can train: ``forward`` gives latents z, (batch, d).
 
     The encoder ends in a normalisation of the latents.
 
@@ -74,7 +74,7 @@ class ClusterNetwork(PooledModule):
         self.merge: Merge | None = None
 
     def with_merge(self) -> "ClusterNetwork":
-        """The same network, of which merged clusters are trained."""
+        """Add a merge, so that merged clusters are trained."""
         self.merge = Merge(self.head.out_features)
         return self
 

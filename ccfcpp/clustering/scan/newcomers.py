@@ -47,7 +47,7 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True)
 class Grown:
-    """What a run that goes on from a finished one knows of it, until it has heads of its own.
+    """Heads that a run inherits from a finished one, until it has heads of its own.
 
     Attributes:
         weight: Of the finished run's heads, of shape (m, d).
@@ -77,7 +77,7 @@ class GrowingState(EncoderState):
 
 @dataclass(frozen=True)
 class KnownCentres:
-    """Where the known clusters lie.
+    """Message with the centres of the known clusters.
 
     Attributes:
         model: The network's parameters and running statistics.
@@ -132,7 +132,7 @@ class GrowingScan(FedScan):
         return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
 
     def describe(self) -> dict[str, object]:
-        """What leaves a client."""
+        """Return what leaves a client."""
         sends = "sums of statistics and gradients; newcomers: centres of new clusters"
         return {**super().describe(), "sends": sends}
 
@@ -193,7 +193,7 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         return KnownCentres(state.model, state.version, centres, state.grown.clients, new)
 
     def form(self, message: KnownCentres) -> Form:
-        """As many centres as there are new heads, or fewer."""
+        """Return the form of as many centres as there are new heads, or fewer."""
         rows = Rows(int(message.new), least=0)
         centres = Spec(torch.float32, (rows, message.centres.shape[1]))
         return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}

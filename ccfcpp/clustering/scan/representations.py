@@ -59,7 +59,7 @@ class Latents(Generic[Network]):
 
 
 class LatentSpace(Latents[ClusterNetwork]):
-    """The same for a network with a head, which assigns images to clusters."""
+    """Latents of a network with a head, which assigns images to clusters."""
 
     def load(self, state: Model) -> ClusterNetwork:
         """The network with a state's parameters; a merge may be newer than these."""

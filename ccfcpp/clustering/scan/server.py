@@ -24,7 +24,7 @@ from ccfcpp.models.state import ModelState
 
 
 def snapshot(state: EncoderState) -> EncoderState:
-    """What clients need of a state to use the model.
+    """Return what clients need of a state to use the model.
 
     Raises:
         FederationError: There was no step, or over-clusters have not been merged.
@@ -78,7 +78,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return EncoderState(state.model, state.version)
 
     def form(self, message: EncoderState) -> Form:
-        """From each over-cluster to each."""
+        """Return the form of sums from each over-cluster to each."""
         square = self.overclusters, self.overclusters
         return {
             "neighbours": Spec(torch.float64, (self.folds, *square)),
@@ -182,7 +182,7 @@ def transitions_of_all(
 
 @dataclass(frozen=True)
 class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
-    """After the last step: the mean latent of each cluster, or of each over-cluster.
+    """Mean latents of the clusters, or of the over-clusters, after the last step.
 
     Attributes:
         latent: d.
@@ -210,6 +210,6 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     def aggregate(
         self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """Where a cluster is empty, its centre is the origin."""
+        """Set the centres; that of an empty cluster is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
         return replace(state, centroids=cluster_means(updates, origin)), {}

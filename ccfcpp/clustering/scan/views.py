@@ -48,7 +48,7 @@ class VectorViews:
 
 @dataclass(frozen=True)
 class Views:
-    """How views are drawn and made."""
+    """Views of images: an affine map, then changes of intensity and colour."""
 
     affine: AffineViewsConfig
     intensity: IntensityViewsConfig

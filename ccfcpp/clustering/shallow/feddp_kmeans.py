@@ -66,7 +66,7 @@ _FEWEST = 0.2
 
 @dataclass(frozen=True)
 class FedDPState:
-    """What the server knows.
+    """State of the server of FedDP-KMeans.
 
     Attributes:
         frame: Where images are compared: the whole space, and from the outer products on the
@@ -90,7 +90,7 @@ class FedDPState:
     moved: float | None = None
 
     def at(self, frame: Frame, coordinates: Tensor, moved: float | None = None) -> "FedDPState":
-        """The same with other centroids, in a frame that is that of all further sums."""
+        """Return the state with other centroids, in the frame of all further sums."""
         centroids = frame.places(coordinates).float()
         found = replace(self, frame=frame, coordinates=coordinates, centroids=centroids)
         return replace(found, moved=moved)
@@ -103,7 +103,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Where to measure."""
+        """Broadcast the frame in which clients measure."""
         return state.frame
 
     def form(self, message: Frame) -> Form:
@@ -116,7 +116,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
 
     @abstractmethod
     def _shape(self, frame: Frame) -> tuple[int]:
-        """Of the moments."""
+        """Return the shape of the moments."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Weights:
-    """To how many images each of the server's points is the nearest: float64 (points,)."""
+    """Number of images to which each of the server's points is the nearest: float64 (points,)."""
 
     counts: Tensor
 
@@ -172,7 +172,7 @@ class AddImages(AddMoments):
     """The sum of images."""
 
     def moments(self, rows: Tensor) -> Tensor:
-        """Of shape (r,)."""
+        """Add up rows, to shape (r,)."""
         return self.bounded("moments", rows).sum(dim=0)
 
 
@@ -180,7 +180,7 @@ class AddProducts(AddMoments):
     """The sum of outer products."""
 
     def moments(self, rows: Tensor) -> Tensor:
-        """Of shape (r (r + 1) / 2,)."""
+        """Add up outer products, to shape (r (r + 1) / 2,)."""
         # The norm of x xᵀ is ‖x‖². What bounds it bounds x by the root.
         squares = rows.square().sum(dim=1, keepdim=True)
         shares = self.bounded("moments", squares) / squares.clamp(min=1e-300)

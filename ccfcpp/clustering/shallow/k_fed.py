@@ -199,7 +199,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """At most k′ centroids."""
+        """Return the form of at most k′ centroids."""
         shape = (Rows(self.local_clusters), self.rule.dimensions)
         return {"centroids": Spec(self.rule.dtype, shape)}
 

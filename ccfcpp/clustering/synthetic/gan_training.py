@@ -64,7 +64,7 @@ Maker = Callable[[], nn.Module]
 def network_makers(
     config: GANConfig, image_shape: Sequence[int], codes: int
 ) -> tuple[Maker, Maker]:
-    """What builds a generator and a discriminator.
+    """Return what builds a generator, and what builds a discriminator.
 
     Raises:
         UsageError: When they are called, where the images do not fit the networks.

@@ -7,39 +7,24 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.archives import unpacked
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.sets.published import Published, find_packed, from_torchvision
+from ccfcpp.data.sets.published import Packed, from_torchvision
 
 Contents = dict[str, bytes]
 """The contents of the members by their names."""
 
 
 @dataclass(frozen=True)
-class BinarySet(Published):
-    """A data set in a `.tar.gz`, which is unpacked into the cache or by someone else.
+class BinarySet(Packed):
+    """A data set of which the members are all that is read.
 
     Attributes:
         original: The name of torchvision's class.
-        folder: The folder in the archive that holds the members.
-        archive: The name of the archive.
-        members: Names of the files that are read.
         decode: Makes the arrays of `Published.read` of the members' contents and of the place that
             its messages name; raises `UsageError` where they are broken.
     """
 
     original: str
-    folder: str
-    archive: str
-    members: tuple[str, ...]
     decode: Callable[[Contents, Path], Arrays]
-
-    @property
-    def expected(self) -> str:
-        """The files that must be in the root folder, in words."""
-        return f"{self.archive} (or its unpacked folder {self.folder}/)"
-
-    def find(self, root: Path) -> Path | None:
-        """Return the unpacked folder or the archive under `root`, in this order, if any."""
-        return find_packed(root, self.name, self.folder, self.members, [self.archive])
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,20 +97,44 @@ class Published(DataSet, ABC):
             ) from error
 
 
-def find_packed(
-    root: Path, name: str, folder: str, members: Iterable[str], archives: Iterable[str]
-) -> Path | None:
-    """Return the unpacked folder or an archive of a data set under the root, in this order.
+@dataclass(frozen=True)
+class Packed(Published):
+    """A data set in one archive, which is unpacked into the cache or by someone else.
 
-    Both lie in the root or in its folder `name`, which may also be the unpacked folder itself. An
-    unpacked folder must hold all `members`; `archives` are patterns of the archives' names.
+    Attributes:
+        folder: The folder in the archive.
+        archive: The name of the archive.
+        members: Files that an unpacked folder must hold.
     """
-    bases, members = (root, root / name), list(members)
-    for unpacked in [*(base / folder for base in bases), root / name]:
-        if all((unpacked / member).is_file() for member in members):
-            return unpacked
-    found = (path for each in archives for base in bases for path in sorted(base.glob(each)))
-    return next((path for path in found if path.is_file()), None)
+
+    folder: str
+    archive: str
+    members: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        """The files that must be in the root folder, in words."""
+        return f"{self.archive} (or its unpacked folder {self.folder}/)"
+
+    def find(self, root: Path) -> Path | None:
+        """Return the unpacked folder or an archive under the root, in this order, if any.
+
+        Both lie in the root or in its folder of the set's name, which may also be the unpacked
+        folder itself.
+        """
+        bases = (root, root / self.name)
+        for unpacked in [*(base / self.folder for base in bases), root / self.name]:
+            if all((unpacked / member).is_file() for member in self.members):
+                return unpacked
+        found = (
+            path for each in self.patterns for base in bases for path in sorted(base.glob(each))
+        )
+        return next((path for path in found if path.is_file()), None)
+
+    @property
+    def patterns(self) -> list[str]:
+        """Patterns of the archive's name."""
+        return [self.archive]
 
 
 def from_torchvision(name: str) -> Any:

@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.reading import read_whole
-from ccfcpp.data.sets.published import Published, find_packed, split_mask
+from ccfcpp.data.sets.published import Packed, split_mask
 from ccfcpp.data.tree import Tree, opened
 
 _BASE = "tiny-imagenet-200"
@@ -31,26 +31,19 @@ _SHAPE = (3, 64, 64)
 _ARRAYS = ("images", "labels", "classes", "test")
 
 
-class TinyImageNet(Published):
-    """JPEG files in folders, in an archive or unpacked by someone else.
+class TinyImageNet(Packed):
+    """JPEG files in folders; either is slow enough to cache the result.
 
-    Either is slow enough to cache the result. A gzipped tar whose name begins as the original's may
-    hold a part of the data set.
+    A gzipped tar whose name begins as the original's may hold a part of the data set.
     """
 
-    filename: ClassVar = f"{_BASE}.zip"
-    url: ClassVar = f"http://cs231n.stanford.edu/{filename}"
+    url: ClassVar = f"http://cs231n.stanford.edu/{_BASE}.zip"
     md5: ClassVar = "90528d7ca1a48142e341f4ef8d21d0de"
 
     @property
-    def expected(self) -> str:
-        """The files that must be in the root folder, in words."""
-        return f"{self.filename} (or its unpacked folder {_BASE}/)"
-
-    def find(self, root: Path) -> Path | None:
-        """Return the unpacked folder, the archive, or another archive, in this order, if any."""
-        packed = [self.filename, f"{_BASE}*.tar.gz"]
-        return find_packed(root, self.name, _BASE, [_ORDER], packed)
+    def patterns(self) -> list[str]:
+        """Patterns of the archives' names."""
+        return [self.archive, f"{_BASE}*.tar.gz"]
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""
@@ -65,7 +58,7 @@ class TinyImageNet(Published):
         """Download the archive, which torchvision does not know."""
         from torchvision.datasets.utils import download_url
 
-        download_url(self.url, str(folder), self.filename, self.md5)
+        download_url(self.url, str(folder), self.archive, self.md5)
 
 
 class _Files(NamedTuple):
@@ -171,4 +164,12 @@ def _in(of: Mapping[Path, list[Path]], folder: Path) -> list[Path]:
     return of[folder]
 
 
-TINY_IMAGENET = TinyImageNet("tiny-imagenet", 110_000, 200, _SHAPE)
+TINY_IMAGENET = TinyImageNet(
+    "tiny-imagenet",
+    110_000,
+    200,
+    _SHAPE,
+    folder=_BASE,
+    archive=f"{_BASE}.zip",
+    members=(_ORDER,),
+)

@@ -47,7 +47,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.sums.client import works_in_sums
-from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
@@ -116,7 +116,7 @@ class ClientRun(ABC, Generic[Model]):
         self,
         least: int,
         tells: bool,
-        guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
+        guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
     ) -> Mapping[str, AnyClientWork]:
         """Return all work that the server may ask for, by the exchange's name.
 

@@ -26,7 +26,7 @@ from ccfcpp.deployment.keys.certificates import (
 from ccfcpp.deployment.keys.roster import SignedRoster
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Safeguard
 
 _NUMBER_BYTES = SIGNATURE_BYTES // 2
 _TITLE = b"ccfcpp secure sum\n"
@@ -101,7 +101,7 @@ class Rosters:
             write_whole(path, content)
             self._say(f"secure sums with {_described(roster)}")
 
-    def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Guard:
+    def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
         """Return what protects this client in a run.
 
         Args:
@@ -123,7 +123,7 @@ class Rosters:
             raise ForbiddenError("the run's numbers are not those of the signed roster")
         told = json.dumps([run, spec.model_dump(mode="json")], sort_keys=True)
         context = hashlib.sha256(told.encode()).digest()
-        return Guard(KeyIdentity(self._private, keys, context), floor, self._before[run])
+        return Safeguard(KeyIdentity(self._private, keys, context), floor, self._before[run])
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}.signed"

@@ -43,7 +43,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import SendsParts
-from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
@@ -177,10 +177,10 @@ class Worker:
             raise ForbiddenError(NO_ROSTER)
         return self.rosters
 
-    def _guard(self, request: Request) -> Guard:
+    def _guard(self, request: Request) -> Safeguard:
         """Return what protects this client in the secure sums of a run."""
         if not request.spec.privacy.secure_sums:
-            return Guard()
+            return Safeguard()
         told = request.run, request.spec, request.client
         return self._known_rosters.guard(*told, self.rules.floor)
 
@@ -340,7 +340,7 @@ class _ActiveRun:
         request: Request,
         run: ClientRun[object],
         rules: Rules,
-        guard: Guard,
+        guard: Safeguard,
         draws: OwnDraws | None,
     ) -> None:
         _check_shape(run)

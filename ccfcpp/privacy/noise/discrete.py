@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from ccfcpp.core.metrics import Integers
+
 Flags = NDArray[np.bool_]
 UniformWords = Callable[[int], NDArray[np.uint64]]
 """Gives so many independent uniform words of 64 bits."""

@@ -25,7 +25,7 @@ from ccfcpp.models.pooled import Objective, Pool, Program
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, image_bounds
 
-Shown = tuple[Tensor, ...]
+ShownImages = tuple[Tensor, ...]
 """What is shown of images, each of shape (images, …): their views, and perhaps their labels."""
 
 _NUMBERS_AT_A_TIME = 50_000_000
@@ -49,7 +49,9 @@ class _Driver(nn.Module):
         self.network = network
         self.program = program
 
-    def forward(self, image: Shown, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]) -> _Run:
+    def forward(
+        self, image: ShownImages, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]
+    ) -> _Run:
         program, sums, pools = self.program(*(of.unsqueeze(0) for of in image)), {}, {}
         try:
             pool = next(program)
@@ -113,7 +115,7 @@ class ImageSums:
             )
         )
 
-    def _of_each(self, shown: Shown, wanted: Contribution) -> dict[str, Tensor]:
+    def _of_each(self, shown: ShownImages, wanted: Contribution) -> dict[str, Tensor]:
         """Compute each image's parts, float64 of shape (images, …)."""
         found: dict[str, Tensor] = {}
         if wanted.sums:
@@ -132,13 +134,13 @@ class ImageSums:
         return {name: part.detach().double() for name, part in found.items()}
 
     def _run(
-        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: Shown
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: ShownImages
     ) -> _Run:
         run: _Run = functional_call(self.driver, dict(parameters), (image, self.totals, at))
         return run
 
     def _surrogate(
-        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: Shown
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: ShownImages
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at some statistics; and figures.
 

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccfcpp.core.metrics import Integers
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
 from ccfcpp.engine.parts import Addends, Part, Sum, groups, part_of
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.discrete import Integers, UniformWords, discrete_normal
+from ccfcpp.privacy.noise.discrete import UniformWords, discrete_normal
 
 _JUST_WITHIN = 1 - 2**-30
 """What is clipped has a norm below its bound, also as rounded and added up by another processor:

@@ -49,15 +49,15 @@ class Addition:
     Args:
         exchange: It has no part of which the server needs each client's.
         message: What went down.
-        weight: How much each client counts in a mean where all count alike, since sums have noise.
-            Numbers of images beside a mean that divide no sum, and means that serve the report
-            alone, are then no part. None: a client counts by the part that the exchange names.
+        alike: Whether all clients count alike in a mean, since sums have noise. Numbers of images
+            beside a mean that divide no sum, and means that serve the report alone, are then no
+            part. Else a client counts by the part that the exchange names.
     """
 
-    def __init__(self, exchange: AnyExchange, message: object, weight: float | None = None) -> None:
+    def __init__(self, exchange: AnyExchange, message: object, alike: bool = False) -> None:
         self.exchange = exchange
         self.message = pack(message)
-        self.weight = weight
+        self.alike = alike
         # Numbers are packed on the CPU, and masks are taken off there: all goes where a model is.
         devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
         self.device = next(iter(devices), _NONE.device)
@@ -70,7 +70,8 @@ class Addition:
         """
         tensors = pack(update)
         found: Addends = {}
-        for name in [*tensors, *sorted(self._optional - tensors.keys())]:
+        optional = {n for n, part in self.exchange.parts.items() if _is_optional(part)}
+        for name in [*tensors, *sorted(optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
             value = tensors.get(name, _NONE).to(self.device)
             if not self._is_sent(name, part, value.dtype):
@@ -78,9 +79,9 @@ class Addition:
             if not isinstance(part, Mean):
                 found[name] = value.double()
                 continue
-            weight = float(tensors[part.weight]) if self.weight is None else self.weight
+            weight = 1.0 if self.alike else float(tensors[part.weight])
             found[name] = weight * (value.double() - self._base(name))
-            if part.optional and self.weight is None:
+            if part.optional and not self.alike:
                 present = weight if name in tensors else 0.0
                 found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
@@ -92,7 +93,7 @@ class Addition:
             part = part_of(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
-                if isinstance(part, Mean) and part.optional and self.weight is None:
+                if _is_optional(part) and not self.alike:
                     found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
         return found
 
@@ -128,7 +129,7 @@ class Addition:
         if name not in totals:
             return None
         divisor = contributors
-        if self.weight is None:
+        if not self.alike:
             divisor = float(totals[name + _PRESENT if part.optional else part.weight])
         if divisor <= 0 and not part.optional:
             raise RefusedUpdateError(
@@ -153,12 +154,12 @@ class Addition:
         if not spec.dtype.is_floating_point:
             return total.round().clamp(min=least).to(spec.dtype)
         # What has noise keeps all its digits.
-        return total if self.weight is not None else total.to(spec.dtype)
+        return total if self.alike else total.to(spec.dtype)
 
     def _is_sent(self, name: str, part: Part, dtype: torch.dtype) -> bool:
         if isinstance(part, Mean) and not dtype.is_floating_point:
             return False
-        if self.weight is None:
+        if not self.alike:
             return True
         if isinstance(part, Count):
             return not part.public and (self.exchange.is_sum or name in self._divisors)
@@ -170,11 +171,10 @@ class Addition:
         parts = self.exchange.parts.items()
         return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
 
-    @property
-    def _optional(self) -> set[str]:
-        parts = self.exchange.parts.items()
-        return {name for name, part in parts if isinstance(part, Mean) and part.optional}
-
     def _base(self, name: str) -> Tensor:
         """Return where a mean counts from: what went down under its name, else 0."""
         return self.message.get(name, _NONE).to(self.device).double()
+
+
+def _is_optional(part: Part) -> bool:
+    return isinstance(part, Mean) and part.optional

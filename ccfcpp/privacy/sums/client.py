@@ -25,7 +25,7 @@ from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import NoiseSource, clipped_by_client
 from ccfcpp.privacy.sums.addition import Addition
-from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
     AGREEMENT,
@@ -49,13 +49,11 @@ from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
 from ccfcpp.privacy.sums.terms import terms_of
 
 P = ParamSpec("P")
-WEIGHT_OF_ALL = 1.0
-"""What each client counts in a mean where sums have noise."""
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
     """Return how the updates of an exchange add up in a run."""
-    return Addition(exchange, message, None if config.level == "none" else WEIGHT_OF_ALL)
+    return Addition(exchange, message, alike=config.level != "none")
 
 
 class SendsParts(AnyClientWork):
@@ -112,7 +110,7 @@ class Participants:
     A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
     """
 
-    def __init__(self, config: PrivacyConfig, clients: int, guard: Guard) -> None:
+    def __init__(self, config: PrivacyConfig, clients: int, guard: Safeguard) -> None:
         self.config = config
         self.clients = clients
         self.guard = guard
@@ -167,7 +165,7 @@ class Participants:
 
 
 @dataclass(eq=False)
-class Stage(ClientWork[Message, Update]):
+class ProtocolStage(ClientWork[Message, Update]):
     """The work of clients at a stage before or after the exchange itself."""
 
     exchange: Exchange[Message, Update]
@@ -242,7 +240,7 @@ def works_in_sums(
     works: Mapping[str, AnyClientWork],
     config: PrivacyConfig,
     clients: int,
-    guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
+    guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
     """Wrap the clients' work so that the server gets sums, by the name of the exchange.
 
@@ -262,10 +260,10 @@ def works_in_sums(
     else:
         part = Participants(config, clients, guard)
         found += [
-            Stage(KEYS, part.send_keys),
-            Stage(SHARES, part.send_shares),
-            Stage(AGREEMENT, part.send_agreement),
-            Stage(UNMASKING, part.send_shown),
+            ProtocolStage(KEYS, part.send_keys),
+            ProtocolStage(SHARES, part.send_shares),
+            ProtocolStage(AGREEMENT, part.send_agreement),
+            ProtocolStage(UNMASKING, part.send_shown),
         ]
         found += [UnderMasks(config, work, part) for work in travelling]
     return {work.exchange.name: work for work in found}

@@ -72,7 +72,7 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Guard:
+class Safeguard:
     """What protects a client of secure sums from a server that lies.
 
     Attributes:

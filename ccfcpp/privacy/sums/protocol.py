@@ -63,7 +63,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, joined, split
+from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, join_shares, split_secret
 from ccfcpp.privacy.sums.terms import Terms
 
 SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
@@ -178,7 +178,8 @@ class Participant:
         self._known = neighbours
         quorum = self.terms.quorum
         seeds, keys = (
-            split(secret, len(self.holders), quorum) for secret in (self._seed, self._masks.private)
+            split_secret(secret, len(self.holders), quorum)
+            for secret in (self._seed, self._masks.private)
         )
         boxes = {}
         for holder, seed, key in zip(self.holders, seeds, keys, strict=True):
@@ -482,7 +483,7 @@ class Collector:
         }
         self.terms.check_holders(len(there), f"unmasking client {number}")
         try:
-            return joined(there, self.terms.quorum)
+            return join_shares(there, self.terms.quorum)
         except ValueError as error:
             senders = [holder for holder, place in places.items() if place in there]
             raise RefusedUpdateError(

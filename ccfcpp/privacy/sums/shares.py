@@ -5,9 +5,10 @@ value at 0 of a random polynomial of degree t − 1 over the field of 65,537 ele
 gets the values at i.
 """
 
+import math
 import secrets
 from collections.abc import Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ SHARE_PER_BYTE = _DRAW.itemsize // _LIMB.itemsize
 """How many times as long as its secret a share is: a value takes 32 bits."""
 
 
-def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
+def split_secret(secret: bytes, holders: int, threshold: int) -> list[bytes]:
     """Split a secret into shares, one for each holder.
 
     Args:
@@ -41,7 +42,7 @@ def split(secret: bytes, holders: int, threshold: int) -> list[bytes]:
     return [row.tobytes() for row in (values % PRIME).astype(_DRAW)]
 
 
-def joined(shares: Mapping[int, bytes], threshold: int) -> bytes:
+def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Join shares to their secret.
 
     Args:
@@ -104,29 +105,18 @@ def _weights(
     Returns:
         Of shapes (threshold,) and (n,).
     """
-    first = np.array(numbers[:threshold], np.int64)
-    weights = _product(first) * _inverses(first * _differences(first)) % PRIME
-    places, spare = np.array(numbers, np.int64), len(numbers) - threshold
-    if spare == 0:
-        return weights.astype(np.float64), np.zeros(len(numbers))
-    polynomial = (_powers(places, spare) @ _random((spare, 1)))[:, 0] % PRIME
-    checks = polynomial.astype(np.int64) * _inverses(_differences(places)) % PRIME
-    return weights.astype(np.float64), checks.astype(np.float64)
+    first = numbers[:threshold]
+    whole = math.prod(first)
+    weights = [whole * pow(own * far, -1, PRIME) % PRIME for own, far in _apart(first)]
+    checks, spare = np.zeros(len(numbers)), len(numbers) - threshold
+    if spare > 0:
+        places = np.array(numbers, np.int64)
+        polynomial = (_powers(places, spare) @ _random((spare, 1)))[:, 0] % PRIME
+        inverses = np.array([pow(far, -1, PRIME) for _, far in _apart(numbers)], np.int64)
+        checks = (polynomial.astype(np.int64) * inverses % PRIME).astype(np.float64)
+    return np.array(weights, np.float64), checks
 
 
-def _product(numbers: NDArray[np.int64]) -> int:
-    return reduce(lambda product, number: product * int(number) % PRIME, numbers, 1)
-
-
-def _differences(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Multiply the differences of each number, all others minus itself."""
-    products = np.ones_like(numbers)
-    for place, number in enumerate(numbers):
-        apart = (number - numbers) % PRIME
-        apart[place] = 1
-        products = products * apart % PRIME
-    return products
-
-
-def _inverses(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.array([pow(int(number), -1, PRIME) for number in numbers], np.int64)
+def _apart(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Give each number with the product of its differences, all others minus itself."""
+    return [(own, math.prod(n - own for n in numbers if n != own)) for own in numbers]

@@ -3,17 +3,14 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.server import ModelAggregation
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.threads import Cohort
 from tests.support.clustering import (
     clients_of_sizes,
-    made,
     run_small,
     small_algorithm,
     small_config,
-    tiny,
 )
 from tests.support.recording import Recorder
 
@@ -172,8 +169,3 @@ def test_fewer_centroids_than_k_label_all_the_same() -> None:
     assert len(state.centroids) == 2
     labels = small_algorithm(small_config()).assign(state, clients_of_sizes(50)[0])
     assert set(labels.tolist()) <= {0, 1}
-
-
-@pytest.mark.parametrize("method", ["ccfc", "ccfc++"])
-def test_both_names_make_it(method: str) -> None:
-    assert isinstance(made(tiny(method)), CCFC)

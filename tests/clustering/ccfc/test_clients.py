@@ -1,11 +1,16 @@
-"""What clients of CCFC and CCFC++ make of a message, against its definition."""
+"""What clients of CCFC and CCFC++ make of messages and remember, and how fast they learn."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from ccfcpp.clustering.ccfc import representations
+from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.messages import TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import represent
+from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.errors import FederationError
@@ -13,7 +18,14 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.state import build
-from tests.support.clustering import answers, clients_of_sizes, small_algorithm, small_config
+from tests.support.clustering import (
+    answers,
+    clients_of_sizes,
+    run_small,
+    small_algorithm,
+    small_config,
+    small_federation,
+)
 from tests.support.federation import CPU
 
 
@@ -64,3 +76,48 @@ def test_local_centroids_are_those_of_the_trained_model_in_evaluation_mode() -> 
     assert torch.equal(update.local.centroids, expected.centroids)
     assert torch.equal(update.local.sizes, expected.sizes)
     assert update.local.sizes.sum() == 60
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ((), 2),  # labels in each of 2 rounds
+        # Labels of a cluster round come from the pass that gave the round before its centroids.
+        (("centroids.encoder=global", "centroids.refine_steps=3"), 3),
+    ],
+)
+def test_the_frozen_model_sees_unchanged_images_once_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+    passes: int,
+) -> None:
+    calls = []
+
+    def counting(*arguments: Any) -> representations.Representations:
+        calls.append(arguments)
+        return represent(*arguments)
+
+    monkeypatch.setattr(representations, "represent", counting)
+    run_small(small_config(*settings), clients_of_sizes(40))
+    assert len(calls) == passes
+
+
+def test_the_learning_rate_of_each_cluster_round() -> None:
+    constant = TrainingConfig(pretrain_rounds=2, rounds=4)
+    cosine = TrainingConfig(pretrain_rounds=2, rounds=4, schedule="cosine")
+    assert [contrast_learning_rate(constant, number) for number in range(2, 6)] == [1e-3] * 4
+    rates = [contrast_learning_rate(cosine, number) for number in range(2, 6)]
+    half = 0.5**0.5 / 2
+    assert rates == pytest.approx([1e-3, 1e-3 * (0.5 + half), 5e-4, 1e-3 * (0.5 - half)])
+
+
+def test_moments_are_kept_within_a_phase_and_forgotten_after_it() -> None:
+    def steps(*settings: str) -> dict[str, float]:
+        federation = small_federation(small_config(*settings), clients_of_sizes(64))
+        list(federation.run(federation.algorithm.initial_state(Randomness(0))))
+        memory = federation.transport.memories.take(0)
+        return {name: t.item() for name, t in memory.items() if name.endswith("step")}
+
+    assert steps("training.rounds=0") == {"pretraining/step": 4.0}  # 2 rounds of 2 batches
+    assert steps("training.rounds=3") == {"contrast/step": 6.0}
+    assert steps("training.keep_optimizer=false") == {}

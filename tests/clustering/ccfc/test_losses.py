@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.losses import cluster_contrast, decorrelation, negative_cosine, siamese
+from ccfcpp.clustering.ccfc.losses import cluster_contrast, decorrelation, siamese
 from ccfcpp.core.randomness import Randomness
 
 BATCHES = st.integers(1, 12)
@@ -117,13 +117,6 @@ def test_siamese_is_the_symmetric_mean_over_pairs(batch: int, dimensions: int, s
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=0)
 
 
-@given(BATCHES, DIMENSIONS, SEEDS)
-def test_negative_cosine_row_by_row(batch: int, dimensions: int, seed: int) -> None:
-    p, z = normal(seed, 2, batch, dimensions)
-    expected = torch.stack([d(p[i], z[i]) for i in range(batch)])
-    torch.testing.assert_close(negative_cosine(p, z), expected)
-
-
 # Both sides of the switch between the two products are drawn: batch < d and batch ≥ d.
 @given(st.integers(2, 12), DIMENSIONS, SEEDS)
 def test_decorrelation_is_the_squared_norm_of_numpys_covariance(
@@ -144,11 +137,6 @@ def test_decorrelation_of_one_sample_is_a_zero_with_a_gradient() -> None:
     value, gradient = value_and_gradient(decorrelation, normal(0, 1, 5))
     assert value == 0
     assert torch.equal(gradient, torch.zeros(1, 5, dtype=torch.float64))
-
-
-def test_decorrelation_of_standardised_uncorrelated_dimensions_is_one_over_d() -> None:
-    z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]) * (3 / 4) ** 0.5
-    assert decorrelation(z).item() == pytest.approx(1 / 2)
 
 
 # --- several losses at once ---------------------------------------------------------------------

@@ -35,7 +35,7 @@ from ccfcpp.runs.folder import RunFolder
 from tests.clustering.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
 from tests.support.clustering import digits
 from tests.support.clustering import small_config as of_any_method
-from tests.support.command import TINY, ccfcpp, succeeded
+from tests.support.command import ccfcpp
 from tests.support.federation import federated, refusal
 from tests.support.scan import OneByOne, last_state, skewed_clients, system_for, together
 
@@ -395,14 +395,6 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
     assert all(torch.equal(whole[name], broken[name]) for name in whole)
 
 
-def test_the_command_runs_and_reports(tmp_path: Path) -> None:
-    given = [argument for setting in STEPS for argument in ("--set", setting)]
-    run = tmp_path / "run"
-    succeeded("cluster", "--method", "ccfc++", *TINY, *given, "--out", run)
-    assert (run / "summary.json").exists()
-    succeeded("report", run)
-
-
 def test_the_estimator_takes_the_same_settings() -> None:
     settings: Tree = {
         "training": {"rounds": 1, "steps": "synchronised", "pretraining": "neighbours"},
@@ -415,20 +407,6 @@ def test_the_estimator_takes_the_same_settings() -> None:
     found = made.fit(images, clients=owners)
     assert found.n_iter_ == 3
     assert found.cluster_centers_.shape == (4, 8)
-
-
-@pytest.mark.parametrize(
-    ("setting", "complaint"),
-    [
-        ("training.steps=often", "training.steps"),
-        ("training.pretraining=none", "training.pretraining"),
-        ("training.synchronised_batch=1", "training.synchronised_batch"),
-    ],
-)
-def test_bad_values_are_one_line(setting: str, complaint: str) -> None:
-    result = ccfcpp("cluster", "--method", "ccfc++", "--set", setting)
-    assert result.code == 2
-    assert complaint in result.stderr.splitlines()[-1]
 
 
 def test_no_round_at_all_is_refused_only_where_nothing_trains() -> None:
