@@ -11,6 +11,7 @@ import json
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,18 +27,18 @@ from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import model_maker
+from ccfcpp.clustering.ccfc.network import make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import PrecisionConfig, Tree
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.pooled import rounding
 from ccfcpp.runs.environment import (
     choose_device,
@@ -85,7 +86,7 @@ class Setting:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
-        self.make_model = model_maker(self.config, self.shape)
+        self.make_model = partial(make_model, self.config, self.shape)
         self.clusters = self.experiment.evaluator.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size
@@ -162,11 +163,11 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Measure a pre-training step of one client, and compare it with the peak rate of products."""
-    precision = setting.config.compute.precision
+    precision = setting.config.section(PrecisionConfig).precision
     network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
     network.load(plain.state_dict())
-    adam, plain_adam = Adam(network), torch.optim.Adam(plain.parameters(), lr=1e-3)
+    adam, plain_adam = FlatAdam(network), torch.optim.Adam(plain.parameters(), lr=1e-3)
     adam.begin(1e-3)
     views = torch.rand(2, setting.batch, *setting.shape, device=setting.device)
     laid_out = [view.contiguous(memory_format=torch.channels_last) for view in views]

@@ -222,7 +222,7 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
         "--seed",
         str(experiment.evaluator.config.seed),
         "--p",
-        str(experiment.evaluator.config.partition.p),
+        str(experiment.evaluator.config.partition.degree["p"]),
     ]
     before, sys.argv = sys.argv, ["main.py", *arguments]
     try:

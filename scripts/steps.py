@@ -21,7 +21,7 @@ from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import IntensityViewsConfig, Tree
+from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.models.pooled import rounding
 from ccfcpp.models.state import ModelState
@@ -193,7 +193,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """Steps of ten clients beside the plain loop's, and the share of the best product rate."""
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
-    precision = experiment.evaluator.config.compute.precision
+    precision = experiment.evaluator.config.section(PrecisionConfig).precision
     dtype = rounding(precision, experiment.device) or torch.float32
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()

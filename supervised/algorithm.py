@@ -97,7 +97,7 @@ class FederatedClassification(
         self.rounds = config.training.rounds
         self.method = CLASSIFIERS[config.method]
         self.state_type = self.method.state
-        self.exchange = training_exchange(self.method, config.decorrelation.log_epochs)
+        self.exchange = training_exchange(self.method, config.decorrelation.is_logged)
         self.sharing = self.method.sharing(make_model, device)
         with torch.device("meta"):
             model = make_model()
@@ -137,7 +137,7 @@ class FederatedClassification(
         """A model like the one that went down, and what the method adds."""
         count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
         form = form_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
-        if self.config.decorrelation.log_epochs:
+        if self.config.decorrelation.is_logged:
             epochs = self.config.training.local_epochs
             form["terms"] = Spec(torch.float64, (epochs,), optional=True)
         return {**form, **self.method.form(message)}

@@ -9,24 +9,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import (
     BelowOne,
+    ComputeConfig,
+    ConfigOfMethod,
     DataConfig,
-    Heeding,
     MethodConfig,
     Positive,
     PositiveNumber,
     PositiveShare,
     Section,
+    Unused,
     Weight,
+    need,
+    without,
 )
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 from supervised.classifiers import CLASSIFIERS
-
-_DIRICHLET = When("partition.kind", "dirichlet")
-_SMALL = When("model.name", "small")
 
 
 class SamplesConfig(DataConfig):
@@ -55,34 +55,69 @@ class SamplesConfig(DataConfig):
 class LabelPartitionConfig(Section):
     """How the training images are divided among clients."""
 
-    kind: Literal["dirichlet", "classes", "iid", "domain"] = "dirichlet"
-    """``dirichlet``: shares of each class by Dir(alpha); ``classes``: M classes a client;
-    ``iid``: at random; ``domain``: each folder is a client."""
-    alpha: Annotated[float, Field(gt=0), _DIRICHLET] = 0.5
-    """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
-    classes_per_client: Annotated[Positive, When("partition.kind", "classes")] = 2
-    """M of ``classes``."""
+    kind: str
     clients: Positive | None = None
     """Number of clients: 10 where it is null, or as many as folders."""
-    min_samples: Annotated[Positive, _DIRICHLET] = 10
-    """``dirichlet`` is drawn again until each client holds so many."""
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
     null: it keeps all. Equal clients count alike in the mean of their models."""
 
 
+class DirichletLabels(LabelPartitionConfig):
+    """Shares of each class by Dir(alpha)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration: clients differ much where it is small; ``inf`` is ``iid``."""
+    min_samples: Positive = 10
+    """Shares are drawn again until each client holds so many."""
+
+
+class ClassesOfClients(LabelPartitionConfig):
+    """M classes a client."""
+
+    kind: Literal["classes"] = "classes"
+    classes_per_client: Positive = 2
+    """M."""
+
+
+class PlainLabels(LabelPartitionConfig):
+    """A division that has no degree."""
+
+    kind: Literal["iid", "domain"] = "iid"
+    """``iid``: at random; ``domain``: each folder is a client."""
+
+
 class ClassifierConfig(Section):
     """The network."""
 
-    name: Literal["small", "mobilenetv2", "resnet18", "resnet20", "resnet32", "alexnet"] = "small"
-    variant: Annotated[Literal["paper", "code"], When("model.name", "mobilenetv2")] = "code"
-    """Of ``mobilenetv2``: Sandler et al., or as the FedDecorr authors' code has it."""
-    widths: Annotated[tuple[Positive, ...], _SMALL] = (32, 64)
-    """Output channels of the convolutions of ``small``."""
-    representation: Annotated[Positive, _SMALL] = 128
-    """Width of the last hidden layer of ``small``."""
-    batch_norm: Annotated[bool, _SMALL] = True
-    """Whether ``small`` is batch-normalised; the others always are."""
+    name: str
+
+
+class SmallNetwork(ClassifierConfig):
+    """A small network of our own."""
+
+    name: Literal["small"] = "small"
+    widths: tuple[Positive, ...] = (32, 64)
+    """Output channels of the convolutions."""
+    representation: Positive = 128
+    """Width of the last hidden layer."""
+    batch_norm: bool = True
+    """Whether it is batch-normalised; the others always are."""
+
+
+class MobileNetwork(ClassifierConfig):
+    """MobileNetV2."""
+
+    name: Literal["mobilenetv2"] = "mobilenetv2"
+    variant: Literal["paper", "code"] = "code"
+    """As Sandler et al., or as the FedDecorr authors' code has it."""
+
+
+class KnownNetwork(ClassifierConfig):
+    """A network that leaves no choice."""
+
+    name: Literal["resnet18", "resnet20", "resnet32", "alexnet"] = "resnet18"
 
 
 class LocalTrainingConfig(Section):
@@ -99,15 +134,64 @@ class LocalTrainingConfig(Section):
 class DecorrelationConfig(Section):
     """The decorrelation term."""
 
-    kind: Literal["none", "feddecorr", "decov", "structured-decov"] = "feddecorr"
-    beta: Annotated[Weight, Unless("decorrelation.kind", "none")] = 0.1
+    kind: str
+
+    @property
+    def weight(self) -> float:
+        """Weight of the term."""
+        return 0.0
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether clients send the term by itself."""
+        return False
+
+
+class NoTerm(DecorrelationConfig):
+    """No term."""
+
+    kind: Literal["none"] = "none"
+
+
+class TermConfig(DecorrelationConfig):
+    """A term, of any kind."""
+
+    beta: Weight = 0.1
     """β of Eq. (10): the term's weight."""
-    scale: Annotated[Literal["paper", "code"], When("decorrelation.kind", "feddecorr")] = "code"
-    """Of ``feddecorr``: as Algorithm 1 has it, or as the authors' code, about N times as large."""
-    groups: Annotated[Positive, When("decorrelation.kind", "structured-decov")] = 8
-    """Of ``structured-decov``: number of groups of dimensions."""
-    log_epochs: Annotated[bool, Unless("decorrelation.kind", "none")] = False
+    log_epochs: bool = False
     """Log the term by itself, for each client and local epoch: clients send it."""
+
+    @property
+    def weight(self) -> float:
+        """Weight of the term."""
+        return self.beta
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether clients send the term by itself."""
+        return self.log_epochs
+
+
+class FedDecorr(TermConfig):
+    """FedDecorr."""
+
+    kind: Literal["feddecorr"] = "feddecorr"
+    scale: Literal["paper", "code"] = "code"
+    """As Algorithm 1 has it, or as the authors' code, about N times as large."""
+
+
+class DeCov(TermConfig):
+    """DeCov."""
+
+    kind: Literal["decov"] = "decov"
+
+
+class StructuredDeCov(TermConfig):
+    """DeCov within groups of dimensions."""
+
+    kind: Literal["structured-decov"] = "structured-decov"
+    groups: Positive = 8
+    """Number of groups of dimensions."""
 
 
 class AugmentationConfig(Section):
@@ -128,14 +212,30 @@ class ClassifyConfig(MethodConfig):
 
     method: str = "fedavg"
     data: SamplesConfig = SamplesConfig()
-    partition: LabelPartitionConfig = LabelPartitionConfig()
-    model: ClassifierConfig = ClassifierConfig()
+    partition: Annotated[
+        DirichletLabels | ClassesOfClients | PlainLabels, Field(discriminator="kind")
+    ] = DirichletLabels()
+    model: Annotated[SmallNetwork | MobileNetwork | KnownNetwork, Field(discriminator="name")] = (
+        SmallNetwork()
+    )
     training: LocalTrainingConfig = LocalTrainingConfig()
-    decorrelation: DecorrelationConfig = DecorrelationConfig()
+    decorrelation: Annotated[
+        FedDecorr | NoTerm | DeCov | StructuredDeCov, Field(discriminator="kind")
+    ] = FedDecorr()
     augmentation: AugmentationConfig = AugmentationConfig()
+    compute: ComputeConfig = ComputeConfig()
     privacy: PrivacyConfig = PrivacyConfig()
-    attack: AttackConfig = AttackConfig()
-    defence: DefenceConfig = DefenceConfig()
+    attack: AnyAttack = NoAttack()
+    defence: AnyDefence = NoDefence()
+
+    def unused(self) -> Unused:
+        """Yield the settings that have no effect beside those of other sections, too."""
+        yield from super().unused()
+        if self.defence.rule in ("median", "geometric-median"):
+            # Only votes for centroids are counted by these, too.
+            yield from without(
+                "defence.hostile", need("defence.rule", "trimmed-mean or krum or multi-krum")
+            )
 
     @classmethod
     def own_methods(cls) -> list[str]:
@@ -143,6 +243,6 @@ class ClassifyConfig(MethodConfig):
         return CLASSIFIERS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, Heeding]:
+    def methods(cls) -> Mapping[str, ConfigOfMethod]:
         """All methods."""
         return CLASSIFIERS

@@ -25,7 +25,13 @@ from ccfcpp.runs.shown import shown_points
 from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
 from supervised.classifiers import CLASSIFIERS
-from supervised.config import ClassifyConfig
+from supervised.config import (
+    ClassesOfClients,
+    ClassifyConfig,
+    DirichletLabels,
+    FedDecorr,
+    TermConfig,
+)
 from supervised.messages import ServerState
 from supervised.networks import Classifier
 from supervised.setup import labelled
@@ -115,14 +121,15 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         config = self.config
         partition = config.partition
         decorrelation = config.decorrelation
-        by_alpha, by_class = partition.kind == "dirichlet", partition.kind == "classes"
-        # JSON has no infinity.
-        alpha = partition.alpha if partition.alpha != inf else "inf"
+        alpha: float | str | None = None
+        if isinstance(partition, DirichletLabels):
+            alpha = partition.alpha if partition.alpha != inf else "inf"  # JSON has no infinity.
+        each = partition.classes_per_client if isinstance(partition, ClassesOfClients) else None
         return {
             "method": config.method,
             "decorrelation": decorrelation.kind,
-            "beta": decorrelation.beta if decorrelation.kind != "none" else None,
-            "scale": decorrelation.scale if decorrelation.kind == "feddecorr" else None,
+            "beta": decorrelation.beta if isinstance(decorrelation, TermConfig) else None,
+            "scale": decorrelation.scale if isinstance(decorrelation, FedDecorr) else None,
             "dataset": config.dataset,
             "classes": len(self.data.classes),
             "training_images": sum(map(len, self.parts)),
@@ -131,8 +138,8 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             "test_images": len(torch.unique(torch.cat([t.index for t in self.test_sets]))),
             "model": config.model.name,
             "partition": partition.kind,
-            "alpha": alpha if by_alpha else None,
-            "classes_per_client": partition.classes_per_client if by_class else None,
+            "alpha": alpha,
+            "classes_per_client": each,
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),

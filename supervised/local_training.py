@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import SGD
+from ccfcpp.models.optimizers import FlatSGD
 from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
 from supervised.augmentation import Augmenter
 from supervised.classifiers import CLASSIFIERS
@@ -39,7 +39,7 @@ class LocalTrainer:
         device, training = sharing.device, config.training
         precision = config.compute.precision
         self.network = FlatNetwork(make_model, device, precision=precision)
-        self.optimizer = SGD(
+        self.optimizer = FlatSGD(
             self.network, training.learning_rate, training.momentum, training.weight_decay
         )
         self.augmenter = Augmenter(config, device)
@@ -75,7 +75,7 @@ class LocalTrainer:
                 tell_images(samples, training.local_epochs)
                 yield
             steps += len(lengths)
-            if self.decorrelation is not None and self.config.decorrelation.log_epochs:
+            if self.decorrelation is not None and self.config.decorrelation.is_logged:
                 terms.append(self.term.mean(len(lengths)))
         model = self.sharing.shared(self.network.state())
         loss = self.mean.mean(steps)
@@ -110,7 +110,7 @@ class LocalTrainer:
         if self.decorrelation is not None:
             term = self.decorrelation(representations)
             self._last_term = term.detach()
-            loss = loss + self.config.decorrelation.beta * term
+            loss = loss + self.config.decorrelation.weight * term
         penalty = self.method.penalty(shown, representations)
         return loss if penalty is None else loss + penalty
 

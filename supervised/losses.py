@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.models.decorrelation import centred, feddecorr, squared_norms, squared_products
-from supervised.config import DecorrelationConfig
+from supervised.config import DecorrelationConfig, FedDecorr, StructuredDeCov
 
 DecorrelationTerm = Callable[[Tensor], Tensor]
 """Maps representations (batch, dimensions) to a scalar."""
@@ -85,11 +85,11 @@ def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> Decorrel
     Raises:
         UsageError: The number of groups does not divide the dimensions of the representation.
     """
-    if config.kind == "none" or config.beta == 0:
+    if config.weight == 0:
         return None
-    if config.kind == "feddecorr":
+    if isinstance(config, FedDecorr):
         return lambda z: feddecorr(z, config.scale)
-    if config.kind == "decov":
+    if not isinstance(config, StructuredDeCov):
         return decov
     if dimensions % config.groups:
         raise UsageError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData, random_part
 from ccfcpp.data.open import open_images
@@ -19,7 +19,14 @@ from ccfcpp.data.partition import (
 )
 from ccfcpp.models.encoders import ResNet18Backbone
 from supervised.classifiers import CLASSIFIERS
-from supervised.config import ClassifierConfig, ClassifyConfig
+from supervised.config import (
+    ClassesOfClients,
+    ClassifierConfig,
+    ClassifyConfig,
+    MobileNetwork,
+    PlainLabels,
+    SmallNetwork,
+)
 from supervised.networks import (
     AlexNetBackbone,
     Backbone,
@@ -142,8 +149,8 @@ def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     size = int(share * smallest)
     if size == 0:
         raise UsageError(
-            f"partition.equal_share = {share:g} leaves nothing of the smallest client's {smallest} "
-            "images: give a larger share"
+            KeyValue("partition.equal_share", share),
+            f" leaves nothing of the smallest client's {smallest} images: give a larger share",
         )
     return [
         random_part(part, size, _SPLIT.of_client(number).generator("equal clients"))
@@ -161,9 +168,9 @@ def _parts(
     clients = choice.clients or _DEFAULT_CLIENTS
     if choice.kind == "domain":
         return _domains(config, data, train)
-    if choice.kind == "iid":
+    if isinstance(choice, PlainLabels):
         return iid_partition(len(train), clients, randomness)
-    if choice.kind == "classes":
+    if isinstance(choice, ClassesOfClients):
         return classes_partition(labels, classes, clients, choice.classes_per_client, randomness)
     return dirichlet_partition(
         labels, classes, clients, choice.alpha, randomness, choice.min_samples
@@ -173,8 +180,8 @@ def _parts(
 def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
     if data.owners is None:
         raise UsageError(
-            f"partition.kind = 'domain' needs a folder of domains, and {data.name} is none: take "
-            "--alpha or --partition iid"
+            KeyValue("partition.kind", "domain"),
+            f" needs a folder of domains, and {data.name} is none: take --alpha or --partition iid",
         )
     if config.partition.clients not in (None, len(data.owner_names)):
         raise UsageError(
@@ -209,11 +216,13 @@ def _make_classifier(
     classes: int,
     projection: Sequence[int],
 ) -> Classifier:
+    if isinstance(config, SmallNetwork):
+        small = SmallBackbone(image_shape, config.widths, config.representation, config.batch_norm)
+        return Classifier(small, classes, projection)
+    if isinstance(config, MobileNetwork):
+        mobile = MobileNetV2Backbone(image_shape, config.variant)
+        return Classifier(mobile, classes, projection)
     backbones: dict[str, Callable[[], Backbone]] = {
-        "small": lambda: SmallBackbone(
-            image_shape, config.widths, config.representation, config.batch_norm
-        ),
-        "mobilenetv2": lambda: MobileNetV2Backbone(image_shape, config.variant),
         "resnet18": lambda: ResNet18Backbone(image_shape),
         "resnet20": lambda: SmallResNetBackbone(image_shape, blocks=3),
         "resnet32": lambda: SmallResNetBackbone(image_shape, blocks=5),

@@ -31,7 +31,7 @@ from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree, fields_of
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.version import VERSION
 from ccfcpp.studies.comparing import BESIDE_PUBLISHED
@@ -126,7 +126,7 @@ def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | N
     shown = showing_defaults(
         "cluster" if clusters else "classify",
         # Sections of classifiers have no flags, and come with a network library.
-        lambda: kind.kind_for({}) if clusters else kind,
+        lambda: kind.known_fields({}) if clusters else fields_of(kind),
         *getattr(command, "table", ()),
         base=base,
     )

@@ -58,7 +58,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     """
     flags.name_partition(asked.named)
     lists = flags.take_axes(asked.named, FLAGS)
-    given, others = take_lists(ClassifyConfig, asked.given(FLAGS, "classify", "feddecorr"))
+    given, others = take_lists(ClassifyConfig, asked.given("classify", "feddecorr"))
     axes: dict[str, Sequence[object]] = {**lists, **others}
     with terminal.usage_errors():
         found = _study(asked, given, axes, seeds)

@@ -11,10 +11,10 @@ from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows, usage_errors
+from ccfcpp.clustering.auto_settings import in_words
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.words import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING, has_preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given
@@ -64,7 +64,7 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
     Defaults below are those of the data set digits; other data have other presets.
     """
     flags.name_partition(asked.named)
-    given = asked.given(FLAGS, "cluster")
+    given = asked.given("cluster")
     if run is not None:
         with usage_errors():
             place = _going_on(run, asked, given)
@@ -85,7 +85,7 @@ def _going_on(run: Path, asked: Asked, given: Given) -> Path:
             "--from takes each folder of --dataset for a new client, or the whole where it has "
             "none: leave the partition out"
         )
-    from ccfcpp.clustering.going_on import run_with
+    from ccfcpp.clustering.warm_start import run_with
 
     return run_with(run, newcomers, values, asked.out)
 

@@ -69,7 +69,7 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
         if (text := asked.named.pop(flag.key)) is not None
     }
     axes = always | flags.take_axes(asked.named, FLAGS)
-    given = asked.given(FLAGS, "compare", "cluster")
+    given = asked.given("compare", "cluster")
     _refuse_flags(given, axes)
     given, lists = take_lists(ClusterConfig, given)
     terminal.prepare()

@@ -4,23 +4,27 @@ A flag's value is text, which the configuration checks as it checks a file's: th
 each key. Its help shows the default, which is the preset's for the default data set.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.studies.comparing import ALL_SKEWS
 from supervised.classifiers import CLASSIFIERS
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 Named = dict[str, Any]
 """Values of flags by dotted key; None for a flag that was not given."""
@@ -241,7 +245,8 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
             try:
                 command(named=named, **given)
             except UsageError as error:
-                raise UsageError(by_flags(str(error), typed)) from error
+                known = {flag.key: flag.option for flag in flags}
+                raise UsageError(error.by_flags(typed, known)) from error
 
         own = dict(inspect.signature(command, eval_str=True).parameters)
         del own["named"]
@@ -250,19 +255,6 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
         return wrapper
 
     return decorate
-
-
-def by_flags(message: str, typed: Mapping[str, str]) -> str:
-    """Name, in a message, the flags that were typed (by dotted key) in the place of their keys.
-
-    A key without a dot may be an English word: it is taken for a key only where its value follows.
-    """
-    for key, option in typed.items():
-        # A switch has no value.
-        message = re.sub(rf"(?<![\w.'/-]){re.escape(key)} = true\b", option, message)
-        bare = r"|(?![\w.'=])" if "." in key else ""
-        message = re.sub(rf"(?<![\w.'/-]){re.escape(key)}(?: =(?= ){bare})", option, message)
-    return message
 
 
 def several(*flags: Flag) -> tuple[Flag, ...]:
@@ -314,31 +306,33 @@ def name_partition(named: Named) -> None:
 
 
 def showing_defaults(
-    presets: str, kind: Callable[[], type[RunConfig]], *flags: Flag, base: Tree | None = None
+    presets: str,
+    known: Callable[[], Mapping[str, FieldInfo]],
+    *flags: Flag,
+    base: Tree | None = None,
 ) -> type[TyperCommand]:
     """Make the class of a command whose help shows its flags' defaults and systems.
 
     They are those of the data sets' presets in a folder, with what the command lays over them. The
-    kind of configuration is asked for only where the help is.
+    fields of configurations are asked for only where the help is.
     """
     by_name = {flag.name: flag for flag in flags}
 
     class Command(TyperCommand):
         def get_help(self, ctx: Any) -> str:
-            config = kind()
-            found = _defaults(presets, config) | dict(flatten(base or {}))
+            found = _defaults(presets, known()) | dict(flatten(base or {}))
             for option in self.params:
                 if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
                     option.help = f"{flag.help} (default: {_default(flag, found)})"
-                    option.rich_help_panel = flag.panel or _having(flag, config)
+                    option.rich_help_panel = flag.panel or _having(flag, str(found["method"]))
             return super().get_help(ctx)
 
     return Command
 
 
-def _having(flag: Flag, kind: type[RunConfig]) -> str:
+def _having(flag: Flag, method: str) -> str:
     """The titles of the systems that have a flag, where not all of them do."""
-    if kind.model_fields["method"].default not in METHODS:
+    if method not in METHODS:
         return "All methods"
     section = flag.key.partition(".")[0]
     having = [
@@ -349,10 +343,10 @@ def _having(flag: Flag, kind: type[RunConfig]) -> str:
     return ", ".join(having) or _ALL
 
 
-def _defaults(presets: str, kind: type[RunConfig]) -> dict[str, object]:
+def _defaults(presets: str, known: Mapping[str, FieldInfo]) -> dict[str, object]:
     """What holds for the default data set, by dotted key."""
-    values: Tree = kind.model_construct().model_dump(mode="json")
-    found = dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+    values = {key: field.default for key, field in known.items()}
+    found = values | dict(flatten(preset(presets, str(values["dataset"]))))
     system = METHODS.get(str(found["method"]))
     if system is not None and system.rounds:
         steps, in_round = found[system.rounds], found.get(system.round_steps, 1)

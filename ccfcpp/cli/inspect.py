@@ -15,7 +15,7 @@ from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.units import counted, counts_in_words, first_of, shown
 from ccfcpp.runs.given import as_tree
@@ -88,7 +88,7 @@ def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
 
 
 def _section(tree: Tree, name: str, kind: type[S]) -> S:
-    """The settings that concern reading.
+    """Return the settings that concern reading.
 
     Raises:
         UsageError: There are others.
@@ -98,13 +98,14 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
     given = {key for key, _ in flatten(tree) if key != "partition.kind"}
     if other := sorted(given.difference(keys)):
         raise UsageError(
-            f"{other[0]} does not concern the reading of {what}: give one of {', '.join(keys)}"
+            KeyValue(other[0]),
+            f" does not concern the reading of {what}: give one of {', '.join(keys)}",
         )
     return validated(kind, tree.get(name, {}))
 
 
 def _found(data: ImageData) -> dict[str, Any]:
-    """What is there, as JSON has it."""
+    """Return what is there, as JSON has it."""
     reading = data.reading
     files = [] if reading is None else reading.files
     headers = [file.header for file in files if file.header is not None and not file.reason]

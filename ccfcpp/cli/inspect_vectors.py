@@ -50,10 +50,10 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
 
 
 def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
-    """What is there, as JSON has it: for each column its kind, and its values over all clients."""
+    """Return what is there, as JSON has it: each column's kind, and its values over all clients."""
     import numpy as np
 
-    from ccfcpp.clustering.own_images import settings_for
+    from ccfcpp.clustering.auto_settings import settings_for
 
     vectors = data.vectors.double().numpy()
     names = data.columns or tuple(map(str, range(vectors.shape[1])))

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, merge, parse_assignments, read_configs
+from ccfcpp.core.config_layers import merge, parse_assignments, read_configs
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, as_tree
 
@@ -59,8 +59,8 @@ class Asked:
     settings: Settings = None
     json_output: AsJson = False
 
-    def given(self, table: Iterable[flags.Flag], *groups: str) -> Given:
-        """The settings that the user gave by a command's table of flags, and by files.
+    def given(self, *groups: str) -> Given:
+        """The settings that the user gave by flags and files.
 
         Presets in the folders ``groups`` have short names.
 
@@ -70,10 +70,8 @@ class Asked:
         named = dict(self.named)
         rounds = named.pop(flags.ROUNDS.key, None)
         assigned = parse_assignments(self.settings or [])
-        keys = {key for key, _ in flatten(assigned)}
-        options = {flag.key: flag.option for flag in table if flag.key not in keys}
         files = tuple(read_configs(self.config or [], groups))
-        return Given(files, merge(as_tree(named), assigned), rounds, options)
+        return Given(files, merge(as_tree(named), assigned), rounds)
 
 
 def of_growth(asked: Asked, given: Given) -> Tree:

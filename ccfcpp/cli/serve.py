@@ -16,8 +16,8 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
+from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.evaluation.words import judged_rows
-from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
@@ -70,7 +70,7 @@ def serve(
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    given = asked.given(_FLAGS, task)
+    given = asked.given(task)
     with terminal.usage_errors():
         if run is not None:
             asked, given = _going_on(run, asked, given, task, place), Given()

@@ -8,22 +8,25 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.conditions import Affects, When
 from ccfcpp.core.config import (
+    Affects,
+    ConfigOfMethod,
     DataConfig,
-    Heeding,
     MethodConfig,
     Positive,
     Section,
     Share,
+    Unused,
     VectorsConfig,
+    need,
+    need_other,
 )
 from ccfcpp.core.encoders import EncoderName
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind, kind_of
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 
 AUTO = "auto"
 """Of clusters: their number is to be found."""
@@ -48,19 +51,17 @@ def _clusters(value: object) -> object:
         fewest, most = map(int, found.groups())
         if 2 <= fewest < most:
             return text
-    raise ValueError(
-        f"clusters = {value} is refused: it should be a number of clusters, 1 at least, auto, or a "
-        "range from 2 or more such as 5-30"
+    raise UsageError(
+        KeyValue("clusters", value),
+        " is refused: it should be a number of clusters, 1 at least, auto, or a range from 2 or "
+        "more such as 5-30",
     )
 
 
 def _encoder(value: str | None) -> str | None:
     """The name of an encoder, which need not be on this machine."""
     if value is not None:
-        try:
-            EncoderName.parse(value)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
+        EncoderName.parse(value)
     return value
 
 
@@ -95,20 +96,9 @@ class ClusterDataConfig(DataConfig):
 class PartitionConfig(Section):
     """How the images are divided among clients."""
 
-    kind: Literal["skew", "classes", "dirichlet", "iid", "folders"] = "skew"
-    """``skew``: the CCFC++ paper's p-skew; ``classes``: M classes a client; ``dirichlet``: shares
-    of each class by Dir(alpha); ``iid``: at random; ``folders``: a folder a client, and of vectors
-    a file or a name in ``vectors.client_column``."""
-    p: Annotated[Share, When("partition.kind", "skew")] = 0.0
-    """Degree of ``skew``: 0 gives shares at random, 1 one class a client."""
-    classes_per_client: Annotated[Positive, When("partition.kind", "classes")] = 2
-    """M of ``classes``: with M times the clients up to the number of classes, none is shared."""
-    alpha: Annotated[float, Field(gt=0), When("partition.kind", "dirichlet")] = 0.5
-    """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
+    kind: str
     clients: Positive | None = None
     """Number of clients; one a class (or a folder) where it is null."""
-    min_samples: Annotated[Positive, When("partition.kind", "dirichlet")] = 10
-    """``dirichlet`` is drawn again until each client holds so many."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -116,21 +106,73 @@ class PartitionConfig(Section):
 
         JSON has no infinity: it is a text here.
         """
-        if self.kind == "skew":
-            return {"p": self.p}
-        if self.kind == "classes":
-            return {"classes_per_client": self.classes_per_client}
-        if self.kind == "dirichlet":
-            return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
         return {}
 
     @property
     def in_words(self) -> str:
         """The kind and its degree."""
-        if self.kind == "classes":
-            return f"{self.classes_per_client} classes a client"
         degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
         return ", ".join([self.kind, *degree])
+
+
+class SkewPartition(PartitionConfig):
+    """The CCFC++ paper's p-skew."""
+
+    kind: Literal["skew"] = "skew"
+    p: Share = 0.0
+    """Degree of skew: 0 gives shares at random, 1 one class a client."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The degree of skew."""
+        return {"p": self.p}
+
+
+class ClassesPartition(PartitionConfig):
+    """M classes a client."""
+
+    kind: Literal["classes"] = "classes"
+    classes_per_client: Positive = 2
+    """M: with M times the clients up to the number of classes, none is shared."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """M."""
+        return {"classes_per_client": self.classes_per_client}
+
+    @property
+    def in_words(self) -> str:
+        """M, as a sentence has it."""
+        return f"{self.classes_per_client} classes a client"
+
+
+class DirichletPartition(PartitionConfig):
+    """Shares of each class by Dir(alpha)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration: clients differ much where it is small; ``inf`` is ``iid``."""
+    min_samples: Positive = 10
+    """Shares are drawn again until each client holds so many."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The concentration."""
+        return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
+
+
+class PlainPartition(PartitionConfig):
+    """A division that has no degree."""
+
+    kind: Literal["iid", "folders"] = "iid"
+    """``iid``: at random; ``folders``: a folder a client, and of vectors a file or a name in
+    ``vectors.client_column``."""
+
+
+AnyPartition = Annotated[
+    SkewPartition | ClassesPartition | DirichletPartition | PlainPartition,
+    Field(discriminator="kind"),
+]
 
 
 class ClusterConfig(MethodConfig):
@@ -145,11 +187,11 @@ class ClusterConfig(MethodConfig):
     """Number of clusters k; the number of classes where it is null. ``auto`` or a range such as
     ``5-30``, where nobody knows it: it is found from what clients send, and never by labels."""
     data: ClusterDataConfig = ClusterDataConfig()
-    partition: PartitionConfig = PartitionConfig()
+    partition: AnyPartition = SkewPartition()
     vectors: VectorsConfig = VectorsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
-    attack: AttackConfig = AttackConfig()
-    defence: DefenceConfig = DefenceConfig()
+    attack: AnyAttack = NoAttack()
+    defence: AnyDefence = NoDefence()
 
     @property
     def data_kind(self) -> DataKind | None:
@@ -188,24 +230,39 @@ class ClusterConfig(MethodConfig):
             most = min(_MOST, samples // _SAMPLES_EACH)
             if most <= _FEWEST:
                 raise UsageError(
-                    f"clusters = auto needs {(_FEWEST + 1) * _SAMPLES_EACH} {unit}s at least, and "
-                    f"there are {samples}: give a number"
+                    KeyValue("clusters", AUTO),
+                    f" needs {(_FEWEST + 1) * _SAMPLES_EACH} {unit}s at least, and there are "
+                    f"{samples}: give a number",
                 )
             return most
         most = int(str(self.clusters).rpartition("-")[2]) if self.clusters else classes
         if most > samples:
             raise UsageError(
-                f"clusters = {self.clusters or most} is more than the {samples} {unit}s: give at "
-                f"most {samples}"
+                KeyValue("clusters", self.clusters or most),
+                f" is more than the {samples} {unit}s: give at most {samples}",
             )
         return most
+
+    def unused(self) -> Unused:
+        """Yield the settings that have no effect beside those of other sections, too."""
+        yield from super().unused()
+        if self.partition.kind != "folders":
+            yield "vectors.client_column", [need("partition.kind", "folders")]
+        if self.data.encoder is None:
+            yield "vectors.text_column", need_other("data.encoder", None)
+        if self.data_kind == "images":
+            for name in VectorsConfig.model_fields.keys() - {"text_column"}:
+                yield f"vectors.{name}", ["a dataset of vectors"]
 
     @model_validator(mode="after")
     def _number_is_found(self) -> Self:
         if self.fewest_clusters and not METHODS[self.method].counts(self):
-            raise ValueError(
-                f"clusters = {self.clusters} is refused: {self.method} with these settings needs "
-                "the number of clusters; give it, or take method = fed-scan, or for vectors fed-em"
+            raise UsageError(
+                KeyValue("clusters", self.clusters),
+                f" is refused: {self.method} with these settings needs the number of clusters; "
+                "give it, or take ",
+                KeyValue("method", "fed-scan", advised=True),
+                ", or for vectors fed-em",
             )
         return self
 
@@ -215,6 +272,6 @@ class ClusterConfig(MethodConfig):
         return METHODS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, Heeding]:
+    def methods(cls) -> Mapping[str, ConfigOfMethod]:
         """All systems."""
         return METHODS

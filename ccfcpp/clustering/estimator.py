@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
-from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import check_encoder
@@ -270,7 +270,7 @@ class FederatedClustering(
         except TypeError as error:
             raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        facts = ModelFacts.of(self._problem, columns)
+        facts = ModelFacts.of(self._problem.clusters, self._problem.image_shape, columns)
         paths.path.mkdir(parents=True, exist_ok=True)
         write_whole(paths.config, dump_yaml(self._problem.config).encode())
         save_tensors(paths.model, self._tensors, facts.header)

@@ -7,13 +7,21 @@ configure and announce a system at once.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.core.conditions import Condition
-from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.config import (
+    MethodConfig,
+    PrecisionConfig,
+    Section,
+    Tree,
+    Unused,
+    all_used,
+    fits_always,
+    need,
+)
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.registry import Registry
 
@@ -32,11 +40,10 @@ class System:
         title: Its name in tables.
         sends: What leaves a client, in words.
         make: Makes the algorithm for a problem.
-        sections: The parts of the configuration that it heeds, by name, beside those of every run.
+        sections: The parts of the configuration that it has, by name, beside those of every run.
         fixed: Settings that it brings where it is named.
-        ignores: Keys and sections that it never looks at, of those that it shares with others,
-            such as ``compute.cohort``.
-        needs: When keys and sections count for it, beside what their fields declare.
+        ignores: Keys that it never looks at, of sections that it shares with others.
+        unused: Yields the settings that have no effect beside others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         counts: Whether it finds the number of clusters where nobody knows it, with the settings of
             a configuration.
@@ -58,7 +65,7 @@ class System:
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
-    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
+    unused: Callable[[Any], Unused] = all_used
     check: Callable[[MethodConfig], None] = fits_always
     counts: Callable[[MethodConfig], bool] = lambda config: False
     centralised: bool = False
@@ -84,8 +91,9 @@ def check_takes(method: str, kind: DataKind) -> None:
     """
     if kind not in METHODS[method].takes:
         raise UsageError(
-            f"method = {method} does not cluster {kind}, and the data are {kind}: take one of "
-            f"{', '.join(taking(kind))}"
+            KeyValue("method", method),
+            f" does not cluster {kind}, and the data are {kind}: take one of "
+            f"{', '.join(taking(kind))}",
         )
 
 
@@ -95,10 +103,23 @@ def without_tf32(config: MethodConfig) -> None:
     Raises:
         ValueError: ``compute.precision`` is ``tf32``.
     """
-    if config.compute.precision == "tf32":
-        raise ValueError(
-            f"compute.precision = tf32 is refused for {config.method}: give float32 or bfloat16"
+    if config.section(PrecisionConfig).precision == "tf32":
+        raise UsageError(
+            KeyValue("compute.precision", "tf32"),
+            f" is refused for {config.method}: give float32 or bfloat16",
         )
+
+
+def early_end(key: str) -> Callable[[Any], Unused]:
+    """Return the rule of a tolerance: only where all clients are there does it end a run."""
+
+    def unused(config: MethodConfig) -> Unused:
+        if config.availability.dropout_rate:
+            yield key, [need("availability.dropout_rate", 0)]
+        if config.availability.sample_fraction < 1:
+            yield key, [need("availability.sample_fraction", 1)]
+
+    return unused
 
 
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:

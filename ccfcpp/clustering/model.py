@@ -20,7 +20,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.typical import Typical, split
-from ccfcpp.core.config import Positive, Section, VectorsConfig
+from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.files import read_tensors
@@ -55,19 +55,14 @@ class ModelFacts(Section):
     """Names of a vector's columns, if they have any."""
 
     @staticmethod
-    def of(problem: Problem, columns: Sequence[str] = ()) -> ModelFacts:
-        """Those of a problem."""
-        return ModelFacts.model_validate(
-            {
-                "clusters": problem.clusters,
-                "image_shape": problem.image_shape,
-                "columns": tuple(columns),
-            }
-        )
+    def of(clusters: int, shape: tuple[int, ...], columns: Sequence[str] = ()) -> ModelFacts:
+        """Build them from the number of clusters and the shape of a sample."""
+        facts = {"clusters": clusters, "image_shape": shape, "columns": tuple(columns)}
+        return ModelFacts.model_validate(facts)
 
     @property
     def header(self) -> dict[str, str]:
-        """As the header of a model's file."""
+        """Return the header of a model's file."""
         return {_HEADER: self.model_dump_json()}
 
 
@@ -233,7 +228,7 @@ def _config(path: Path, device: torch.device) -> ClusterConfig:
             "cluster, or install the package that adds the system"
         )
     config = validate(ClusterConfig, tree)
-    if device.type == "cuda" or config.compute.precision != "tf32":
+    if device.type == "cuda" or config.section(PrecisionConfig).precision != "tf32":
         return config
     # Only GPUs have TF32, and only training needs it.
     tree = merge(config.model_dump(mode="json"), {"compute": {"precision": "float32"}})

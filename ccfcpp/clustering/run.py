@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.client_data import divide, holder
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
-from ccfcpp.clustering.holding import holder, holding
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
@@ -38,7 +38,7 @@ def clustering_run(
     setting = Setting.of(config)
     own = load_data(config) if data is None else data
     number_of_clusters(config, own)  # says all that is missing, before the partition does
-    held = holding(config, own, setting.randomness)
+    held = divide(config, own, setting.randomness)
     clusters = number_of_clusters(config, held.data)
     numbers = range(len(held.parts))
     connected = setting.availability.connected(numbers, setting.randomness, number)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccfcpp.clustering.auto_settings import settings_for, settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.presets import preset_file
 from ccfcpp.runs.pipeline import Pipeline
@@ -29,7 +29,7 @@ def _rounds(config: ClusterConfig) -> tuple[str, str]:
 
 
 def has_preset(config: ClusterConfig) -> bool:
-    """Whether the data set has a preset of its own, so that nothing follows from its samples."""
+    """Return whether the data set has a preset of its own: nothing follows from its samples."""
     named = "/" not in config.dataset and config.data.encoder is None
     return named and preset_file(f"cluster/{config.dataset}").is_file()
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
@@ -26,7 +26,7 @@ _PART = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> AnyData:
-    """The images or vectors, or a part of them, with the owners where each folder is a client.
+    """Return the images or vectors, or a part of them, with owners where each folder is a client.
 
     ``data.images`` are drawn first, and ``data.imbalance`` acts on what they leave.
 
@@ -42,7 +42,7 @@ def load_data(config: ClusterConfig) -> AnyData:
 
 
 def left_out(config: ClusterConfig) -> AnyData | None:
-    """The images that ``data.images`` leaves out; None where it leaves out none.
+    """Return the images that ``data.images`` leaves out; None where it leaves out none.
 
     Raises:
         UsageError: The images cannot be read.
@@ -110,7 +110,7 @@ def check_encoder(config: ClusterConfig, found: str) -> None:
 
 
 def _part(config: ClusterConfig, data: AnyData) -> Tensor:
-    """Indices of the images that are used."""
+    """Return the indices of the images that are used."""
     generator = _PART.generator("part of the images")
     return random_part(torch.arange(len(data)), config.data.images, generator)
 
@@ -134,7 +134,7 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
 
 
 def _missing(config: ClusterConfig, data: AnyData) -> str:
-    """What a user has to give for images without labels, all at once."""
+    """Say what a user has to give for images without labels, all at once."""
     if isinstance(data, VectorData):
         clients = "" if data.owners is not None or config.partition.clients else " and --clients"
         return (
@@ -156,7 +156,7 @@ def _missing(config: ClusterConfig, data: AnyData) -> str:
 
 
 def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> list[Tensor]:
-    """The indices of each client's samples.
+    """Return the indices of each client's samples.
 
     Raises:
         UsageError: The partition needs labels, folders or a number of clients that are not there.
@@ -165,13 +165,15 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     if choice.kind == "folders":
         if data.owners is None and isinstance(data, VectorData):
             raise UsageError(
-                f"partition.kind = 'folders' needs to know which client holds a row of "
-                f"{data.name}: give a folder with a file for each client, or --client-column"
+                KeyValue("partition.kind", "folders"),
+                " needs to know which client holds a row of "
+                f"{data.name}: give a folder with a file for each client, or --client-column",
             )
         if data.owners is None:
             raise UsageError(
-                "partition.kind = 'folders' needs an image folder, or an .npz file with an array "
-                f"'clients', and {data.name} is neither: take --partition iid"
+                KeyValue("partition.kind", "folders"),
+                " needs an image folder, or an .npz file with an array "
+                f"'clients', and {data.name} is neither: take --partition iid",
             )
         if choice.clients not in (None, len(data.owner_names)):
             raise UsageError(
@@ -187,18 +189,19 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
         )
     check_clients(len(data), clients, data.unit)
     # Shares at random need no labels.
-    unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
+    unlabelled = data.labels is None and isinstance(choice, SkewPartition) and choice.p == 0
     if choice.kind == "iid" or unlabelled:
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            f"partition.kind = {choice.kind!r} needs class labels, and {data.name} has none: take "
-            "--partition iid or --partition folders"
+            KeyValue("partition.kind", choice.kind),
+            f" needs class labels, and {data.name} has none: take "
+            "--partition iid or --partition folders",
         )
     classes = len(data.classes)
-    if choice.kind == "skew":
+    if isinstance(choice, SkewPartition):
         return skewed_partition(data.labels, classes, clients, choice.p, randomness)
-    if choice.kind == "classes":
+    if isinstance(choice, ClassesPartition):
         each = choice.classes_per_client
         if each * clients < classes:
             raise UsageError(

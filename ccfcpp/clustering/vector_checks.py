@@ -8,7 +8,7 @@ from ccfcpp.clustering.kmeans.blocks import blocks
 from ccfcpp.clustering.kmeans.centroids import FARTHEST
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import VectorsConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 
 _FAR = 1000
 """Times as far from 0 as they differ, from where on float32 does not tell vectors apart."""
@@ -34,9 +34,10 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
     spread = (values - mean).square().nanmean(dim=0).sum().sqrt()
     if spread > 0 and mean.norm() > _FAR * spread:
         raise UsageError(
-            f"vectors.scale = {vectors.scale} is refused with {config.method}: the vectors lie "
+            KeyValue("vectors.scale", vectors.scale),
+            f" is refused with {config.method}: the vectors lie "
             f"{float(mean.norm() / spread):,.0f} times as far from 0 as they differ, so that its "
-            "network could not tell them apart; take --scale standard, or --method fed-em"
+            "network could not tell them apart; take --scale standard, or --method fed-em",
         )
 
 

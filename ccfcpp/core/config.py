@@ -2,14 +2,16 @@
 
 import difflib
 import functools
+import operator
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from ccfcpp.core.conditions import Affects, Condition, On, Unless, When
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
@@ -30,10 +32,63 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+Unused = Iterator[tuple[str, Sequence[Piece]]]
+"""Keys of settings without effect, each with what it needs; nothing where nothing helps."""
+
+
+@dataclass(frozen=True)
+class Affects:
+    """Mark of a setting that changes ``what`` it says, such as files, and not a run's figures."""
+
+    what: str
+
+
 class Section(BaseModel):
-    """A part of the configuration, immutable and without unknown keys."""
+    """A part of the configuration, immutable and without unknown keys.
+
+    A section of several kinds is a union of classes, each with the settings of its kind alone, by
+    ``Field(discriminator=…)``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def unused(self) -> Unused:
+        """Yield the settings of the section that have no effect beside its others."""
+        yield from ()
+
+
+def need(key: str, value: object = True) -> KeyValue:
+    """Return the setting that another one needs, for ``Section.unused``."""
+    return KeyValue(key, value, advised=True)
+
+
+def need_other(key: str, value: object) -> tuple[Piece, ...]:
+    """Return the need of another value of a setting than the given one."""
+    return need(key, ...), f" other than {in_file(value)}"
+
+
+def without(keys: str, *needs: Piece) -> Unused:
+    """Yield keys, apart by spaces, that have no effect without what they need."""
+    yield from ((key, needs) for key in keys.split())
+
+
+def kinds_of(field: FieldInfo) -> list[type[Section]]:
+    """Return the classes of a section, one or several; none for a setting."""
+    kinds = get_args(field.annotation) or (field.annotation,)
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+
+
+@functools.cache
+def fields_of(kind: type[Section]) -> dict[str, FieldInfo]:
+    """Return the fields of a configuration and of all kinds of its sections, by dotted key."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in kind.model_fields.items():
+        if kinds := kinds_of(field):
+            for key, own in (each for kind in kinds for each in fields_of(kind).items()):
+                found.setdefault(f"{name}.{key}", own)
+        else:
+            found[name] = field
+    return found
 
 
 class DataConfig(Section):
@@ -65,9 +120,9 @@ class DataConfig(Section):
         except (TypeError, ValueError):
             low, high = 0, 0
         if not low < high:
-            raise ValueError(
-                f"data.window = {value} is refused: it should be the values that become black and "
-                "white, such as 0,4095"
+            raise UsageError(
+                KeyValue("data.window", value),
+                " is refused: it should be the values that become black and white, such as 0,4095",
             )
         return low, high
 
@@ -79,8 +134,9 @@ class DataConfig(Section):
         try:
             return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
         except ValueError:
-            raise ValueError(
-                f"data.skip = {value} is refused: it should be a share, such as 5% or 0.05"
+            raise UsageError(
+                KeyValue("data.skip", value),
+                " is refused: it should be a share, such as 5% or 0.05",
             ) from None
 
 
@@ -90,23 +146,26 @@ class VectorsConfig(Section):
     What needs all clients' vectors is made of sums over them, exactly as in one place.
     """
 
-    label_column: Annotated[str | None, On("vectors")] = None
+    label_column: str | None = None
     """Name of the column with classes, which serve scores and simulated partitions alone."""
-    client_column: Annotated[str | None, On("vectors"), When("partition.kind", "folders")] = None
+    client_column: str | None = None
     """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
-    text_column: Annotated[
-        str, Unless("data.encoder", None), Affects("which column of a table is embedded")
-    ] = "text"
+    text_column: Annotated[str, Affects("which column of a table is embedded")] = "text"
     """Name of the column with texts, for an encoder of texts."""
-    missing: Annotated[Literal["refuse", "mean"], On("vectors")] = "refuse"
+    missing: Literal["refuse", "mean"] = "refuse"
     """``mean``: a missing value becomes the mean of its column over all clients."""
-    scale: Annotated[Literal["none", "standard", "unit"], On("vectors")] = "none"
+    scale: Literal["none", "standard", "unit"] = "none"
     """``standard``: each column to mean 0 and variance 1 over all clients, a constant one to 0;
     ``unit``: each vector to length 1."""
-    components: Annotated[Positive | None, On("vectors")] = None
+    components: Positive | None = None
     """Project vectors on so many principal components of all clients' vectors, after scaling."""
-    whiten: Annotated[bool, On("vectors"), Unless("vectors.components", None)] = False
+    whiten: bool = False
     """Whether each component gets variance 1."""
+
+    def unused(self) -> Unused:
+        """Yield what needs components."""
+        if self.components is None:
+            yield "vectors.whiten", need_other("vectors.components", None)
 
     @property
     def is_plain(self) -> bool:
@@ -123,10 +182,15 @@ class ViewsConfig(Section):
     """Range of the crop's width over its height."""
     rotation: Weight = 10.0
     """Largest rotation in either direction, in degrees."""
-    blur: Annotated[tuple[Weight, Weight], Unless("views.blur_probability", 0)] = (0.1, 2.0)
+    blur: tuple[Weight, Weight] = (0.1, 2.0)
     """Range of the Gaussian blur's standard deviation, in pixels."""
     blur_probability: Share = 0.5
     flip_probability: Share = 0.0
+
+    def unused(self) -> Unused:
+        """Yield the range of a blur that never is."""
+        if self.blur_probability == 0:
+            yield "views.blur", need_other("views.blur_probability", 0)
 
     @model_validator(mode="after")
     def _ranges_ascend(self) -> "ViewsConfig":
@@ -193,10 +257,13 @@ class AvailabilityConfig(Section):
     """Numbers of clients that never take part, as if they had not been there: ``ccfcpp forget``."""
     late: tuple[Count, ...] = ()
     """Numbers of clients that come after the start."""
-    late_rounds: Annotated[
-        Positive, Unless("availability.late", []), Affects("who takes part in which round")
-    ] = 1
+    late_rounds: Annotated[Positive, Affects("who takes part in which round")] = 1
     """How many rounds they miss; from then on they take part."""
+
+    def unused(self) -> Unused:
+        """Yield the rounds that nobody misses."""
+        if not self.late:
+            yield "availability.late_rounds", need_other("availability.late", [])
 
     @property
     def is_perfect(self) -> bool:
@@ -209,25 +276,30 @@ class AvailabilityConfig(Section):
         return self.dropout_rate > 0 or self.sample_fraction < 1
 
 
-class ComputeConfig(Section):
-    """Use of the machine; results change by rounding at most."""
+class PrecisionConfig(Section):
+    """Use of the machine by networks; results change by rounding at most."""
 
-    cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
-    """Largest number of clients that are trained side by side; ``auto``: on a processor one for
-    each thread, on a GPU as many as memory serves."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
     ``bfloat16`` rounds inputs and results; ``auto`` is that on a device with instructions for it,
     and ``float32`` elsewhere."""
+
+
+class ComputeConfig(PrecisionConfig):
+    """The same of systems whose clients train by themselves."""
+
+    cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
+    """Largest number of clients that are trained side by side; ``auto``: on a processor one for
+    each thread, on a GPU as many as memory serves."""
 
     @field_validator("cohort", mode="before")
     @classmethod
     def _cohort_is_auto_or_a_number(cls, value: object) -> object:
         # Else the complaint would be about one of the two types alone.
         if value != "auto" and not re.fullmatch("0*[1-9][0-9]{0,5}", str(value)):
-            raise ValueError(
-                f"compute.cohort = {value} is refused: it should be auto or a number of clients, "
-                "1 at least"
+            raise UsageError(
+                KeyValue("compute.cohort", value),
+                " is refused: it should be auto or a number of clients, 1 at least",
             )
         return value
 
@@ -247,12 +319,16 @@ class RunConfig(Section):
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
     """Log the rounds for one of these, too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
-    compute: ComputeConfig = ComputeConfig()
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
         """Return the kind of configuration for a tree of settings."""
         return cls
+
+    @classmethod
+    def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
+        """Return the fields that some run has, by dotted key."""
+        return fields_of(cls)
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
@@ -264,7 +340,12 @@ def fits_always(config: object) -> None:
     """Accept any configuration, as the check of a method."""
 
 
-class Heeding(Protocol):
+def all_used(config: object) -> Unused:
+    """Yield nothing, as the rules of a method whose settings always have an effect."""
+    yield from ()
+
+
+class ConfigOfMethod(Protocol):
     """The part of a method that concerns its configuration."""
 
     @property
@@ -277,22 +358,19 @@ class Heeding(Protocol):
 
     @property
     def ignores(self) -> Sequence[str]:
-        """Keys and sections without effect, of the sections that it shares with others."""
+        """Keys without effect, of sections that it shares with others."""
 
     @property
-    def needs(self) -> Mapping[str, Sequence[Condition]]:
-        """Conditions on keys and sections, beside those that their fields declare."""
+    def unused(self) -> Callable[[Any], Unused]:
+        """Yields the settings without effect, beside those that sections yield."""
 
-    def check(self, config: "MethodConfig") -> None:
-        """Raise ``ValueError`` where a configuration does not fit the method."""
+    @property
+    def check(self) -> Callable[[Any], None]:
+        """Raises ``ValueError`` where a configuration does not fit the method."""
 
 
 class MethodConfig(RunConfig):
-    """A configuration whose sections come from registered methods.
-
-    It has the sections of all methods of this library, and those of the method it names where an
-    installed package adds it.
-    """
+    """A configuration with the sections of a registered method beside those of every run."""
 
     method: str
 
@@ -302,21 +380,34 @@ class MethodConfig(RunConfig):
         raise NotImplementedError
 
     @classmethod
-    def methods(cls) -> Mapping[str, Heeding]:
+    def methods(cls) -> Mapping[str, ConfigOfMethod]:
         """Return all methods by name."""
         raise NotImplementedError
 
     @classmethod
-    def common_fields(cls) -> Collection[str]:
-        """Return the names of the keys and sections that runs of all methods have."""
-        return cls._declared().model_fields
-
-    @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
         """Return the kind with the sections of the method that is named."""
-        name = str(tree.get("method", cls.model_fields["method"].default))
-        added = name in cls.methods() and name not in cls.own_methods()
-        return cast(type[Self], _with_sections(cls._declared(), name if added else None))
+        name, default = str(tree.get("method")), str(cls.model_fields["method"].default)
+        found = _with_sections(cls._declared(), name if name in cls.methods() else default)
+        return cast(type[Self], found)
+
+    @classmethod
+    def fields_with(cls, method: str) -> dict[str, FieldInfo]:
+        """Return the fields of a method's configuration, and of all kinds of its sections."""
+        own = cls.methods()[method].sections.items()
+        sections = (
+            {f"{name}.{key}": f for key, f in fields_of(kind).items()} for name, kind in own
+        )
+        return functools.reduce(operator.or_, sections, fields_of(cls._declared()))
+
+    @classmethod
+    def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
+        """Return the fields of this library's methods, and of the method that is named."""
+        # The flagship's sections come first, the baselines' behind them.
+        named = {str(tree.get("method"))} & cls.methods().keys()
+        return functools.reduce(
+            operator.or_, map(cls.fields_with, [*reversed(cls.own_methods()), *named])
+        )
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
@@ -326,11 +417,19 @@ class MethodConfig(RunConfig):
 
     def section(self, kind: type[S]) -> S:
         """Return the section of a kind, or one derived from it; else one of defaults."""
-        for name, field in type(self).model_fields.items():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, kind):
-                found: S = getattr(self, name)
-                return found
+        for name in type(self).model_fields:
+            if isinstance(section := getattr(self, name), kind):
+                return section
         return kind()
+
+    def unused(self) -> Unused:
+        """Yield the settings of the whole configuration that have no effect."""
+        for name in type(self).model_fields:
+            if isinstance(section := getattr(self, name), Section):
+                yield from section.unused()
+        method = self.methods()[self.method]
+        yield from ((key, ()) for key in method.ignores)
+        yield from method.unused(self)
 
     @field_validator("method")
     @classmethod
@@ -342,7 +441,7 @@ class MethodConfig(RunConfig):
             given = value.lower().replace("+", "p")
             near = difflib.get_close_matches(given, typed, n=1, cutoff=_SIMILAR)
             hint = f"did you mean {typed[near[0]]!r}? Known: " if near else "it should be one of "
-            raise ValueError(f"method = {value} is refused: {hint}{', '.join(known)}")
+            raise UsageError(KeyValue("method", value), f" is refused: {hint}{', '.join(known)}")
         return value
 
     @model_validator(mode="after")
@@ -360,21 +459,16 @@ class MethodConfig(RunConfig):
         return _restored, (self._declared(), self.model_dump(mode="json"))
 
 
-@functools.lru_cache
-def _with_sections(base: type[MethodConfig], added: str | None) -> type[MethodConfig]:
-    """Make a configuration with the sections of all own methods, and of one of a package."""
-    methods = base.methods()
-    # The flagship's sections come first in a file, the baselines' behind them.
-    names = [*reversed(base.own_methods()), *([added] if added else [])]
-    sections: dict[str, type[Section]] = {}
-    for method in names:
-        for name, kind in methods[method].sections.items():
-            if name in base.model_fields or sections.get(name, kind) is not kind:
-                raise UsageError(
-                    f"method {method!r} brings a section {name!r} of the configuration, and there "
-                    "is another one of that name: its package must give it another name"
-                )
-            sections[name] = kind
+@functools.cache
+def _with_sections(base: type[MethodConfig], method: str) -> type[MethodConfig]:
+    """Make a configuration with the sections of a method."""
+    sections = base.methods()[method].sections
+    for name in sections:
+        if name in base.model_fields and method not in base.own_methods():
+            raise UsageError(
+                f"method {method!r} brings a section {name!r} of the configuration, and there is "
+                "another one of that name: its package must give it another name"
+            )
     fields: dict[str, Any] = {name: (kind, kind()) for name, kind in sections.items()}
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 

@@ -8,15 +8,18 @@ import difflib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.config import RunConfig, Tree, fields_of, kinds_of
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 C = TypeVar("C", bound=RunConfig)
 B = TypeVar("B", bound=BaseModel)
@@ -175,12 +178,42 @@ def values_of(config: BaseModel) -> dict[str, object]:
 
 
 def validate(kind: type[C], tree: Tree) -> C:
-    """Make a configuration of a tree.
+    """Make a configuration of a tree, without what its method, or a kind of section, does not have.
 
     Raises:
         UsageError: In one line, the first key or value that does not fit, and what would.
     """
-    return validated(kind.kind_for(tree), tree)
+    known = kind.known_fields(tree)
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    for key, value in flatten(tree):
+        if key in sections:
+            raise UsageError(KeyValue(key, value), " is refused: it should hold keys and values")
+        if not any(key == name or key.startswith(f"{name}.") for name in known):
+            section = key.partition(".")[0]
+            raise _unknown(key if section in sections else section, known)
+    own = kind.kind_for(tree)
+    return validated(own, _having(own, tree))
+
+
+def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
+    """Return the part of a tree that a kind of configuration has, with the kinds of its sections.
+
+    A section of no known kind stays as it is, to be refused.
+    """
+    found: Tree = {}
+    for name in kind.model_fields.keys() & tree.keys():
+        field, value = kind.model_fields[name], tree[name]
+        if isinstance(value, Mapping) and (kinds := kinds_of(field)):
+            by = field.discriminator
+            if isinstance(by, str):
+                value = {by: getattr(field.default, by)} | dict(value)
+                kinds = [
+                    one for one in kinds if value[by] in get_args(one.model_fields[by].annotation)
+                ]
+            if kinds:
+                value = _having(kinds[0], value)
+        found[name] = value
+    return found
 
 
 def validated(kind: type[B], tree: Tree) -> B:
@@ -188,20 +221,34 @@ def validated(kind: type[B], tree: Tree) -> B:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        key, rule = ".".join(map(str, first["loc"])), first["msg"].replace("Input", "it", 1)
-        complaint = f"{key} = {first['input']} is refused: {rule}"
-        if first["type"] == "extra_forbidden":
-            complaint = f"unknown key {key!r}: did you mean {_nearest_key(kind, key)!r}?"
-        elif first["type"] == "value_error":
-            complaint = first["msg"].removeprefix("Value error, ")
-        raise UsageError(complaint) from None
+        raise _refusal(kind, error.errors()[0]) from None
 
 
-def _nearest_key(kind: type[BaseModel], key: str) -> str:
-    known = list(values_of(kind()))
+def _refusal(kind: type[BaseModel], error: "ErrorDetails") -> UsageError:
+    """Return the line for what does not fit."""
+    place, context = list(error["loc"]), error.get("ctx", {})
+    if isinstance(refusal := context.get("error"), UsageError):
+        return refusal
+    if error["type"] == "value_error":
+        return UsageError(error["msg"].removeprefix("Value error, "))
+    value, rule = error["input"], error["msg"].replace("Input", "it", 1)
+    if error["type"] == "union_tag_invalid":
+        place, value = [*place, context["discriminator"].strip("'")], context["tag"]
+        rule = "it should be " + " or ".join(context["expected_tags"].rsplit(", ", 1))
+    elif (section := kind.model_fields.get(str(place[0]))) and section.discriminator:
+        del place[1]  # The kind of the section.
+    key = ".".join(map(str, place))
+    if error["type"] == "extra_forbidden":
+        return _unknown(key, fields_of(kind))
+    return UsageError(KeyValue(key, value), f" is refused: {rule}")
+
+
+def _unknown(key: str, known: Iterable[str]) -> UsageError:
     leaf = key.rpartition(".")[2]
-    return max(known, key=lambda name: _likeness(key, name) + _likeness(leaf, name.split(".")[-1]))
+    nearest = max(
+        known, key=lambda name: _likeness(key, name) + _likeness(leaf, name.rpartition(".")[2])
+    )
+    return UsageError(f"unknown key {key!r}: did you mean {nearest!r}?")
 
 
 def _likeness(first: str, second: str) -> float:

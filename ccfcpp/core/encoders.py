@@ -84,7 +84,7 @@ class EncoderName:
         return self.family == "torchscript"
 
     def may_be(self, other: "EncoderName") -> bool:
-        """Whether two names may stand for one encoder; equal content is known by its hash alone."""
+        """Return whether two names may stand for one encoder; only its hash tells equal content."""
         both = (self.family, self.name), (other.family, other.name)
         named = all(family in ("torchvision", "timm") for family, _ in both)
         return both[0] == both[1] if named else self.takes == other.takes

@@ -1,11 +1,72 @@
 """Errors that a user sees as one line."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KeyValue:
+    """A setting in a message: its key, and its value as a file has it.
+
+    Attributes:
+        key: The dotted key.
+        value: The value; an ellipsis for the key alone.
+        advised: Whether the user may give it, and has not given it.
+    """
+
+    key: str
+    value: object = ...
+    advised: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.key} = {in_file(self.value)}" if self.value is not ... else self.key
+
+    def by_flag(self, flags: Mapping[str, str]) -> str:
+        """Return what a user types for it where there is a flag; a switch has no value."""
+        if self.key not in flags:
+            return str(self)
+        if self.value is True or self.value is ...:
+            return flags[self.key]
+        values = self.value if isinstance(self.value, list | tuple) else [self.value]
+        return f"{flags[self.key]} {','.join(map(in_file, values))}"
+
+
+Piece = str | KeyValue
+"""A part of a message."""
+
+
+def joined(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
+    """Join groups of parts."""
+    return [part for group in groups for part in (separator, *group)][1:]
+
 
 class UsageError(ValueError):
     """The user has asked for something that cannot be done.
 
     The message is one line that names the value, the rule and the remedy; commands print it alone.
+    It is made of parts, so that a command can show the flags that a user typed in place of keys.
     """
+
+    def __init__(self, *parts: Piece) -> None:
+        super().__init__(*parts)
+        self.parts = parts
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.parts))
+
+    def by_flags(self, typed: Mapping[str, str], known: Mapping[str, str]) -> str:
+        """Return the message with flags in place of keys.
+
+        Args:
+            typed: The flags that were typed, by key.
+            known: Those that might be typed.
+        """
+        return "".join(
+            part if isinstance(part, str) else part.by_flag(known if part.advised else typed)
+            for part in self.parts
+        )
 
 
 class FederationError(RuntimeError):
@@ -14,3 +75,16 @@ class FederationError(RuntimeError):
 
 class StoppedError(Exception):
     """A run was asked to stop, and has stopped after a checkpoint."""
+
+
+def in_file(value: object) -> str:
+    """Return a value as a configuration file has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(in_file, value))}]"
+    return str(value)

@@ -1,43 +1,25 @@
-"""Images from a folder of image files, or from an archive of such a folder.
+"""Images from a folder of image files, or from an archive of such a folder."""
 
-Layouts, where `train/` and `test/` may each stand between the folder and the rest:
-
-    folder/CLASS/…/IMAGE        labelled
-    folder/…/IMAGE              unlabelled, where images lie in the folder itself
-
-and, when each top-level folder is a client, `folder/CLIENT/CLASS/…/IMAGE` or
-`folder/CLIENT/…/IMAGE`, where `train/` and `test/` may stand below the client. Below a class, or
-without classes, images may lie at any depth. Images are labelled only if all of them are. Instead
-of the splits, two lists may lie beside each client's folder, as DomainNet has them:
-`CLIENT_train.txt` and `CLIENT_test.txt`, with a line `CLIENT/CLASS/IMAGE LABEL` for each image.
-Images in neither are left out, one in both is a test image, and the labels in them are not used: a
-folder's name tells the class.
-
-All this may lie inside more folders, of which each holds nothing but the next. Names are taken as
-`ccfcpp.core.names` knows them, and everything is in the plain sorted order of names ("10" before
-"2"), train before test. Hidden files are ignored.
-"""
-
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
 from ccfcpp.core.names import called, canonical, spellings
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import extras
 from ccfcpp.data.images import ImageData
+from ccfcpp.data.layout import Layout, check_classes, laid_out
 from ccfcpp.data.reading import (
+    Read,
     Reading,
     as_text,
     check_share,
@@ -46,7 +28,6 @@ from ccfcpp.data.reading import (
     read_files,
     sizes_of,
 )
-from ccfcpp.data.sets.domainnet import SPLITS, listed, lists_of
 from ccfcpp.data.sizes import Shape
 from ccfcpp.data.tree import ImageFile, Tree, opened
 from ccfcpp.data.vectors import VectorData
@@ -56,20 +37,6 @@ if TYPE_CHECKING:
 
 _SMALL = 64
 """Pixels a side of a small image."""
-
-
-class _Layout(NamedTuple):
-    """What a layout tells.
-
-    Attributes:
-        files: The images of the chosen classes, in order.
-        empty: Folders that should hold images and hold none.
-        lists: Files that are lists of images.
-    """
-
-    files: list[ImageFile]
-    empty: list[Path]
-    lists: set[Path]
 
 
 def read_folder(
@@ -82,7 +49,7 @@ def read_folder(
     classes: Sequence[str] | None = None,
     flat: bool = False,
 ) -> ImageData | VectorData:
-    """Read a folder of images, or an archive of one, laid out as described above.
+    """Read a folder of images, or an archive of one, laid out as `ccfcpp.data.layout` says.
 
     Files are decoded once, and then cached. An encoder, which keeps vectors itself, makes vectors
     of images of any size.
@@ -109,42 +76,55 @@ def read_folder(
     chosen = None if classes is None else sorted(set(classes))
     with opened(path) as tree:
         if flat:
-            files = [ImageFile(file, None) for file in tree.below(path)]
-            layout = _Layout(files, [], set())
+            layout = Layout([ImageFile(file, None) for file in tree.below(path)], [], set())
         else:
-            layout = _laid_out(tree, folders_are_clients, chosen)
+            layout = laid_out(tree, folders_are_clients, chosen)
         paths = [file.path for file in layout.files]
-        if encoder is not None:
-            values, facts = embed_files(paths, tree, how, encoder)
+        if encoder is None:
+            values, facts = _decoded(paths, tree, how, shape)
         else:
-
-            def decode() -> Arrays:
-                images, facts = read_files(paths, tree, how, shape)
-                return {"images": images, "files": as_text(facts)}
-
-            key = json.dumps([how.image_size, shape, how.window, how.max_pixels, extras()])
-            arrays = cached(tree.places(paths), f"folder {key}", ("images", "files"), decode)
-            values, facts = arrays["images"], from_text(arrays["files"])
+            values, facts = embed_files(paths, tree, how, encoder)
         check_share(facts, how.skip, path)
         empty, hidden = tuple(map(tree.name, layout.empty)), tuple(tree.hidden)
         reading = Reading((*facts, *tree.no_images(layout.lists)), sizes_of(facts), empty, hidden)
-
-    read = [file for file, fact in zip(layout.files, facts, strict=True) if not fact.reason]
-    every_class = [file.class_name for file in layout.files if file.class_name]
-    every_owner = [file.owner for file in layout.files if file.owner]
-    labels, names_of_classes = _indices(every_class, (file.class_name for file in read))
-    owners, owner_names = _indices(every_owner, (file.owner for file in read))
     name = without_suffix(path) if is_archive(path) and path.is_file() else path.resolve().name
-    known = (name, torch.from_numpy(values), labels, names_of_classes, owners, owner_names)
+    read = [file for file, fact in zip(layout.files, facts, strict=True) if not fact.reason]
+    data = _samples(name, torch.from_numpy(values), layout.files, read)
     names = tuple(fact.name for fact in facts if not fact.reason)
-    notes = (*spellings(every_class, "classes"), *spellings(every_owner, "clients"))
-    if encoder is not None:
+    if isinstance(data, VectorData) and encoder is not None:
         small = partial(thumbnails, path, how)
-        made = VectorData(*known, names=names, reading=reading, notes=notes)
-        return replace(made, encoder=encoder.hash, named_by="file", pictures=small)
+        data = replace(data, encoder=encoder.hash, named_by="file", pictures=small)
+    return replace(data, names=names, reading=reading)
+
+
+def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
+    """Decode files, or take from the cache what was decoded before."""
+
+    def decode() -> Arrays:
+        images, facts = read_files(files, tree, how, shape)
+        return {"images": images, "files": as_text(facts)}
+
+    key = json.dumps([how.image_size, shape, how.window, how.max_pixels, extras()])
+    arrays = cached(tree.places(files), f"folder {key}", ("images", "files"), decode)
+    return arrays["images"], from_text(arrays["files"])
+
+
+def _samples(
+    name: str, values: Tensor, files: Sequence[ImageFile], read: Sequence[ImageFile]
+) -> ImageData | VectorData:
+    """Make samples of those files that are read, with what the layout tells of them."""
+    every_class = [file.class_name for file in files if file.class_name]
+    every_owner = [file.owner for file in files if file.owner]
+    facts = (
+        *_numbered(every_class, (file.class_name for file in read)),
+        *_numbered(every_owner, (file.owner for file in read)),
+    )
+    notes = (*spellings(every_class, "classes"), *spellings(every_owner, "clients"))
+    if values.ndim == 2:
+        return VectorData(name, values, *facts, notes=notes)
     is_test = torch.tensor([bool(file.test) for file in read], dtype=torch.bool)
-    test = is_test if any(file.test is not None for file in layout.files) else None
-    return ImageData(*known, test, names, reading, notes)
+    test = is_test if any(file.test is not None for file in files) else None
+    return ImageData(name, values, *facts, test=test, notes=notes)
 
 
 def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str, Tensor]:
@@ -157,7 +137,7 @@ def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str
     return dict(zip(read, torch.from_numpy(images), strict=True))
 
 
-def _indices(
+def _numbered(
     every: Iterable[str], names: Iterable[str | None]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """Number the names of files that are read, as they are written first among all files."""
@@ -168,126 +148,6 @@ def _indices(
         [shown[canonical(name)] for name in names if name], return_inverse=True
     )
     return torch.from_numpy(indices.astype(np.int64)), tuple(map(str, distinct))
-
-
-def _laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> _Layout:
-    """Find the files of the chosen classes."""
-    top = _top(tree, clients)
-    empty: list[Path] = []
-    lists: set[Path] = set()
-    files = _client_files(tree, top, classes, empty, lists) if clients else _files(tree, top, empty)
-    if any(file.folder is None for file in files):
-        files = [file._replace(folder=None) for file in files]
-    while len({canonical(file.class_name or "") for file in files}) == 1 and all(
-        file.folder not in (None, file.path.parent) for file in files
-    ):
-        files = [file.deeper for file in files]  # One folder more: it tells nothing.
-    if classes is not None:
-        known = sorted({name for file in files if (name := file.class_name)})
-        kept = check_classes(classes, known, str(tree.root))
-        files = [file for file in files if canonical(file.class_name or "") in kept]
-    return _Layout(files, empty, lists)
-
-
-def _top(tree: Tree, clients: bool) -> Path:
-    """Return the folder to begin with: below those that hold nothing but the next."""
-    root = top = tree.root
-    while len(tree.folders[top]) == 1 and not tree.images[top]:
-        (only,) = tree.folders[top]
-        within, images = tree.folders[only], tree.images[only]
-        is_client = clients and all(map(_is_split, within))
-        if _is_split(only) or images or not within or is_client:
-            break
-        # A client's classes hold images. An archive, though, may well hold the folder of clients.
-        if clients and (top != root or root.is_dir()) and any(map(tree.images.get, within)):
-            break
-        top = only
-    return top
-
-
-def _client_files(
-    tree: Tree,
-    folder: Path,
-    classes: Sequence[str] | None,
-    empty: list[Path],
-    lists: set[Path],
-) -> list[ImageFile]:
-    owners, images = tree.folders[folder], tree.images[folder]
-    if images:
-        raise UsageError(
-            f"{images[0]} belongs to no client: with folders as clients, "
-            "put every image into a client's folder"
-        )
-    if not owners:
-        raise UsageError(f"{folder} has no client folders")
-    by_owner = lists_of(tree, folder, owners)
-    lists.update(path for paths in by_owner.values() for path in paths)
-    files: list[ImageFile] = []
-    for owner in owners:
-        top = _top_of(tree, owner, owners)
-        own = _files(tree, top, empty) if any(tree.below(owner)) else []
-        if not own:
-            empty.append(owner)
-        if by_owner:
-            own = listed(tree, folder, own, by_owner[owner], classes)
-        files.extend(file._replace(owner=owner.name) for file in own)
-    if not files and by_owner:
-        raise UsageError(f"the lists in {folder} name no image: get them again")
-    return files
-
-
-def _top_of(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
-    """Return the folder in which a client's classes lie: below one that others do not have."""
-
-    def names_in(folder: Path) -> set[str]:
-        subs = tree.folders[folder]
-        below = [each for sub in subs if _is_split(sub) for each in tree.folders[sub]]
-        return {canonical(sub.name) for sub in [*subs, *below]}
-
-    known = set[str]().union(*(names_in(other) for other in owners if other != owner))
-    top = owner
-
-    def is_like_others(folder: Path) -> bool:
-        return not known.isdisjoint(names_in(folder))
-
-    while len(tree.folders[top]) == 1 and not tree.images[top] and not is_like_others(top):
-        (top,) = tree.folders[top]
-    return top if is_like_others(top) and not tree.images[top] else owner
-
-
-def _is_split(folder: Path) -> bool:
-    return folder.name.lower() in SPLITS
-
-
-def _files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]:
-    folders, images = tree.folders[folder], tree.images[folder]
-    if not folders or not all(map(_is_split, folders)) or images:
-        return _class_files(tree, folder, empty)
-    names = {sub: sub.name.lower() for sub in folders}
-    return [
-        # Training images alone are all that there is: nothing was set apart.
-        file._replace(test=names[sub] == "test" if "test" in names.values() else None)
-        for sub in sorted(folders, key=lambda sub: SPLITS.index(names[sub]))
-        for file in _class_files(tree, sub, empty)
-    ]
-
-
-def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]:
-    folders = tree.folders[folder]
-    if tree.images[folder] or not folders:
-        return [ImageFile(path, None) for path in tree.below(folder)]
-    files = []
-    for sub in folders:
-        if _is_split(sub) and tree.folders[sub]:
-            raise UsageError(
-                f"{folder} holds {sub.name}/ and other folders ({folders[0].name}, …): put train/ "
-                "and test/ with nothing beside them, or rename them"
-            )
-        own = [ImageFile(path, sub) for path in tree.below(sub)]
-        if not own:
-            empty.append(sub)
-        files.extend(own)
-    return files
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -304,22 +164,3 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     labels = new_label[data.labels]
     chosen = labels >= 0
     return replace(data.selected(chosen), labels=labels[chosen], classes=classes)
-
-
-def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Return `names` as `canonical` has them.
-
-    Raises:
-        UsageError: If there are none, or one is not among the `known` ones.
-    """
-    if not names:
-        raise UsageError(f"no class of {where} is chosen: name at least one, or leave classes out")
-    if not known:
-        raise UsageError(f"{where} has no classes to choose {names[0]!r} from: leave classes out")
-    for name in names:
-        if canonical(name) not in map(canonical, known):
-            close = difflib.get_close_matches(name, known, n=3)
-            some = f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else some
-            raise UsageError(f"{where} has no class {name!r}: {hint}")
-    return frozenset(map(canonical, names))

@@ -2,7 +2,7 @@
 
 import torch
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.data.images import S, random_part
 
 
@@ -28,16 +28,17 @@ def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
     """
     if data.labels is None:
         raise UsageError(
-            f"data.imbalance = {imbalance:g} needs class labels, and {data.name} has none: leave "
-            "it out"
+            KeyValue("data.imbalance", imbalance),
+            f" needs class labels, and {data.name} has none: leave it out",
         )
     members = [(data.labels == c).nonzero().flatten() for c in range(len(data.classes))]
     smallest = min(map(len, members))
     if smallest == 0:
         empty = data.classes[[len(own) for own in members].index(0)]
         raise UsageError(
-            f"data.imbalance = {imbalance:g} needs images of every class, and there are none of "
-            f"{empty!r}: leave it out, or give more data.images"
+            KeyValue("data.imbalance", imbalance),
+            f" needs images of every class, and there are none of "
+            f"{empty!r}: leave it out, or give more data.images",
         )
     sizes = long_tailed_sizes(smallest, len(members), imbalance)
     kept = [random_part(own, size, generator) for own, size in zip(members, sizes, strict=True)]

@@ -69,7 +69,7 @@ def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
 
 
 def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
-    """What became of the files of both."""
+    """Return how the files of both became samples."""
     one, other = first.reading, second.reading
     if other is None:
         return one

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, Piece, UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.core.units import counted, first_of, shown
 from ccfcpp.data.decoding import UNREAD, Header, UnreadableError, open_image
@@ -231,12 +231,14 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
     allowed = max(1, math.floor(share * len(images) + 1e-9)) if share else 0
     if len(failed) <= allowed and len(failed) < len(images):
         return
-    rule = f"data.skip = {share:g} allows {allowed}"
+    rule: Sequence[Piece] = [KeyValue("data.skip", share), f" allows {allowed}"]
     if len(failed) == len(images):
-        rule = "none is left"
+        rule = ["none is left"]
     raise UsageError(
-        f"{len(failed)} of the {len(images)} images in {where} cannot be read, and {rule}: mend "
-        f"them, or allow a larger share, such as --skip 5%. They are {_listed(failed, where)}"
+        f"{len(failed)} of the {len(images)} images in {where} cannot be read, and ",
+        *rule,
+        ": mend them, or allow a larger share, such as --skip 5%. They are "
+        f"{_listed(failed, where)}",
     )
 
 

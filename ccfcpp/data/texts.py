@@ -28,7 +28,7 @@ class Texts(NamedTuple):
 
 
 def hold_texts(path: Path) -> bool:
-    """Whether a path is that of texts by its name, or of a folder of such files."""
+    """Return whether a path is that of texts by its name, or of a folder of such files."""
     return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(files_of(path, SUFFIXES)))
 
 

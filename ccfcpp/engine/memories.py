@@ -9,6 +9,7 @@ import torch
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import make_durable, make_names_durable, read_tensors, save_tensors
 from ccfcpp.engine.client import Memory
+from ccfcpp.engine.payload import size
 
 _HOST_BYTES = 1 << 30
 _DEVICE_SHARE = 0.25
@@ -16,7 +17,7 @@ _DEVICE_SHARE = 0.25
 
 
 def memory_budget(device: torch.device) -> int:
-    """How many bytes idle clients' memories may take on a device."""
+    """Return how many bytes idle clients' memories may take on a device."""
     if device.type == "cuda":
         return int(_DEVICE_SHARE * torch.cuda.get_device_properties(device).total_memory)
     return _HOST_BYTES
@@ -48,7 +49,7 @@ class ClientMemories:
         self._bytes = 0
 
     def take(self, client: int) -> Memory:
-        """What a client remembers; nothing where nothing was ever kept.
+        """Return what a client remembers; nothing where nothing was ever kept.
 
         Raises:
             UsageError: Its file is missing or damaged.
@@ -67,11 +68,11 @@ class ClientMemories:
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
         """Hold the next version of a memory, such as ``12.0``, in place of the last one."""
-        self._bytes -= _size(self._held.pop(client, {}))
+        self._bytes -= size(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
-        if self._bytes + _size(memory) <= self._budget:
+        if self._bytes + size(memory) <= self._budget:
             self._held[client] = memory
-            self._bytes += _size(memory)
+            self._bytes += size(memory)
         else:
             self._write(client, memory, version)
         self._versions[client] = version
@@ -93,11 +94,6 @@ class ClientMemories:
         Raises:
             UsageError: One of the files is missing.
         """
-        self.look_at(files)
-        self.settle()
-
-    def look_at(self, files: Mapping[int, str]) -> None:
-        """Take the memories that a checkpoint names, and leave the folder, which others use."""
         for client, name in files.items():
             if not (self._place() / name).is_file():
                 raise UsageError(
@@ -105,9 +101,10 @@ class ClientMemories:
                     "again with another --out"
                 )
         self._held, self._versions, self._bytes, self._files = {}, {}, 0, dict(files)
+        self.settle()
 
     def settle(self) -> None:
-        """The names that ``save`` gave are in the checkpoint: no older file is needed any more."""
+        """Remove older files: the names that ``save`` gave are in the checkpoint."""
         self._of_checkpoint = set(self._files.values())
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):
@@ -129,7 +126,3 @@ class ClientMemories:
             self._folder = Path(self._temporary.name)
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
-
-
-def _size(memory: Memory) -> int:
-    return sum(tensor.nbytes for tensor in memory.values())

@@ -5,13 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import Either, When
-from ccfcpp.core.config import Count, PositiveNumber, Section
-
-_SECURE = When("privacy.secure_sums")
-_PRIVATE = When("privacy.level", "client", "image")
-_OWN_NOISE = When("privacy.noise_at", "clients")
-_FIXED_POINT = Either(When("privacy.level", "none"), When("privacy.noise_at", "server"))
+from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, need, without
+from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class PrivacyConfig(Section):
@@ -19,18 +14,16 @@ class PrivacyConfig(Section):
 
     secure_sums: bool = False
     """Whether the server learns sums over clients alone, and no client's part of them."""
-    threshold: Annotated[Annotated[int, Field(ge=2, le=10**6)] | None, _SECURE] = None
+    threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Of secure sums: how many clients must be there at every stage, and in any case more than half
     of those that are asked. null: two thirds of those, and one."""
-    holders: Annotated[Annotated[int, Field(ge=2, le=10**6)] | None, _SECURE] = None
+    holders: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Of secure sums: how many clients hold shares of a client's secrets, and have masks in common
     with it. null: all up to 100; of more clients as many as let a tenth of them collude with the
     server, and another tenth be lost."""
-    bits: Annotated[Literal[32, 64], _SECURE] = 64
+    bits: Literal[32, 64] = 64
     """Of a number in a secure sum, modulo 2 to that power."""
-    fraction_bits: Annotated[Annotated[int, Field(ge=1, le=62)] | None, _SECURE, _FIXED_POINT] = (
-        None
-    )
+    fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
     """Of these, bits behind the point; null: half of them. Where clients add the noise, numbers are
     integers, in a unit that follows from the noise."""
     smallest_count: Count = 0
@@ -38,28 +31,44 @@ class PrivacyConfig(Section):
     level: Literal["none", "client", "image"] = "none"
     """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
     any one image did."""
-    epsilon: Annotated[PositiveNumber, _PRIVATE] = 8.0
+    epsilon: PositiveNumber = 8.0
     """ε: the budget. The run ends before the round that would spend more."""
-    delta: Annotated[float, Field(gt=0, lt=1), _PRIVATE] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ: with about this probability there is no promise."""
-    noise: Annotated[PositiveNumber | None, _PRIVATE] = None
+    noise: PositiveNumber | None = None
     """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
     as much as lets all rounds stay within the budget."""
-    clip: Annotated[PositiveNumber, _PRIVATE] = 1.0
+    clip: PositiveNumber = 1.0
     """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
     larger is scaled down to it. feddp-kmeans: in multiples of what is usual."""
-    clips: Annotated[dict[str, PositiveNumber], _PRIVATE] = Field(default_factory=dict)
+    clips: dict[str, PositiveNumber] = Field(default_factory=dict)
     """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
     or ``counts``; or for one sum, such as ``sums/predictions``."""
-    noise_at: Annotated[Literal["clients", "server"], _PRIVATE, _SECURE] = "clients"
+    noise_at: Literal["clients", "server"] = "clients"
     """With secure sums: who adds the noise. Each of the ``clients`` adds a part of it under its
     masks, so that the server sees no sum without noise; or the ``server`` adds it to the sum."""
-    colluders: Annotated[Count, _PRIVATE, _SECURE, _OWN_NOISE] = 0
+    colluders: Count = 0
     """How many clients may tell the server their parts of the noise; the others add more."""
-    accountant: Annotated[Literal["pld", "rdp"], _PRIVATE] = "pld"
+    accountant: Literal["pld", "rdp"] = "pld"
     """How ε adds up: by privacy loss distributions, or by Rényi divergences, which give more."""
-    reproducible_noise: Annotated[bool, _PRIVATE] = False
+    reproducible_noise: bool = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
+
+    def unused(self) -> Unused:
+        """Yield the settings of secure sums and of noise where there are none."""
+        of_both = "privacy.noise_at privacy.colluders"
+        if self.level == "none":
+            keys = "epsilon delta noise clip clips accountant reproducible_noise"
+            keys = " ".join(f"privacy.{key}" for key in keys.split())
+            yield from without(f"{keys} {of_both}", need("privacy.level", "client or image"))
+        if not self.secure_sums:
+            keys = "privacy.threshold privacy.holders privacy.bits privacy.fraction_bits"
+            yield from without(f"{keys} {of_both}", need("privacy.secure_sums"))
+        if self.noise_at == "server":
+            yield from without("privacy.colluders", need("privacy.noise_at", "clients"))
+        elif self.level != "none":
+            either = need("privacy.level", "none"), ", or ", need("privacy.noise_at", "server")
+            yield from without("privacy.fraction_bits", *either)
 
     @property
     def own_noise(self) -> bool:
@@ -86,17 +95,22 @@ class PrivacyConfig(Section):
     @model_validator(mode="after")
     def _settings_go_together(self) -> "PrivacyConfig":
         if self.smallest_count > 0 and self.level == "image":
-            raise ValueError(
-                f"privacy.smallest_count = {self.smallest_count} with privacy.level = image: one "
-                "image would decide whether a whole sum is sent; leave one of them out"
+            raise UsageError(
+                KeyValue("privacy.smallest_count", self.smallest_count),
+                " with ",
+                KeyValue("privacy.level", "image"),
+                ": one image would decide whether a whole sum is sent; leave one of them out",
             )
         if self.secure_sums and self.level != "none" and self.bits == 32:
-            raise ValueError(
-                f"privacy.bits = 32 with privacy.level = {self.level}: numbers are rounded after "
-                "they are clipped, and 32 bits would take them beyond their bounds; give 64"
+            raise UsageError(
+                KeyValue("privacy.bits", 32),
+                " with ",
+                KeyValue("privacy.level", self.level),
+                ": numbers are rounded after they are clipped, and 32 bits would take them beyond "
+                "their bounds; give 64",
             )
         if self.behind_the_point > self.bits - 2:
-            raise ValueError(
+            raise UsageError(
                 f"privacy.fraction_bits = {self.fraction_bits} of privacy.bits = {self.bits} "
                 f"leaves none before the point: give at most {self.bits - 2}"
             )

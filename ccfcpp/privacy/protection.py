@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ImageLevel, Level
@@ -107,18 +107,18 @@ def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchan
 def _check_threshold(config: PrivacyConfig, clients: int) -> None:
     if importlib.util.find_spec("cryptography") is None:
         raise UsageError(
-            "privacy.secure_sums needs cryptography, which is not installed: pip install "
-            "'.[privacy]'"
+            KeyValue("privacy.secure_sums"),
+            " needs cryptography, which is not installed: pip install '.[privacy]'",
         )
     if clients < 2:
         raise UsageError(
-            f"privacy.secure_sums with {clients} client: a sum of one is its summand; give two "
-            "clients or more"
+            KeyValue("privacy.secure_sums"),
+            f" with {clients} client: a sum of one is its summand; give two clients or more",
         )
     if config.threshold is not None and config.threshold > clients:
         raise UsageError(
-            f"privacy.threshold = {config.threshold} is more than the {clients} connected clients: "
-            f"give at most {clients}"
+            KeyValue("privacy.threshold", config.threshold),
+            f" is more than the {clients} connected clients: give at most {clients}",
         )
     if config.own_noise:
         try:

@@ -2,14 +2,11 @@
 
 import statistics
 
-from matplotlib.ticker import MaxNLocator
-
 from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.reports.classes import of_clients
-from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain
+from ccfcpp.reports.drawing import Drawn, chart
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.numbers import CannotDrawError, counts_by
-from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.recorded import RecordedRun
 
 Measured = dict[str, float]
@@ -51,16 +48,17 @@ def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
         if key in found:
             of_system = values.setdefault(run.title, {})
             of_system.setdefault(run.clusters, []).append(found[key])
-    rows: list[dict[str, object]] = []
-    with paper() as (figure, axes):
-        for number, (system, by_k) in enumerate(values.items()):
-            line = {k: statistics.fmean(own) for k, own in sorted(by_k.items())}
-            axes.plot([*line], [*line.values()], label=system, markersize=5, **line_style(number))
-            rows += [{"system": system, "clusters": k, title: value} for k, value in line.items()]
-        axes.set(xlabel="number of clusters k", ylabel=title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(plain)
-        legend_above(axes)
+    curves = {
+        system: [(k, statistics.fmean(own)) for k, own in sorted(by_k.items())]
+        for system, by_k in values.items()
+    }
+    with chart(curves, "number of clusters k", title) as (figure, _):
+        pass
+    rows = [
+        {"system": system, "clusters": k, title: value}
+        for system, curve in curves.items()
+        for k, value in curve
+    ]
     several = any(len(own) > 1 for by_k in values.values() for own in by_k.values())
     mean = ", means of runs with the same k" if several else ""
     begun = title[0].upper() + title[1:]

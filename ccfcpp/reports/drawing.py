@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.core.units import drawable
-from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look
+from ccfcpp.reports.palette import GRID, INK, MUTED, PAPER, Look, line_style
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
@@ -105,6 +106,32 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
         yield figure, axes
 
 
+Curve = Sequence[tuple[float, float]]
+"""Points of a line."""
+
+
+@contextmanager
+def chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
+    """Draw lines with markers, each with its name in a legend, over whole numbers."""
+    with paper() as (figure, axes):
+        for number, (name, curve) in enumerate(curves.items()):
+            spacing = max(1, len(curve) // 12)
+            # Markers of different lines are at different places, so that none hides another.
+            start = min(number * spacing // len(curves), len(curve) - 1)
+            look = line_style(number) | {"markersize": 4.5, "markevery": (start, spacing)}
+            axes.plot(*zip(*curve, strict=True), label=short(name, 24), linewidth=1.6, **look)
+        yield figure, axes
+        axes.set(xlabel=x, ylabel=y)
+        axes.xaxis.set_major_locator(whole_numbers())
+        axes.yaxis.set_major_formatter(plain)
+        legend_above(axes)
+
+
+def whole_numbers() -> MaxNLocator:
+    """Return what places ticks at whole numbers."""
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
 def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:
     """Add a scale of colours beside the axes, without a frame."""
     bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
@@ -153,7 +180,7 @@ def short(name: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Places and names of ticks: all of them, or every n-th where they would overlap."""
+    """Return places and names of ticks: all, or every n-th where they would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

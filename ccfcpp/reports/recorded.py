@@ -174,22 +174,8 @@ class RecordedRun:
         """Whether images belong to the centroid of the nearest direction, whatever its length."""
         return bool(self.shown.get("by_angle", False))
 
-    @property
-    def points(self) -> Tensor:
-        """Representations of the images ``shown["index"]``, of shape (images, dimensions)."""
-        return self._of_representations("points")
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance of the representations, of shape (dimensions, dimensions)."""
-        return self._of_representations("covariance")
-
-    @property
-    def singular_values(self) -> Tensor:
-        """Singular values of the covariance, descending, of shape (dimensions,)."""
-        return self._of_representations("singular_values")
-
-    def _of_representations(self, name: str) -> Tensor:
+    def representations(self, name: str) -> Tensor:
+        """Return ``points``, ``covariance`` or ``singular_values`` of ``shown``; all are finite."""
         if self.remote:
             raise CannotDrawError("the images are with the clients, on other machines")
         if not self.images or (self.summary and not self.setting):
@@ -236,7 +222,7 @@ class RecordedRun:
     @cached_property
     def embedding(self) -> numbers.Embedding:
         """Embedding of the representations in the plane."""
-        return numbers.embed(self.points, self.shown["index"], self.by_angle)
+        return numbers.embed(self.representations("points"), self.shown["index"], self.by_angle)
 
 
 def read_run(path: Path) -> RecordedRun:

@@ -36,7 +36,7 @@ def by_class(run: RecordedRun) -> drawing.Drawn:
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Number of each cluster's colour: that of its class, or one that no class has."""
+    """Number each cluster's colour: that of its class, or one that no class has."""
     matched = run.matched.tolist()
     free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]
@@ -85,7 +85,7 @@ _QUANTILE = 0.995
 
 def covariance(run: RecordedRun) -> drawing.Drawn:
     """Draw the covariance matrix of the representations."""
-    matrix = run.covariance
+    matrix = run.representations("covariance")
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
     with drawing.plate(0.84 * drawing.WIDTH) as (figure, axes):
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
@@ -106,7 +106,7 @@ def covariance(run: RecordedRun) -> drawing.Drawn:
 
 def correlations(run: RecordedRun) -> Tensor:
     """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
-    found = pair_correlations(run.covariance)
+    found = pair_correlations(run.representations("covariance"))
     if len(found) == 0:
         raise CannotDrawError("fewer than two dimensions vary")
     return found

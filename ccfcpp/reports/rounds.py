@@ -6,18 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.reports.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.reports.drawing import Curve, Drawn, chart, plate, thinned, whole_numbers
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.reports.palette import CATEGORIES, MUTED
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 
-Curve = list[tuple[int, float]]
-"""Pairs of a round, counted from 1, and a value."""
 Curves = dict[str, Curve]
+"""Pairs of a round, counted from 1, and a value, by the name of the value."""
 
 _SCORES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
 _MOST_CURVES = 10
@@ -98,22 +96,10 @@ class ByRound:
 
     def _drawn(self, name: str, title: str, curves: Curves, phase: int | None = None) -> Drawn:
         caption = self.caption
-        with paper() as (figure, axes):
-            for number, (series, curve) in enumerate(curves.items()):
-                spacing = max(1, len(curve) // 12)
-                # Markers of different lines are at different rounds, so that none hides another.
-                start = min(number * spacing // len(curves), len(curve) - 1)
-                look = line_style(number) | {"markersize": 4.5, "linewidth": 1.6}
-                rounds, values = zip(*curve, strict=True)
-                label = short(series, 24)
-                axes.plot(rounds, values, label=label, markevery=(start, spacing), **look)
+        with chart(curves, "round", self.unit) as (figure, axes):
             if phase is not None:
                 axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
                 caption += f" Dotted: pre-training ends after round {phase}."
-            axes.set(xlabel="round", ylabel=self.unit)
-            axes.xaxis.set_major_locator(_whole_numbers())
-            axes.yaxis.set_major_formatter(plain)
-            legend_above(axes)
         rows = [
             {"series": series, "round": number, "value": value}
             for series, curve in curves.items()
@@ -150,13 +136,9 @@ draw_traffic = ByRound(
 
 
 def _phase(run: RecordedRun) -> int | None:
-    """Last round of pre-training; None for a run that has not had both phases."""
+    """Return the last round of pre-training; None for a run without both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
-
-
-def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
 
 
 STATES: Mapping[str, str | None] = {
@@ -180,7 +162,7 @@ def participation(run: RecordedRun) -> Drawn:
         axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
         axes.set_yticks(*thinned([*run.clients.values()]))
         axes.set(xlabel="round")
-        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.xaxis.set_major_locator(whole_numbers())
         axes.spines[:].set_visible(True)
         patches = [
             Patch(facecolor=colour or "none", edgecolor=MUTED, linewidth=0.6, label=state)

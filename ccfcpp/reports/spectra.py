@@ -6,6 +6,7 @@ Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from matplotlib.figure import Figure
@@ -34,21 +35,11 @@ class Spectra:
     of_all: Tensor
     local: Mapping[int, Tensor]
 
-    @property
-    def ranks(self) -> dict[int, float]:
-        """Effective rank of each local model."""
-        return {client: effective_rank(values) for client, values in self.local.items()}
-
-    @property
-    def gaps(self) -> dict[int, float]:
-        """Gap R (Eq. 1) of each local model."""
-        return {client: spectral_gap(own, self.of_all) for client, own in self.local.items()}
-
 
 def spectra(run: RecordedRun) -> Spectra:
-    """Read the spectra of the last round, or compute them from the last checkpoint."""
+    """Read the spectra of the last round, or of the representations of a run without them."""
     if "global" not in run.spectra:
-        return Spectra(run.singular_values, {})
+        return Spectra(run.representations("singular_values"), {})
     of_all = run.spectra["global"]
     if not torch.isfinite(of_all).all():
         raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
@@ -96,13 +87,11 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
     """Draw the effective ranks as bars."""
     values = []
     for run, found in gathered:
-        ranks = found.ranks
+        ranks = {client: effective_rank(values) for client, values in found.local.items()}
         own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
-        if len(gathered) == 1:
-            own |= {run.client_name(client): rank for client, rank in ranks.items()}
-        elif ranks:
-            own["mean of local models"] = sum(ranks.values()) / len(ranks)
-        values.append((run, own))
+        if len(gathered) > 1 and ranks:
+            own["mean of local models"] = fmean(ranks.values())
+        values.append((run, own, ranks))
     dimensions = " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
     caption = (
         "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
@@ -116,11 +105,8 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
     """Draw the gap R of local models as bars."""
     values = []
     for run, found in gathered:
-        gaps = found.gaps
-        own = {"mean": sum(gaps.values()) / len(gaps)}
-        if len(gathered) == 1:
-            own |= {run.client_name(client): gap for client, gap in gaps.items()}
-        values.append((run, own))
+        gaps = {c: spectral_gap(values, found.of_all) for c, values in found.local.items()}
+        values.append((run, {"mean": fmean(gaps.values())}, gaps))
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
         "over the global model's, on the same images. Above 0, averaging has reduced them."
@@ -146,10 +132,13 @@ def _rows(run: RecordedRun, model: str, values: Tensor) -> Rows:
 
 
 def _bars(
-    values: Sequence[tuple[RecordedRun, dict[str, float]]], unit: str, form: str
+    values: Sequence[tuple[RecordedRun, dict[str, float], dict[int, float]]], unit: str, form: str
 ) -> tuple[Figure, Rows]:
-    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour."""
-    bars = [(run, model, value) for run, own in values for model, value in own.items()]
+    """Draw horizontal bars by run and model; of a single run also of its clients' local models."""
+    bars = [(run, model, value) for run, own, _ in values for model, value in own.items()]
+    if len(values) == 1:
+        ((run, _, local),) = values
+        bars += [(run, run.client_name(client), value) for client, value in local.items()]
     rows = [of_run(run) | {"model": model, unit: value} for run, model, value in bars]
     names = [
         f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import first_of
 from ccfcpp.engine.client import Client, Member
@@ -24,10 +24,10 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.robust.config import AttackConfig
+from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
 
-def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:
+def chosen_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) -> list[int]:
     """Draw the hostile ones among some clients, ascending; they follow from the seed alone.
 
     Raises:
@@ -36,8 +36,9 @@ def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) ->
     count = math.floor(config.attackers * len(clients) + 0.5)
     if not 0 < count < len(clients):
         raise UsageError(
-            f"attack.attackers = {config.attackers:g} makes {count} of {len(clients)} clients "
-            "hostile: give a share that leaves one of either kind at least"
+            KeyValue("attack.attackers", config.attackers),
+            f" makes {count} of {len(clients)} clients hostile: give a share that leaves one of "
+            "either kind at least",
         )
     order = torch.randperm(len(clients), generator=Randomness(seed).generator("attackers"))
     there = sorted(clients)
@@ -56,20 +57,21 @@ class Attack:
 
     def __init__(
         self,
-        config: AttackConfig,
+        config: AttackOfSome,
         system: str,
         exchanges: Iterable[AnyExchange],
         members: Sequence[Member],
         randomness: Randomness,
     ) -> None:
         self.config = config
+        self.scale = config.scale if isinstance(config, ScaledAttack) else 1.0
         self.randomness = randomness
         self.attackers = chosen_attackers(config, [m.id for m in members], randomness.seed)
         self._honest = {member.id: member.samples for member in members}
         if not any(acts_on(config.kind, exchange) for exchange in exchanges):
             raise UsageError(
-                f"attack.kind = {config.kind} finds nothing to act on in {system}: take another "
-                "attack, or another system"
+                KeyValue("attack.kind", config.kind),
+                f" finds nothing to act on in {system}: take another attack, or another system",
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
@@ -84,7 +86,7 @@ class Attack:
         """Return the number of images that a client reports."""
         held = self._honest[client]
         lies = self.config.kind == "false-sizes" and client in self.attackers
-        return max(1, round(held * self.config.scale)) if lies else held
+        return max(1, round(held * self.scale)) if lies else held
 
     def falsified(
         self, exchange: AnyExchange, task: Task, message: object, update: object, client: int
@@ -92,10 +94,8 @@ class Attack:
         """Return what an attacker sends for what it should."""
         draw = self.randomness.at_round(task.round).of_client(client)
         generator = draw.generator(f"attack {task.index}")
-        honest = HonestUpdate(
-            exchange.parts, pack(update), pack(message), self.config.scale, generator
-        )
-        tensors = honest.tensors | _ATTACKS[self.config.kind](honest)
+        honest = HonestUpdate(exchange.parts, pack(update), pack(message), self.scale, generator)
+        tensors = honest.tensors | ATTACKS[self.config.kind](honest)
         if self.config.kind == "false-sizes":
             means = [part.weight for part in exchange.parts.values() if isinstance(part, Mean)]
             for name in tensors.keys() & means:
@@ -115,7 +115,7 @@ class Attack:
             "kind": self.config.kind,
             "attackers": self.attackers,
             "share": len(self.attackers) / len(self._honest),
-            "scale": self.config.scale,
+            "scale": self.scale,
         }
 
 
@@ -240,7 +240,7 @@ def _one_point(honest: HonestUpdate) -> Tensors:
     return changed
 
 
-_ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
+ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
     "sign-flip": lambda honest: honest.with_changes(torch.neg),
     "scaled": lambda honest: honest.with_changes(lambda change: honest.scale * change),
     "noise": lambda honest: honest.with_changes(honest.noise_like),
@@ -248,3 +248,4 @@ _ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
     "false-sizes": _false_sizes,
     "one-point": _one_point,
 }
+"""What an attacker makes of honest numbers, by the kind of attack."""

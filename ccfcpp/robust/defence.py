@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
@@ -33,7 +33,7 @@ from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.stages import Deliver, Request, checked, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.robust.centroids import robust_kmeans
-from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.config import Bound, DefenceConfig, RobustMean
 from ccfcpp.robust.estimators import (
     assumed_hostile,
     estimator,
@@ -108,48 +108,57 @@ class Defence:
 
 def _check_enough(config: DefenceConfig, invited: int) -> None:
     beyond_twice = {"trimmed-mean": 1, "krum": 3, "multi-krum": 3}
-    if config.rule not in beyond_twice:
+    if not isinstance(config, RobustMean) or config.rule not in beyond_twice:
         return
     hostile = math.ceil(config.hostile * invited - 1e-9)
     least = 2 * hostile + beyond_twice[config.rule]
     if invited < least:
         raise UsageError(
-            f"defence.rule = {config.rule} with defence.hostile = {config.hostile:g} takes "
-            f"{hostile} of {invited} clients to be hostile, for which it needs {least}: give a "
-            "smaller share, or take median or geometric-median"
+            KeyValue("defence.rule", config.rule),
+            " with ",
+            KeyValue("defence.hostile", config.hostile),
+            f" takes {hostile} of {invited} clients to be hostile, for which it needs {least}: "
+            "give a smaller share, or take median or geometric-median",
         )
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
     """Return what a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
-    where = f"defence.rule = {config.rule}: in {system}'s exchange {exchange.name!r} the server"
+    rule = KeyValue("defence.rule", config.rule)
+    where = f": in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
         if isinstance(part, Opaque) or (isinstance(part, Mean) and part.separate):
             raise UsageError(
+                rule,
                 f"{where} needs each client's part {name!r} as it is: leave the rule out, or take "
-                "a system whose models are means"
+                "a system whose models are means",
             )
-        if config.rule == "bound":
+        if isinstance(config, Bound):
             continue
         if isinstance(part, Sum) and part.count is None:
             raise UsageError(
+                rule,
                 f"{where} needs the sum of {name!r} over all clients, which no robust mean stands "
-                "for: take bound"
+                "for: take bound",
             )
         if isinstance(part, Votes) and part.partial:
             raise UsageError(
+                rule,
                 f"{where} may get {name!r} of some clusters alone from a client, and the rule "
-                "needs a vote for each: leave the rule out, or have clients send all centroids"
+                "needs a vote for each: leave the rule out, or have clients send all centroids",
             )
-    return Bounded(config, exchange) if config.rule == "bound" else Robust(config, parts)
+    if isinstance(config, Bound):
+        return Bounded(config, exchange)
+    assert isinstance(config, RobustMean)
+    return Robust(config, parts)
 
 
 @dataclass(frozen=True)
 class Robust:
     """One update for all clients'."""
 
-    config: DefenceConfig
+    config: RobustMean
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
@@ -238,7 +247,7 @@ class Bounded:
     ``weight`` times as many images as the median client at most.
     """
 
-    config: DefenceConfig
+    config: Bound
     exchange: AnyExchange
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.config import RobustMean
 
 Squares = Tensor
 """Squared distances between n points, float64 of shape (n, n)."""
@@ -123,7 +123,7 @@ def assumed_hostile(share: float, points: int) -> int:
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
-def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
+def weights_by(config: RobustMean, squares: Squares) -> Tensor:
     """Weigh points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
@@ -139,7 +139,7 @@ def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
     return weights
 
 
-def estimator(config: DefenceConfig) -> Estimator:
+def estimator(config: RobustMean) -> Estimator:
     """Return the estimator that a configuration asks for."""
 
     def estimate(points: Tensor) -> Tensor:

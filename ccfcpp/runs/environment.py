@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.version import VERSION
 from ccfcpp.data.registry import root_folder
 
@@ -31,7 +31,8 @@ def choose_device(wanted: str) -> torch.device:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "device = 'cuda' is refused: PyTorch finds no CUDA device; take --device cpu"
+            KeyValue("device", "cuda"),
+            " is refused: PyTorch finds no CUDA device; take --device cpu",
         )
     device = torch.device(wanted)
     if device.type == "cuda":

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Union, get_args, get_origin
 
-from ccfcpp.core import relevance
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import flatten, merge, nest
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.unused import refuse_unused
 from ccfcpp.runs.paths import MAY_CHANGE
 
 
@@ -38,13 +38,11 @@ class Given:
         files: Settings from files, each over those before it.
         values: Single values, over the files.
         rounds: The number of rounds, for the system's own key; None where it is not given.
-        flags: The flags by the keys for which they stand, without keys that ``--set`` gave.
     """
 
     files: tuple[Tree, ...] = ()
     values: Tree = field(default_factory=dict)
     rounds: object = None
-    flags: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(settings: Mapping[str, object] | None) -> Given:
@@ -80,7 +78,7 @@ def refuse_idle(
     presets: str,
     axes: Mapping[str, object] | None = None,
 ) -> None:
-    """Refuse settings without effect, by ``ccfcpp.core.relevance``.
+    """Refuse settings without effect, by ``ccfcpp.core.unused``.
 
     Args:
         given: The user's settings.
@@ -92,7 +90,7 @@ def refuse_idle(
         UsageError: In one line, the first such value, and what would give it an effect.
     """
     values = merge(given.values, as_tree(axes or {}))
-    relevance.refuse_idle(configs, presets, without_grids(given.files), values, given.flags)
+    refuse_unused(configs, presets, without_grids(given.files), values)
 
 
 def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
@@ -110,7 +108,7 @@ def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str,
         UsageError: A list holds an empty value, or nothing.
     """
     values = dict(flatten(given.values))
-    fields = relevance.declared(kind.kind_for(functools.reduce(merge, given.layers, {})))
+    fields = kind.known_fields(functools.reduce(merge, given.layers, {}))
     axes: dict[str, Sequence[object]] = {}
     for key, value in values.items():
         kinds = _kinds(fields[key].annotation) if key in fields else {list}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
@@ -94,8 +94,10 @@ class Pipeline(Generic[M, R]):
                 layers = given.under(key, value).layers
                 config = resolve(self.kind, self.command, suited or {}, *layers)
             except UsageError as error:
-                text = str(error).replace(f"{key} = {value}", f"rounds = {given.rounds}")
-                raise UsageError(text) from None
+                asked = KeyValue("rounds", given.rounds)
+                said = (isinstance(part, KeyValue) and part.key == key for part in error.parts)
+                parts = zip(said, error.parts, strict=True)
+                raise UsageError(*(asked if own else part for own, part in parts)) from None
         # What counts may follow from images that are not there yet: it is checked again with them.
         possible = [config] if suited is not None else self._possible(config, given)
         refuse_idle(given, possible, self.command)
@@ -205,8 +207,8 @@ class Pipeline(Generic[M, R]):
         key, steps = self.rounds(config)
         if not key:
             raise UsageError(
-                f"rounds = {given.rounds} has no effect on {config.method}, whose number of rounds "
-                "is fixed: leave it out"
+                KeyValue("rounds", given.rounds),
+                f" has no effect on {config.method}, whose number of rounds is fixed: leave it out",
             )
         count = str(given.rounds)
         if not steps or not count.isdecimal():

@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import torch
 
-from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.config import MethodConfig, PrecisionConfig
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import counted
 from ccfcpp.engine.algorithm import Algorithm
@@ -18,7 +18,7 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
 from ccfcpp.privacy.protection import Protection, check_fits
 from ccfcpp.robust.attacks import Attack
-from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.config import AttackConfig, AttackOfSome, DefenceConfig
 from ccfcpp.robust.defence import Defence
 from ccfcpp.runs.environment import check_precision, choose_device
 from ccfcpp.runs.tracking import check_tracker
@@ -50,7 +50,7 @@ class Setting:
             UsageError: This machine lacks what it asks for.
         """
         device, privacy = choose_device(config.device), config.section(PrivacyConfig)
-        check_precision(config.compute.precision, device)
+        check_precision(config.section(PrecisionConfig).precision, device)
         check_tracker(config.track)
         availability = sampling_of(privacy)(**config.availability.model_dump())
         return cls(config, device, Randomness(config.seed), availability, privacy)
@@ -109,14 +109,17 @@ class Safeguards:
         exchanges = [work.exchange for work in works]
         if defence.is_on and privacy.is_on:
             raise UsageError(
-                f"defence.rule = {defence.rule} needs each client's update, and with "
-                "privacy.secure_sums or privacy.level the server gets their sum alone: leave one "
-                "of them out"
+                KeyValue("defence.rule", defence.rule),
+                " needs each client's update, and with ",
+                KeyValue("privacy.secure_sums"),
+                " or ",
+                KeyValue("privacy.level"),
+                " the server gets their sum alone: leave one of them out",
             )
         invited = setting.availability.invited(len(members))
         return cls(
             Attack(attack, system, exchanges, members, setting.randomness)
-            if attack.is_on
+            if isinstance(attack, AttackOfSome) and attack.is_on
             else None,
             Defence(defence, system, exchanges, invited) if defence.is_on else None,
             _protection(setting, algorithm, exchanges, members) if privacy.is_on else None,

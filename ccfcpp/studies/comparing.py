@@ -11,7 +11,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind
 from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
@@ -153,7 +153,10 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
     if kind == "skew":
         grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}
     elif "partition.p" in grid:
-        raise UsageError(f"partition.p has no effect on partition.kind = {kind!r}: leave it out")
+        raise UsageError(
+            KeyValue("partition.p", ...),
+            f" has no effect on partition.kind = {kind!r}: leave it out",
+        )
     return Order(given.files, as_tree(values), [grid], seeds)
 
 

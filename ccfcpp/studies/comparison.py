@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.evaluation.words import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
+from ccfcpp.core.unused import needs_of
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes, Order, Planned
 from ccfcpp.studies.scores import published_score
@@ -76,12 +77,12 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
         own |= config.partition.degree
-    heeded = Heeded(config)
+    values = values_of(config)
     for key in cell:
         name = key.removeprefix("availability.")
         known = name == "method" or name.removeprefix("partition.") in DEGREES
-        if not known and heeded.unmet(key) is None:
-            own[name] = heeded.values[key]
+        if not known and needs_of(config, key) is None:
+            own[name] = values[key]
     return own
 
 

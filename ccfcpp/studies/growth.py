@@ -15,7 +15,7 @@ from ccfcpp.core.config_layers import (
     values_of,
 )
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError, joined
 from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
@@ -131,11 +131,13 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         other = validate(kind, merge(config, _tree(changes)))
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
-            was = ", ".join(f"{key} = {before.get(key)}" for key in differing)
+            was = joined(", ", ([KeyValue(key, before.get(key))] for key in differing))
             asked = ", ".join(str(changes[key]) for key in differing)
             raise UsageError(
-                f"the runs in {study.path} have {was}, not {asked}: leave it out to go on, give a "
-                "list to have both, or give another --out"
+                f"the runs in {study.path} have ",
+                *was,
+                f", not {asked}: leave it out to go on, give a list to have both, or give another "
+                "--out",
             )
 
 

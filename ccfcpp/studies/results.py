@@ -39,8 +39,9 @@ class Result:
 
     @cached_property
     def settings(self) -> Tree:
-        """The configuration by dotted key."""
-        return values_of(self.config)
+        """The configuration by dotted key, and the defaults of what it does not have."""
+        known = self.config.known_fields(self.config.model_dump())
+        return {key: field.default for key, field in known.items()} | values_of(self.config)
 
     @cached_property
     def recorded(self) -> RecordedRun:

@@ -12,8 +12,8 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import MethodConfig, RunConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded
 from ccfcpp.core.units import counted
+from ccfcpp.core.unused import needs_of
 from ccfcpp.runs.paths import MAY_CHANGE, RunPaths
 from ccfcpp.studies.classification import scores, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
@@ -108,13 +108,12 @@ def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
     """Return a run's axes, and those of other studies with the values that it has."""
     values = values_of(run.config)
     assert isinstance(run.config, MethodConfig)
-    heeded = Heeded(run.config)
     return run.axes | {
         key: values[full]
         for key in names
         if key not in run.axes and key not in DEGREES
         for full in (key, f"availability.{key}")
-        if full in values and heeded.unmet(full) is None
+        if full in values and needs_of(run.config, full) is None
     }
 
 
@@ -143,7 +142,7 @@ def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
 def _counts(key: str, study: Study[RunConfig]) -> bool:
     """Return whether a setting counts in a run of a study."""
     configs = [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
-    return any(Heeded(config).unmet(key) is None for config in configs)
+    return any(needs_of(config, key) is None for config in configs)
 
 
 def _reopened(path: Path) -> Study[RunConfig]:

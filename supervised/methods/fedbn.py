@@ -1,7 +1,8 @@
 """FedBN (Li et al. 2021): batch normalisation stays at the clients."""
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.client import Client
-from supervised.config import ClassifyConfig
+from supervised.config import ClassifyConfig, SmallNetwork
 from supervised.messages import LocalUpdate
 from supervised.methods.local import LocalMethod
 from supervised.methods.method import Method
@@ -19,8 +20,8 @@ class KeptNormalisation(LocalMethod):
 
 
 def _has_normalisations(config: ClassifyConfig) -> None:
-    if config.model.name == "small" and not config.model.batch_norm:
-        raise ValueError(
+    if isinstance(config.model, SmallNetwork) and not config.model.batch_norm:
+        raise UsageError(
             "method = 'fedbn' keeps batch normalisation at the clients, and model.name = "
             "'small' with model.batch_norm = false has none: take another method or model"
         )

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ccfcpp.core.conditions import Condition, When
-from ccfcpp.core.config import Section, Tree, fits_always
+from ccfcpp.core.config import Section, Tree, Unused, all_used, fits_always
 from ccfcpp.engine.parts import Form, Part
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
@@ -15,9 +14,6 @@ from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
-
-# Only votes for centroids are counted by the other rules, too.
-_NEEDS = {"defence.hostile": (When("defence.rule", "trimmed-mean", "krum", "multi-krum"),)}
 
 
 def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
@@ -58,8 +54,8 @@ class Method:
             classifier; empty for none.
         sections: Sections of the configuration that only this method reads, by name.
         fixed: Settings that naming the method changes.
-        ignores: Keys and sections that it never reads, of those that it shares with others.
-        needs: When keys and sections count for it, beside what their fields declare.
+        ignores: Keys that it never reads, of sections that it shares with others.
+        unused: Yields the settings that have no effect beside others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
     """
 
@@ -80,7 +76,7 @@ class Method:
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ("privacy.smallest_count",)
-    needs: Mapping[str, Sequence[Condition]] = field(default_factory=lambda: _NEEDS)
+    unused: Callable[[Any], Unused] = all_used
     check: Callable[[Any], None] = fits_always
 
 

@@ -4,12 +4,11 @@ Sources: Hsu, Qi and Brown 2019 (FedAvgM); Reddi et al. 2021 (FedAdam, FedYogi, 
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ccfcpp.core.conditions import When
 from ccfcpp.core.config import BelowOne, PositiveNumber, Section
 from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
@@ -58,13 +57,18 @@ FEDAVGM = Method(
 
 
 class AdaptiveConfig(Section):
-    """FedAdam, FedYogi and FedAdagrad."""
+    """FedAdagrad."""
 
     learning_rate: PositiveNumber = 0.01
     beta1: BelowOne = 0.9
-    beta2: Annotated[BelowOne, When("method", "fedadam", "fedyogi")] = 0.99
     tau: PositiveNumber = 1e-3
     """Degree of adaptivity; the second moments start at τ²."""
+
+
+class DecayingConfig(AdaptiveConfig):
+    """FedAdam and FedYogi."""
+
+    beta2: BelowOne = 0.99
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
         """Update the second moment by Δ²."""
-        return known.lerp(square, 1 - self.config.section(AdaptiveConfig).beta2)
+        return known.lerp(square, 1 - self.config.section(DecayingConfig).beta2)
 
 
 class YogiServer(AdaptiveServer):
@@ -106,7 +110,7 @@ class YogiServer(AdaptiveServer):
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
         """Update the second moment by Δ²."""
-        share = 1 - self.config.section(AdaptiveConfig).beta2
+        share = 1 - self.config.section(DecayingConfig).beta2
         return known - share * square * (known - square).sign()
 
 
@@ -118,16 +122,16 @@ class AdagradServer(AdaptiveServer):
         return known + square
 
 
-def _method(title: str, aggregation: type[AdaptiveServer]) -> Method:
+def _method(title: str, aggregation: type[AdaptiveServer], section: type[AdaptiveConfig]) -> Method:
     return Method(
         title,
         aggregation=aggregation,
         state=AdaptiveState,
         begin=lambda model, weights: AdaptiveState(model),
-        sections={"adaptive": AdaptiveConfig},
+        sections={"adaptive": section},
     )
 
 
-FEDADAM = _method("FedAdam", AdaptiveServer)
-FEDYOGI = _method("FedYogi", YogiServer)
-FEDADAGRAD = _method("FedAdagrad", AdagradServer)
+FEDADAM = _method("FedAdam", AdaptiveServer, DecayingConfig)
+FEDYOGI = _method("FedYogi", YogiServer, DecayingConfig)
+FEDADAGRAD = _method("FedAdagrad", AdagradServer, AdaptiveConfig)

@@ -6,7 +6,6 @@ import pytest
 import typer
 from rich.console import Console
 
-from ccfcpp.cli import cluster
 from ccfcpp.cli.options import Asked
 from ccfcpp.cli.terminal import (
     EmbeddingTold,
@@ -28,13 +27,10 @@ def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> 
     file = tmp_path / "own.yaml"
     file.write_text("seed: 1\n")
     named = {"seed": "2", "partition.p": "0.5", "rounds": "4", "device": None}
-    found = Asked(named, [file], settings=["seed=3"]).given(cluster.FLAGS)
+    found = Asked(named, [file], settings=["seed=3"]).given()
     assert found.files == ({"seed": 1},)
     assert found.values == {"seed": 3, "partition": {"p": "0.5"}}
     assert found.rounds == "4"
-    # What --set gave has no flag.
-    assert found.flags["partition.p"] == "--p"
-    assert "seed" not in found.flags
 
 
 def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:

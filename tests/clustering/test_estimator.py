@@ -20,7 +20,7 @@ from ccfcpp.clustering.methods import METHODS, taking
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded
+from ccfcpp.core.unused import needs_of
 from tests.support.clustering import TINY, digits, tiny
 from tests.support.command import succeeded
 
@@ -148,8 +148,8 @@ def test_images_of_another_shape_are_not_assigned() -> None:
 @pytest.mark.parametrize("method", METHODS.own())
 def test_the_estimator_takes_every_method(method: str) -> None:
     images = digits()[0][:90, 0].numpy()
-    heeded = Heeded(tiny(method))
-    settings = {key: value for key, value in flatten(TINY) if heeded.unmet(key) is None}
+    config = tiny(method)
+    settings = {key: value for key, value in flatten(TINY) if needs_of(config, key) is None}
     model = FederatedClustering(n_clusters=3, method=method, settings=settings)
     model.fit(images, clients=np.array(["a", "b", "c"]).repeat(30))
     assert np.array_equal(model.predict(images[7:9]), model.labels_[7:9])

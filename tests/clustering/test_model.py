@@ -7,11 +7,13 @@ from typing import Any, get_origin
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts, load_model
-from ccfcpp.core.config_layers import dump_yaml
+from ccfcpp.core.config import PrecisionConfig
+from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
 from ccfcpp.core.randomness import Randomness
@@ -171,13 +173,10 @@ def test_a_system_that_assigns_nothing_new_is_named(
     assert "k-fed does not assign new images: take another system" in refused(path)
 
 
-def test_a_precision_of_gpus_alone_is_left_out_on_a_cpu(tmp_path: Path, k_fed: Any) -> None:
-    config, tensors = k_fed
-    compute = replace_precision(config)
-    path = written(tmp_path / "run", compute, tensors)
-    assert load_model(path, "cpu").problem.config.compute.precision == "float32"
-
-
-def replace_precision(config: Any) -> Any:
-    compute = config.compute.model_copy(update={"precision": "tf32"})
-    return config.model_copy(update={"compute": compute})
+def test_a_precision_of_gpus_alone_is_left_out_on_a_cpu(tmp_path: Path) -> None:
+    config, _, state = run_of("sda-fc-km")
+    given = {"compute": {"precision": "tf32"}}
+    path = written(tmp_path / "run", config, pack(state))
+    content = merge(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()), given)
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(content))
+    assert load_model(path, "cpu").problem.config.section(PrecisionConfig).precision == "float32"

@@ -22,7 +22,7 @@ from ccfcpp.core.config_layers import (
     validate,
     values_of,
 )
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import UsageError, in_file
 from ccfcpp.core.presets import preset_folder
 from ccfcpp.data.registry import DATASETS
 from supervised.config import ClassifyConfig
@@ -118,7 +118,7 @@ def test_values_of_the_user_lie_over_the_published_preset() -> None:
 def test_an_unknown_preset_is_one_line_with_those_that_there_are(value: object) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(ClusterConfig, "cluster", {"preset": value})
-    said = f"preset = {value} is refused: it should be 'default' or 'published'"
+    said = f"preset = {in_file(value)} is refused: it should be 'default' or 'published'"
     assert str(caught.value) == said
 
 
@@ -155,7 +155,7 @@ def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
 
 
 def test_the_preset_for_mnist_explains_every_key() -> None:
-    every_key = {key for key, _ in flatten(validate(ClusterConfig, {}).model_dump())}
+    every_key = ClusterConfig.known_fields({}).keys() - {"privacy.clips"}
     assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
 
 

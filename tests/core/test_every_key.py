@@ -1,10 +1,12 @@
 """Every key of every section either changes what a run does, or is refused in one line."""
 
+import os
+
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -56,24 +58,62 @@ _CLASSIFICATION: Tree = {
 }
 
 
-RELATIVES = {
-    "ffcm-km": {"pixels", "fuzzy", "ffcm", "defence", "privacy"},
-    "feddp-kmeans": {"pixels", "feddp", "defence", "privacy"},
-    "sda-fc-fcm": {"pixels", "fuzzy"},
-    "ppfc-gan": {"gan", "dcn", "centroids", "compute"},
-    "fed-fcm": {"means", "fuzzy"},
-    "fed-em": {"mixture", "pixels"},
-    "fed-emp": {"crops", "intensity", "compute"},
+_NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
+_SHARED: list[Tree] = [
+    {"partition": {"kind": "dirichlet"}},
+    {"partition": {"kind": "classes"}},
+    {"attack": {"kind": "noise"}},
+    {"defence": {"rule": "trimmed-mean"}},
+    {"defence": {"rule": "median"}},
+    {"defence": {"rule": "bound"}},
+    {"privacy": {"secure_sums": True}},
+    {"privacy": {"level": "client", "secure_sums": True, **_NOISE}},
+    {"privacy": {"level": "client", "secure_sums": True, "noise_at": "server", **_NOISE}},
+]
+"""Settings beside which keys of the sections of all systems count."""
+_NEIGHBOURS: Tree = {"pretraining": "neighbours"}
+_SYNCHRONISED: Tree = {"steps": "synchronised"}
+_LLOYD: Tree = {"centroids": {"search": "lloyd"}}
+VARIANTS: dict[str, list[Tree]] = {
+    "fed-km": _SHARED,
+    "ccfc++": [
+        {"model": {"backbone": "resnet18"}},
+        {"training": _NEIGHBOURS, "model": {"backbone": "scan"}},
+        {"training": _SYNCHRONISED},
+        {"training": {**_SYNCHRONISED, **_NEIGHBOURS}, **_LLOYD, "scan": {"overclustering": 2}},
+        {"training": {"rounds": 0}},
+        {"training": {"pretrain_rounds": 0}},
+        {"centroids": {"encoder": "global"}},
+        *_SHARED,
+    ],
+    "fed-scan": [
+        {"scan": {"optimizer": "adam"}},
+        {"scan": {"lagged": True}},
+        {"scan": {"overclustering": 2}},
+        {"scan": {"pairs": "views"}},
+        {"scan": {"pairs": "views"}, "privacy": {"level": "image", **_NOISE}},
+    ],
+    "fed-km on vectors": [{"vectors": {"components": 2}}, {"partition": {"kind": "folders"}}],
+    "fed-scan on vectors": [{"scan": {"encoder": "linear"}}],
+    "ffcm-avg on vectors": [{"availability": {"dropout_rate": 0.4}}],
+    "k-fed": [{"defence": {"rule": "bound"}}],
+    "ffcm-km": [{"defence": {"rule": "bound"}}],
+    "fedavg": [
+        {"model": {"name": "mobilenetv2"}},
+        {"decorrelation": {"kind": "none"}},
+        {"decorrelation": {"kind": "structured-decov"}},
+        *_SHARED,
+    ],
 }
-"""Systems that differ from another one, which is tried on all keys, in some sections alone."""
-
-
-OF_VECTORS = {
-    "fed-km": {"vectors", "means", "pixels"},
-    "ffcm-avg": {"ffcm", "fuzzy"},
-    "fed-scan": {"vectors", "vector_views", "scan", "affine", "intensity"},
-}
-"""Sections that are tried on vectors."""
+"""What each system is tried beside, apart from its defaults."""
+nightly = pytest.mark.skipif(
+    "CCFCPP_EVERY_KEY" not in os.environ, reason="minutes: CCFCPP_EVERY_KEY, in .ci/nightly"
+)
+QUICK = ("fed-km on vectors", "fed-em", "k-fed")
+SYSTEMS = [
+    *(name for name in METHODS.own() if name != "ccfc"),
+    *("fed-km on vectors", "fed-scan on vectors", "ffcm-avg on vectors"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -86,62 +126,46 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_images(tmp_path_factory.mktemp("images") / "digits.npz")
 
 
-def cluster(images: str, method: str, tree: Tree | None = None) -> Variant:
-    common = merge(_COMMON, {"dataset": images, "method": method})
-    return Variant(ClusterConfig, merge(merge(common, _CLUSTERING), tree or {}))
+def variants(kind: type[MethodConfig], base: Tree, given: Tree, name: str) -> list[Variant]:
+    common = merge(merge(_COMMON, base), given)
+    return [Variant(kind, merge(common, tree)) for tree in [{}, *VARIANTS.get(name, [])]]
 
 
-def classify(images: str, method: str) -> Variant:
-    common = merge(_COMMON, {"dataset": images, "method": method})
-    return Variant(ClassifyConfig, merge(common, _CLASSIFICATION))
+def clustering(name: str, images: str, vectors: str) -> list[Variant]:
+    method, _, on_vectors = name.partition(" on ")
+    given: Tree = {"method": method, "dataset": vectors if on_vectors else images}
+    if on_vectors:
+        given["partition"] = {"clients": 2}
+    return variants(ClusterConfig, _CLUSTERING, given, name)
 
 
-def test_every_key_of_clustering(images: str, vectors: str) -> None:
-    findings = of_vectors(vectors)
-    for name in METHODS.own():
-        if name != "ccfc":
-            base, sections = cluster(images, name), RELATIVES.get(name)
-            found = [key for key in base.fields if key.partition(".")[0] in (sections or ())]
-            findings[name] = examine(base, found if sections else None)
-    check(findings, set())
-
-
-def of_vectors(vectors: str) -> dict[str, Findings]:
-    """What comes of keys of systems on vectors."""
-    findings = {}
-    for name, sections in OF_VECTORS.items():
-        base = cluster(vectors, name, {"partition": {"clients": 2}})
-        found = [key for key in base.fields if key.partition(".")[0] in sections]
-        findings[f"{name} on vectors"] = examine(base, found)
-    return findings
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else nightly) for name in SYSTEMS]
+)
+def test_every_key_of_clustering(name: str, images: str, vectors: str) -> None:
+    method = METHODS[name.partition(" on ")[0]]
+    sections = {*method.sections, *(key.partition(".")[0] for key in method.ignores)}
+    if name in ("fed-km", "ccfc++"):  # The sections of all systems are tried on two of them.
+        sections |= ClusterConfig.model_fields.keys()
+    check(examine(clustering(name, images, vectors), sections | {"vectors"}))
 
 
 def test_ccfc_differs_from_its_successor_in_two_weights(images: str) -> None:
     ccfc, successor = METHODS["ccfc"], METHODS["ccfc++"]
-    for attribute in ("make", "sections", "needs"):
+    for attribute in ("make", "sections", "unused"):
         assert getattr(ccfc, attribute) is getattr(successor, attribute)
     assert ccfc.ignores == (*successor.ignores, "loss.scale")
-    weights = ("loss.eta", "loss.pretrain_eta")
-    base = cluster(images, "ccfc", {"loss": {"eta": 0.0, "pretrain_eta": 0.0}})
-    found = examine(base, [*weights, "loss.lam", "seed"])
-    assert found.refused.keys() == set(weights)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) for name in CLASSIFIERS.own()])
+def test_every_key_of_classification(name: str, images: str) -> None:
+    own = variants(ClassifyConfig, _CLASSIFICATION, {"dataset": images, "method": name}, name)
+    sections = {*CLASSIFIERS[name].sections, "training", "compute"}
+    if name == "fedavg":
+        sections |= ClassifyConfig.model_fields.keys()
+    check(examine(own, sections))
+
+
+def check(found: Findings) -> None:
     assert found.faults == []
-
-
-def test_every_key_of_classification(images: str) -> None:
-    findings = {"fedavg": examine(classify(images, "fedavg"))}
-    for name in CLASSIFIERS.own():
-        if sections := CLASSIFIERS[name].sections:
-            base, trained = classify(images, name), {*sections, "training", "compute"}
-            own = [key for key in base.fields if key.partition(".")[0] in trained]
-            findings[name] = examine(base, own)
-    check(findings, set())
-
-
-def check(findings: dict[str, Findings], nowhere: set[str]) -> None:
-    faults = [f"{name}: {fault}" for name, own in findings.items() for fault in own.faults]
-    assert faults == []
-    effective = {key for own in findings.values() for key in own.effective}
-    refused = {key for own in findings.values() for key in own.refused}
-    # A key that each method refuses would be of no use.
-    assert refused - effective == nowhere
+    assert found.effective

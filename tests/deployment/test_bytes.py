@@ -277,7 +277,7 @@ def _read_memory(path: Path) -> None:
 
 def _take_memory(path: Path) -> None:
     memories = ClientMemories(CPU, 10**6, path.parent)
-    memories.look_at({0: path.name})
+    memories.restore({0: path.name})
     memories.take(0)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import read_yaml, resolve

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,18 +70,6 @@ def checkpointed(folder: Path) -> dict[int, str]:
     return saved
 
 
-def test_a_look_at_memories_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
-    saved = checkpointed(tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(before) == 3
-    looking = ClientMemories(CPU, budget=1000, folder=tmp_path)
-    looking.keep(5, memory(5), "0.0")
-    looking.look_at(saved)
-    assert values(looking, 0, 1) == [0, 1]
-    assert looking.take(5) == {}
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 def test_who_goes_on_removes_what_the_checkpoint_does_not_name(tmp_path: Path) -> None:
     saved = checkpointed(tmp_path)
     resumed = ClientMemories(CPU, budget=1000, folder=tmp_path)
@@ -94,14 +81,11 @@ def test_who_goes_on_removes_what_the_checkpoint_does_not_name(tmp_path: Path) -
     assert values(resumed, 0, 1) == [7, 1]
 
 
-@pytest.mark.parametrize("take", [ClientMemories.restore, ClientMemories.look_at])
-def test_a_memory_that_a_checkpoint_names_must_be_there(
-    tmp_path: Path, take: Callable[[ClientMemories, dict[int, str]], None]
-) -> None:
+def test_a_memory_that_a_checkpoint_names_must_be_there(tmp_path: Path) -> None:
     saved = checkpointed(tmp_path)
     (tmp_path / saved[1]).unlink()
     with pytest.raises(UsageError, match=r"memory of client 1 is missing .*client-1-version-0.0"):
-        take(ClientMemories(CPU, budget=1000, folder=tmp_path), saved)
+        ClientMemories(CPU, budget=1000, folder=tmp_path).restore(saved)
     assert files(tmp_path) == [
         "client-0-version-0.0.safetensors",
         "client-0-version-9.0.safetensors",

@@ -1,19 +1,19 @@
 """Classifiers whose server needs means alone: secure sums of their models."""
 
 from contextlib import nullcontext
-from typing import get_args
 
 import pytest
 import torch
 
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel
-from ccfcpp.robust.attacks import acts_on
-from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.attacks import ATTACKS, acts_on
+from ccfcpp.robust.config import RULES
 from ccfcpp.robust.defence import Defence
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -23,8 +23,6 @@ from tests.support.sums import federation_of, protected
 
 NEEDS_EACH = {"fednova", "fedexp"}
 MEANS = sorted(set(CLASSIFIERS.own()) - NEEDS_EACH)
-ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
-RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 
 
 def one_round(config: ClassifyConfig, secure: bool) -> object:
@@ -85,7 +83,9 @@ def test_which_classifiers_have_defences_and_can_be_attacked() -> None:
         works = algorithm.client_side(ClientContext.of(clients)).works.values()
         exchanges = [work.exchange for work in works]
         for rule in RULES:
-            config, reason = DefenceConfig(rule=rule, hostile=0.2), undefended(method, rule)
+            reason = undefended(method, rule)
+            settings = {"defence": {"rule": rule, "hostile": 0.2}}
+            config = validate(ClassifyConfig, settings).defence
             with pytest.raises(UsageError, match=reason) if reason else nullcontext():
                 Defence(config, method, exchanges, len(clients))
         acted = [kind for kind in ATTACKS if any(acts_on(kind, each) for each in exchanges)]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +19,13 @@ from ccfcpp.clustering.ccfc.messages import (
     refinement_exchange,
     training_exchange,
 )
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
@@ -36,16 +38,14 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.reports.facts import setting
 from ccfcpp.reports.recorded import read_run
-from ccfcpp.robust.attacks import Attack, acts_on, chosen_attackers
-from ccfcpp.robust.config import AttackConfig, DefenceConfig
+from ccfcpp.robust.attacks import ATTACKS, Attack, acts_on, chosen_attackers
+from ccfcpp.robust.config import RULES, AttackOfSome, DefenceConfig, RobustMean, ScaledAttack
 from ccfcpp.robust.defence import Defence
 from supervised.algorithm import training_exchange as classifier_exchange
 from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, ControlledUpdate
 from tests.support.clustering import tiny
 from tests.support.command import TINY, refused, succeeded
 
-ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
-RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 PRETRAINING = training_exchange("pre-training", with_centroids=True)
 REFINEMENT = refinement_exchange(unit_length=True)
 STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
@@ -57,13 +57,18 @@ MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
 
 def attack(kind: str, members: Sequence[Member] = MEMBERS, scale: float = 10.0) -> Attack:
-    config = AttackConfig(kind=kind, attackers=0.3, scale=scale)
+    settings: Tree = {"kind": kind, "attackers": 0.3, "scale": scale}
+    config = validate(ClusterConfig, {"attack": settings}).attack
+    assert isinstance(config, AttackOfSome)
     return Attack(config, "ccfc++", [PRETRAINING, REFINEMENT], members, Randomness(0))
 
 
+def defence_of(rule: str, **settings: float) -> DefenceConfig:
+    return validate(ClusterConfig, {"defence": {"rule": rule, **settings}}).defence
+
+
 def defence(rule: str, exchange: Exchange[Any, Any], **settings: float) -> Defence:
-    config = DefenceConfig(rule=rule, **settings)
-    return Defence(config, "ccfc++", [exchange], len(MEMBERS))
+    return Defence(defence_of(rule, **settings), "ccfc++", [exchange], len(MEMBERS))
 
 
 class Silent(ServerWork[None, Any, Any]):
@@ -125,7 +130,7 @@ def trained(clients: int = 9, seed: int = 0) -> tuple[EncoderState, list[Trainin
 def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
     clients = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8]
     for share, count in ((0.1, 1), (0.25, 3), (0.3, 3), (0.45, 5)):
-        config = AttackConfig(kind="noise", attackers=share)
+        config = ScaledAttack(kind="noise", attackers=share)
         found = chosen_attackers(config, clients, 7)
         assert found == chosen_attackers(config, clients[::-1], 7)
         assert len(found) == count
@@ -136,7 +141,7 @@ def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
 @pytest.mark.parametrize("share", [0.01, 0.99])
 def test_there_is_a_client_of_either_kind(share: float) -> None:
     with pytest.raises(UsageError, match="leaves one of either kind"):
-        chosen_attackers(AttackConfig(kind="noise", attackers=share), range(10), 0)
+        chosen_attackers(ScaledAttack(kind="noise", attackers=share), range(10), 0)
 
 
 # --- what they send -----------------------------------------------------------------------------
@@ -374,9 +379,9 @@ def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError, match="take bound"):
         defence("median", STEP)
     with pytest.raises(UsageError, match="takes 3 of 6 clients to be hostile"):
-        Defence(DefenceConfig(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
+        Defence(RobustMean(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
     with pytest.raises(UsageError, match="for which it needs 5"):
-        Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
+        Defence(RobustMean(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
     for parts in ({}, {"counts": Opaque()}):
         opaque = Exchange("images", EncoderState, ClusterSizes, parts)
         with pytest.raises(UsageError, match=r"each client's part '(update|counts)' as it is"):
@@ -420,12 +425,12 @@ def test_every_system_is_defended_and_attacked_or_says_why_not(method: str) -> N
     for rule in RULES:
         if rule not in defended or sends_images:
             with pytest.raises(UsageError, match=f"defence.rule = {rule}"):
-                Defence(DefenceConfig(rule=rule), method, known, len(MEMBERS))
+                Defence(defence_of(rule), method, known, len(MEMBERS))
         elif rule in ("bound", "median"):
             state, experiment = run(method, hostile("none", rule))
             assert experiment.algorithm.knows_clusters(state)
         else:
-            Defence(DefenceConfig(rule=rule), method, known, len(MEMBERS))
+            Defence(defence_of(rule), method, known, len(MEMBERS))
 
 
 def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
@@ -446,7 +451,7 @@ def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> No
 
 def test_clients_work_in_the_order_of_their_true_sizes() -> None:
     # The last client is the smallest, and lies: the server takes it for one of the largest.
-    config = AttackConfig(kind="false-sizes", attackers=0.3)
+    config = ScaledAttack(kind="false-sizes", attackers=0.3)
     seed = next(s for s in range(99) if 8 in chosen_attackers(config, range(9), s))
     uneven: Tree = {"data": {"images": 104}, "seed": seed, "compute": {"cohort": 9}}
     state, experiment = run("ccfc++", hostile("false-sizes"), uneven)
@@ -492,7 +497,7 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
         (("--defence", "krum", "--set", "defence.hostile=0.5"), "defence.hostile"),
         (("--defence", "trimmed-mean", "--clients", "2"), "takes 1 of 2 clients"),
         (("--defence", "median", "--secure-sums"), "needs each client's update"),
-        (("--attackers", "0.3"), "--attackers 0.3 has no effect: it needs attack.kind"),
+        (("--attackers", "0.3"), "--attackers 0.3 has no effect: it needs --attack sign-flip"),
         (("--set", "defence.norm=2"), "defence.norm = 2 has no effect: it needs --defence bound"),
         (("--epsilon", "8"), "--epsilon 8 has no effect: it needs --privacy client"),
     ):

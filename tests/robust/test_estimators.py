@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.robust.centroids import disagreement, robust_kmeans
-from ccfcpp.robust.config import DefenceConfig
+from ccfcpp.robust.config import RobustMean
 from ccfcpp.robust.estimators import (
     assumed_hostile,
     estimator,
@@ -20,7 +20,7 @@ from ccfcpp.robust.estimators import (
     trimmed_mean,
 )
 
-geometric_median = estimator(DefenceConfig(rule="geometric-median"))
+geometric_median = estimator(RobustMean(rule="geometric-median"))
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 
 
@@ -104,7 +104,7 @@ def test_squared_distances_are_those_of_each_pair(points: Tensor) -> None:
 def test_hostile_points_move_no_estimate_out_of_the_honest_ones(
     rule: str, n: int, seed: int, size: float
 ) -> None:
-    config = DefenceConfig(rule=rule, hostile=0.28)
+    config = RobustMean(rule=rule, hostile=0.28)
     hostile = (n - 3) // 4
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(n, 3, generator=generator, dtype=torch.float64)
@@ -133,7 +133,7 @@ def test_there_is_always_a_point_left() -> None:
     assert assumed_hostile(0.3, 10) == 3  # and not 4 by rounding
     for rule in RULES:
         only = torch.tensor([[3.0, 4.0]])
-        config = DefenceConfig(rule=rule)
+        config = RobustMean(rule=rule)
         torch.testing.assert_close(estimator(config)(only), only[0])
 
 
@@ -199,7 +199,7 @@ def test_a_point_on_which_attackers_agree_gets_no_centre(rule: str, place: float
     true = torch.tensor([[0.0, 0], [10, 0], [0, 10]])
     honest = [true + 0.1 * torch.randn(3, 2, generator=generator) for _ in range(7)]
     hostile = [torch.full((3, 2), place) for _ in range(3)]
-    config = DefenceConfig(rule=rule, hostile=0.3)
+    config = RobustMean(rule=rule, hostile=0.3)
     centres, _ = robust_kmeans([*hostile, *honest], estimator(config), 3)
     nearest = torch.cdist(true, centres).amin(dim=1)
     assert float(nearest.max()) < 1.0

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
+from ccfcpp.clustering.ccfc.network import ContrastiveModel, make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
@@ -78,7 +78,7 @@ def test_spectra_of_local_models_are_those_of_plain_modules(tmp_path: Path) -> N
     experiment = clustering()
     models = models_of_the_last_round(clustering())
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.evaluator.config, (1, 8, 8))()
+    module = make_model(experiment.evaluator.config, (1, 8, 8))
     with np.load(tmp_path / "run/spectra.npz") as arrays:
         assert arrays["client"].tolist() == sorted(models) == [0, 1, 2, 3]
         ranks, gaps = [], []
@@ -104,7 +104,7 @@ def test_the_global_spectrum_is_that_of_the_mean_of_the_local_models(tmp_path: P
     }
     counters = {n: e for n, e in models[0].items() if not e.is_floating_point()}
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.evaluator.config, (1, 8, 8))()
+    module = make_model(experiment.evaluator.config, (1, 8, 8))
     averaged: Any = mean | counters
     expected = spectrum(plain_latents(module, averaged, experiment.data.values))
     with np.load(tmp_path / "run/spectra.npz") as arrays:

@@ -59,7 +59,7 @@ def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
         ({"method": "k-fed", "p": 0.0}, 3), ({"method": "k-fed", "p": 0.0}, 4),
         ({"method": "k-fed", "p": 0.5}, 3), ({"method": "k-fed", "p": 0.5}, 4),
     ]  # fmt: skip
-    assert [run.config.partition.p for run in plan[2:]] == [0.0, 0.0, 0.5, 0.5]
+    assert [run.config.partition.degree["p"] for run in plan[2:]] == [0.0, 0.0, 0.5, 0.5]
     assert [run.config.method for run in plan[:2]] == ["km", "km"]
 
 

@@ -14,7 +14,7 @@ from ccfcpp.models.network import FlatLayout
 from ccfcpp.models.state import ModelState, build
 from ccfcpp.models.steps import side_by_side
 from supervised.classifiers import CLASSIFIERS
-from supervised.config import ClassifyConfig
+from supervised.config import ClassifyConfig, FedDecorr
 from supervised.local_training import LocalTrainer
 from supervised.losses import decorrelation_term
 from supervised.messages import Broadcast, LocalUpdate
@@ -173,7 +173,7 @@ class PlainClient:
             )
         else:
             loss = F.cross_entropy(logits, labels)
-        if config.decorrelation.kind == "feddecorr":
+        if isinstance(config.decorrelation, FedDecorr):
             N, d = z.shape
             scored = (z - z.mean(0)) / torch.sqrt(z.var(0) + 1e-8)
             products = (scored.T @ scored)[~torch.eye(d, dtype=torch.bool)]

@@ -1,7 +1,7 @@
 """What a setting does to a run, found by running it: for the test that goes through every key."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import Affects, MethodConfig, Section, Tree, kinds_of
 from ccfcpp.core.config_layers import merge, nest, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded, declared
+from ccfcpp.core.unused import needs_of
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.run import AnyLocalRun
@@ -92,13 +91,6 @@ _CLIPPED: dict[type[MethodConfig], str] = {ClusterConfig: "gradient", ClassifyCo
 _LARGE = {"auto", "resnet18", "resnet20", "resnet32", "mobilenetv2", "alexnet"}
 """Networks that are slow to train; what counts for them alone shows in their first weights."""
 
-_NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
-_BESIDE: dict[tuple[str, object], Tree] = {
-    ("privacy.level", "client"): {"privacy": _NOISE},
-    ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
-}  # fmt: skip
-"""What a run needs beside a value of a key."""
-
 _TO_SHOW: dict[str, Tree] = {
     "privacy.clip": {"privacy": {"clip": 100.0, "noise": 0.001, "epsilon": 1e9}},
     "centroids.iterations": {"clusters": 12},
@@ -159,7 +151,7 @@ def seen(config: MethodConfig) -> Iterator[object]:
     federation = experiment.federation(experiment.transport(memories))
     state = experiment.algorithm.initial_state(experiment.randomness)
     yield _digest(pack(state))
-    if _trains_large_network(Heeded(config)):
+    if _LARGE & {config.model_dump().get("model", {}).get(key) for key in ("backbone", "name")}:
         return
     for after, report in federation.run(state):
         state = after
@@ -174,13 +166,6 @@ def seen(config: MethodConfig) -> Iterator[object]:
     yield None if found is None else _digest({"found": torch.as_tensor(found)})
 
 
-def _trains_large_network(heeded: Heeded) -> bool:
-    return any(
-        heeded.values.get(key) in _LARGE and heeded.unmet(key) is None
-        for key in ("model.backbone", "model.name")
-    )
-
-
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
@@ -190,19 +175,26 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 class Variant:
-    """A method with some settings, by which some of its keys count and others do not.
+    """A method with some settings.
 
-    Args:
-        kind: The kind of its configuration.
-        tree: The settings.
+    Attributes:
+        keys: The keys of its configuration that change figures.
+        unused: Those of them that have no effect.
     """
 
     def __init__(self, kind: type[MethodConfig], tree: Tree) -> None:
         self.kind = kind
         self.tree = tree
         self.config = validate(kind, tree)
-        self.fields = declared(type(self.config))
-        self.heeded = Heeded(self.config)
+        self.fields = kind.known_fields({})
+        self.now = dict(settings(self.config))
+        self.keys = [
+            key
+            for key in self.now
+            if key not in _NAMES
+            and not any(isinstance(each, Affects) for each in self.fields[key].metadata)
+        ]
+        self.unused = [key for key in self.keys if needs_of(self.config, key) is not None]
 
     @cached_property
     def trace(self) -> list[object]:
@@ -211,16 +203,6 @@ class Variant:
             return list(seen(self.config))
         except UsageError:
             return []
-
-    @property
-    def now(self) -> Mapping[str, object]:
-        """Its settings, by dotted key."""
-        return self.heeded.values
-
-    def affects(self, key: str) -> str | None:
-        """Return what a key is declared to change beside the figures."""
-        found = [each.what for each in self.fields[key].metadata if isinstance(each, Affects)]
-        return found[0] if found else None
 
     def but(self, tree: Tree) -> "Variant":
         """Return a variant with other settings.
@@ -239,12 +221,21 @@ class Variant:
         elif key in _OTHER:
             values = [_OTHER[key]]
         else:
-            values = _candidates(self.fields[key].annotation, self.now[key])
+            values = _candidates(self._annotation(key), self.now[key])
         values = [value for value in values if value != self.now[key]]
         # Where each of them is refused, so is the first.
         return next(
             (tree for value in values if self.fits(tree := nest(key, value))), nest(key, values[0])
         )
+
+    def _annotation(self, key: str) -> object:
+        """Return the type of a setting; a kind of section is of any of the section's."""
+        name, _, rest = key.partition(".")
+        field = type(self.config).model_fields[name]
+        if rest and field.discriminator == rest:
+            kinds = [kind.model_fields[rest].annotation for kind in kinds_of(field)]
+            return Literal[tuple(value for kind in kinds for value in get_args(kind))]
+        return self.fields[key].annotation
 
     def fits(self, tree: Tree) -> bool:
         """Return whether the configuration takes other settings."""
@@ -263,24 +254,15 @@ class Variant:
             return str(error)
         return None
 
-    def meeting(self, condition: Condition, met: bool = True) -> Iterator["Variant"]:
-        """Yield variants in which a condition is met, or is not."""
-        if isinstance(condition, Either):
-            for each in condition.conditions:
-                yield from self.meeting(each, met)
-            return
-        assert isinstance(condition, When)
-        values = list(condition.values)
-        if met == isinstance(condition, Unless):
-            others = _candidates(self.fields[condition.key].annotation, condition.values[0])
-            # The last is the furthest from the default.
-            values = [value for value in reversed(others) if value not in condition.values]
-        for value in values:
-            try:
-                beside = _BESIDE.get((condition.key, value), {})
-                yield self.but(merge(nest(condition.key, value), beside))
-            except UsageError:
-                continue
+
+def settings(section: Section, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings of a configuration by dotted key, lists and mappings as they are."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from settings(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, list(value) if isinstance(value, tuple) else value
 
 
 @dataclass
@@ -298,64 +280,37 @@ class Findings:
     faults: list[str] = field(default_factory=list)
 
 
-def examine(base: Variant, keys: Iterable[str] | None = None) -> Findings:
-    """Go through the keys of a method.
+def examine(variants: Sequence[Variant], sections: Collection[str]) -> Findings:
+    """Go through the keys of some sections of a method.
 
-    A key must change a run where its conditions are met. Where one of them is not met, or the
-    method does not heed the key, it must change nothing.
-
-    Args:
-        base: The method, with settings of a short run.
-        keys: The keys; all where it is None.
+    A key must change the first variant that runs in which it counts, and none in which it does not.
     """
-    found, variants = Findings(), {repr(base.tree): base}
-    chosen = [
-        key
-        for key in (base.fields if keys is None else keys)
-        if key not in _NAMES and not base.affects(key)
-    ]
-    heeded = [key for key in chosen if base.heeded.unmet(key) != ()]
-    for key in heeded:
-        met = _with_all_met(base, key, variants)
-        if met is None:
-            found.refused[key] = "no variant in which it counts runs"
+    found = Findings()
+    runs = [variant for variant in variants if variant.trace]
+    for key in dict.fromkeys(key for variant in variants for key in variant.keys):
+        if key.partition(".")[0] not in sections:
             continue
-        for condition in base.heeded.conditions(key):
-            _add(variants, met.meeting(condition, met=False))
-        result = met.but(_TO_SHOW.get(key, {})).differs(met.other(key))
+        using = [run for run in runs if key in run.keys and key not in run.unused]
+        if not using:
+            if any(key not in variant.unused for variant in variants if key in variant.keys):
+                found.refused[key] = "no variant in which it counts runs"
+            continue
+        shown = using[0].but(_TO_SHOW.get(key, {}))
+        result = shown.differs(using[0].other(key))
         if result is None:
-            found.faults.append(f"{key} counts, but changes nothing: {met.tree}")
+            found.faults.append(f"{key} counts, but changes nothing: {using[0].tree}")
         elif result == _DIFFERS:
             found.effective.add(key)
         else:
             assert "\n" not in result
             found.refused[key] = result
-    never = [key for key in chosen if base.heeded.unmet(key) == ()]
-    for variant in (each for each in variants.values() if each.trace):
-        idle = [key for key in heeded if variant.heeded.unmet(key) and key not in found.refused]
+    for run in runs:
+        idle = [key for key in run.unused if key.partition(".")[0] in sections]
+        idle = [key for key in idle if key not in found.refused]
         found.faults += [
-            f"{key} is refused, but changes a run: {variant.tree}"
-            for key in _changing(variant, [*idle, *(never if variant is base else ())])
+            f"{key} is refused, but changes a run: {run.tree}" for key in _changing(run, idle)
         ]
     return found
-
-
-def _with_all_met(base: Variant, key: str, variants: dict[str, Variant]) -> Variant | None:
-    """Return a variant in which a key counts; None where none runs."""
-    current: Variant | None = base
-    for condition in base.heeded.conditions(key):
-        if current and not condition.holds(current.now):
-            current = _add(variants, current.meeting(condition))
-    return current if current and current.heeded.unmet(key) is None else None
-
-
-def _add(variants: dict[str, Variant], found: Iterable[Variant]) -> Variant | None:
-    """Take the first variant that runs among those that are known."""
-    for variant in found:
-        known = variants.setdefault(repr(variant.tree), variant)
-        if known.trace:
-            return known
-    return None
 
 
 def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:

@@ -70,28 +70,17 @@ def stored(pixels: Pixels, orientation: int) -> Pixels:
 
     By the table of the EXIF standard: at which side of the scene row 0 and column 0 are.
     """
-    row_0, column_0 = {
-        1: ("top", "left"),
-        2: ("top", "right"),
-        3: ("bottom", "right"),
-        4: ("bottom", "left"),
-        5: ("left", "top"),
-        6: ("right", "top"),
-        7: ("right", "bottom"),
-        8: ("left", "bottom"),
+    turned = pixels.swapaxes(0, 1)
+    return {
+        1: pixels,  # row 0 at the top, column 0 at the left
+        2: pixels[:, ::-1],  # top, right
+        3: pixels[::-1, ::-1],  # bottom, right
+        4: pixels[::-1],  # bottom, left
+        5: turned,  # left, top
+        6: turned[::-1],  # right, top
+        7: turned[::-1, ::-1],  # right, bottom
+        8: turned[:, ::-1],  # left, bottom
     }[orientation]
-    height, width = pixels.shape[:2]
-    turned = row_0 in ("left", "right")
-    rows, columns = (width, height) if turned else (height, width)
-    found = np.empty((rows, columns, *pixels.shape[2:]), np.uint8)
-    for row in range(rows):
-        for column in range(columns):
-            across, down = (row, column) if turned else (column, row)
-            side_across, side_down = (row_0, column_0) if turned else (column_0, row_0)
-            x = across if side_across == "left" else width - 1 - across
-            y = down if side_down == "top" else height - 1 - down
-            found[row, column] = pixels[y, x]
-    return found
 
 
 def png_of_16_bits(values: NDArray[np.uint16], colour_type: int) -> bytes:
@@ -104,29 +93,6 @@ def png_of_16_bits(values: NDArray[np.uint16], colour_type: int) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in parts
     )
-
-
-def tiff_of_16_bits(values: NDArray[np.uint16], photometric: int, deflated: bool) -> bytes:
-    """Encode (height, width, channels) of 16 bits, little-endian."""
-    height, width, channels = values.shape
-    data = values.astype("<u2").tobytes()
-    data = zlib.compress(data) if deflated else data
-    bits = struct.pack(f"<{channels}H", *[16] * channels)
-    start = 8 + len(bits) + len(data)
-    tags = [
-        (256, 4, 1, width),
-        (257, 4, 1, height),
-        (258, 3, channels, 8 if channels > 2 else 16),
-        (259, 3, 1, 8 if deflated else 1),
-        (262, 3, 1, photometric),
-        (273, 4, 1, 8 + len(bits)),
-        (277, 3, 1, channels),
-        (278, 4, 1, height),
-        (279, 4, 1, len(data)),
-    ]
-    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
-    head = b"II*\0" + struct.pack("<I", start)
-    return head + bits + data + struct.pack("<H", len(tags)) + entries + b"\0\0\0\0"
 
 
 def tiff(values: NDArray[Any], order: str = "<", deflated: bool = False, **tags: int) -> bytes:
@@ -244,9 +210,7 @@ def depths() -> Iterator[Trap]:
         yield Trap(f"{bits} bits.tif", encoded(scaled(grey, low, high), "TIFF"), GREY)
     yield Trap("signed.tif", encoded(scaled(grey, -1000, 3000, np.int32), "TIFF"), GREY)
     yield Trap("floats.tif", encoded((grey / 255).astype(np.float32), "TIFF"), GREY)
-    yield Trap(
-        "white is 0.tif", tiff_of_16_bits(65535 - scaled(last(GREY), 0, 65535), 0, False), GREY
-    )
+    yield Trap("white is 0.tif", tiff(65535 - scaled(grey, 0, 65535), photometric=0), GREY)
     colour = scaled(last(COLOUR), 0, 4095)
     alpha = np.full((HEIGHT, WIDTH, 1), 9, np.uint16)
     yield Trap("12 bits in colour.png", png_of_16_bits(colour, 2), COLOUR)
@@ -254,7 +218,7 @@ def depths() -> Iterator[Trap]:
     both = np.dstack([scaled(last(GREY), 0, 4095), alpha])
     yield Trap("12 bits, grey with alpha.png", png_of_16_bits(both, 4), GREY)
     for deflated in (False, True):
-        content = tiff_of_16_bits(colour, 2, deflated)
+        content = tiff(colour, deflated=deflated)
         yield Trap(f"12 bits in colour, {deflated}.tif", content, COLOUR)
 
 

@@ -19,7 +19,7 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import refinement_exchange, training_exchange
-from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
+from ccfcpp.clustering.ccfc.network import NeighbourModel, make_model
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
 from ccfcpp.clustering.ccfc.server import (
@@ -44,6 +44,7 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES
+from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -72,14 +73,14 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
-        self.make_model = model_maker(config, problem.image_shape)
+        self.make_model = partial(make_model, config, problem.image_shape)
         self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
         with_centroids = not self.schedule.from_global
         self.pretraining = training_exchange("pre-training", with_centroids)
         self.contrast = training_exchange("cluster contrast", with_centroids)
         self.refinement = refinement_exchange(self.rule.unit_length)
         # The global model's representations serve the scores and the clients of this process.
-        precision = config.compute.precision
+        precision = config.section(ComputeConfig).precision
         self.global_model = GlobalModel(
             FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
         )
@@ -100,7 +101,9 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
         if self.training.pretraining == "siamese":
             return None
-        precision = rounding(self.problem.config.compute.precision, self.problem.device)
+        precision = rounding(
+            self.problem.config.section(ComputeConfig).precision, self.problem.device
+        )
         clusters = self.rule.clusters
         return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), clusters, precision))
 
@@ -183,7 +186,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
-            wanted, device = self.problem.config.compute.cohort, self.problem.device
+            wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
             works.append(threaded([own] * threads_of(wanted, context.together, device)))
         if self.start:
             works += self.start.client_works(context)
@@ -228,7 +231,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         batch = min(self.training.batch_size, context.largest)
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
-        wanted = problem.config.compute.cohort
+        wanted = problem.config.section(ComputeConfig).cohort
         return cohort_of(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:

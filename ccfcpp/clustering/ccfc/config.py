@@ -7,14 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import Unless, When
-from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Weight
-
-_LOCAL = When("training.steps", "local")
-_SYNCHRONISED = When("training.steps", "synchronised")
-_SIAMESE = When("training.pretraining", "siamese")
-_PRETRAINED = Unless("training.pretrain_rounds", 0)
-_CONTRASTED = Unless("training.rounds", 0)
+from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Unused, Weight, need_other
+from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class ModelConfig(Section):
@@ -23,19 +17,20 @@ class ModelConfig(Section):
     backbone: Literal["auto", "conv", "resnet18", "scan"] = "auto"
     """``auto``: ``conv`` for images of one channel, ``resnet18`` for colour; ``scan``: Fed-SCAN's,
     by the section ``scan``, with a linear projector."""
-    widths: Annotated[tuple[Positive, ...], Unless("model.backbone", "resnet18", "scan")] = (
-        64,
-        128,
-        256,
-    )
+    widths: tuple[Positive, ...] = (64, 128, 256)
     """Output channels of the convolutions of ``conv``."""
-    projector_width: Annotated[Positive, Unless("model.backbone", "scan")] = 256
+    projector_width: Positive = 256
     latent: Positive = 256
     predictor_width: Positive = 16
-    initialization: Annotated[Literal["separate", "common"], _LOCAL, _SIAMESE, _PRETRAINED] = (
-        "separate"
-    )
+    initialization: Literal["separate", "common"] = "separate"
     """``separate``: each client starts from weights of its own; ``common``: from the server's."""
+
+    def unused(self) -> Unused:
+        """Yield the widths of another backbone."""
+        if self.backbone in ("resnet18", "scan"):
+            yield "model.widths", need_other("model.backbone", "resnet18 or scan")
+        if self.backbone == "scan":
+            yield "model.projector_width", need_other("model.backbone", "scan")
 
 
 class TrainingConfig(Section):
@@ -46,35 +41,36 @@ class TrainingConfig(Section):
     pretraining: Literal["siamese", "neighbours"] = "siamese"
     """``siamese``: two random views of each image; ``neighbours``: Fed-SCAN's objective on this
     model's encoder, by the sections ``scan``, ``affine`` and ``intensity``."""
-    pretrain_rounds: Annotated[Count, _SIAMESE] = 100
+    pretrain_rounds: Count = 100
     """Rounds of siamese pre-training; ``neighbours`` takes as many as ``scan.steps`` need."""
     steps: Literal["local", "synchronised"] = "local"
     """``local``: clients train by themselves, and models are averaged; ``synchronised``: each step
     is one over the batches of all clients."""
-    synchronised_batch: Annotated[int, Field(ge=2, le=10**6), _SYNCHRONISED] = 1280
+    synchronised_batch: Annotated[int, Field(ge=2, le=10**6)] = 1280
     """Images of all clients that take part in a synchronised step."""
-    gradients: Annotated[
-        Literal["full", "bfloat16"], _SYNCHRONISED, When("privacy.level", "none", "client")
-    ] = "full"
+    gradients: Literal["full", "bfloat16"] = "full"
     """How gradients of synchronised steps travel to the server: as they are, or in 16 bits."""
-    predictor_steps: Annotated[Count, _SYNCHRONISED, _CONTRASTED] = 0
+    predictor_steps: Count = 0
     """Steps before the first cluster-contrastive round in which the predictor alone is trained: a
     fresh one passes noise into a good encoder."""
     local_epochs: Positive = 1
     """Passes over the images in a round."""
-    batch_size: Annotated[int, Field(ge=2, le=10**6), _LOCAL] = 128
+    batch_size: Annotated[int, Field(ge=2, le=10**6)] = 128
     """Images of one client in a local step."""
     learning_rate: PositiveNumber = 1e-3
-    schedule: Annotated[Literal["constant", "cosine"], _CONTRASTED] = "constant"
+    schedule: Literal["constant", "cosine"] = "constant"
     """``cosine``: over the cluster-contrastive rounds the learning rate falls towards 0."""
-    keep_optimizer: Annotated[bool, _LOCAL] = True
+    keep_optimizer: bool = True
     """Whether a client keeps its Adam moments from round to round (within a phase)."""
 
     @model_validator(mode="after")
     def _some_rounds(self) -> "TrainingConfig":
         if self.pretraining == "siamese" and self.rounds + self.pretrain_rounds == 0:
-            raise ValueError(
-                "training.rounds = 0 and training.pretrain_rounds = 0: run one at least"
+            raise UsageError(
+                KeyValue("training.rounds", 0),
+                " and ",
+                KeyValue("training.pretrain_rounds", 0),
+                ": run one at least",
             )
         return self
 
@@ -82,15 +78,15 @@ class TrainingConfig(Section):
 class LossConfig(Section):
     """Weights of the loss terms."""
 
-    lam: Annotated[Weight, _LOCAL] = 0.001
+    lam: Weight = 0.001
     """λ of Eq. (2): the model-contrastive term."""
-    eta: Annotated[Weight, _CONTRASTED] = 0.01
+    eta: Weight = 0.01
     """η of Eq. (10): the decorrelation term in the cluster-contrastive rounds."""
-    pretrain_eta: Annotated[Weight, _SIAMESE, _PRETRAINED] = 0.0
+    pretrain_eta: Weight = 0.0
     """The same in the pre-training rounds."""
     scale: Literal["paper", "feddecorr"] = "paper"
     """Size of the decorrelation term: as Eq. (10) has it, or as the public code of FedDecorr, which
     the paper follows, about N times as large for batches of N."""
-    min_cluster_size: Annotated[Positive, _CONTRASTED] = 2
+    min_cluster_size: Positive = 2
     """Clusters with fewer samples in a batch are left out of Eq. (2); with 1 all that have any
     count. Eq. (2) as printed divides by the number of all clusters, also of those without any."""

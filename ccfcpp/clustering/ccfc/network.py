@@ -1,8 +1,5 @@
 """The cluster-contrastive model of CCFC: backbone, projector and predictor."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -111,18 +108,12 @@ def pooled_latents(
     return (yield from through(model.projector, features.to(x.dtype), inside(name, "projector")))
 
 
-def model_maker(
-    config: MethodConfig, image_shape: tuple[int, ...]
-) -> Callable[[], ContrastiveModel]:
-    """Return what builds the network for images of shape (channels, height, width).
+def make_model(config: MethodConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
+    """Build the network for images of shape (channels, height, width).
 
     Raises:
-        UsageError: When it is called, where the images do not fit the backbone.
+        UsageError: The images do not fit the backbone.
     """
-    return partial(_make_model, config, image_shape)
-
-
-def _make_model(config: MethodConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
     model = config.section(ModelConfig)
     if model.backbone == "scan":
         backbone = ScanBackbone(config.section(ScanConfig), image_shape)

@@ -1,13 +1,29 @@
 """CCFC and CCFC++, described."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
-from ccfcpp.core.conditions import Unless, When
-from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
+from ccfcpp.clustering.scan.systems import unused_of_scan
+from ccfcpp.core.config import (
+    ComputeConfig,
+    MethodConfig,
+    Section,
+    Unused,
+    ViewsConfig,
+    need,
+    need_other,
+    without,
+)
+from ccfcpp.core.errors import KeyValue, UsageError
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.config import ClusterConfig
 
 _SECTIONS: dict[str, type[Section]] = {
     "model": ModelConfig,
@@ -15,46 +31,73 @@ _SECTIONS: dict[str, type[Section]] = {
     "loss": LossConfig,
     "centroids": CentroidConfig,
     "views": ViewsConfig,
+    "compute": ComputeConfig,
     **SCAN_SECTIONS,
 }
-_LOCAL = When("training.steps", "local")
-_NEIGHBOURS = When("training.pretraining", "neighbours")
-_SIAMESE = When("training.pretraining", "siamese")
-_PRETRAINED = Unless("training.pretrain_rounds", 0)
-_POINTS = When("centroids.search", "k-means")
-_SUMS = When("centroids.search", "lloyd")
-_OF_SCAN = When("model.backbone", "scan")
-_NEEDS = {
-    **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
-    "views": (_SIAMESE, _PRETRAINED),
-    **dict.fromkeys(("scan.stem", "scan.widths", "scan.hidden"), (_NEIGHBOURS, _OF_SCAN)),
-    **dict.fromkeys(("scan.overclustering", "scan.merge"), (_NEIGHBOURS, _SUMS)),
-    "compute.cohort": (_LOCAL,),
-    "centroids.encoder": (_LOCAL,),
-    "centroids.restarts": (_POINTS,),
-    "centroids.iterations": (_POINTS,),
-    "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
-}
 _MAKE = late("ccfcpp.clustering.ccfc.algorithm", "CCFC")
-_IGNORES = ("scan.latent", "scan.normalisation")
+
+
+def _unused(config: ClusterConfig) -> Unused:
+    """Yield the settings of other phases than those that a run has."""
+    training, centroids = config.section(TrainingConfig), config.section(CentroidConfig)
+    if training.steps == "synchronised":
+        keys = "model.initialization training.batch_size training.keep_optimizer loss.lam "
+        keys += "compute.cohort centroids.encoder centroids.first_encoder"
+        yield from without(keys, need("training.steps", "local"))
+    else:
+        keys = "training.synchronised_batch training.gradients training.predictor_steps"
+        yield from without(keys, need("training.steps", "synchronised"))
+    siamese = "model.initialization loss.pretrain_eta views centroids.first_encoder"
+    if training.pretraining == "neighbours":
+        keys = f"{siamese} training.pretrain_rounds"
+        yield from without(keys, need("training.pretraining", "siamese"))
+    else:
+        yield from without("scan affine intensity", need("training.pretraining", "neighbours"))
+    if training.pretrain_rounds == 0:
+        yield from without(siamese, *need_other("training.pretrain_rounds", 0))
+    if training.rounds == 0:
+        keys = "training.predictor_steps training.schedule loss.eta loss.min_cluster_size"
+        yield from without(keys, *need_other("training.rounds", 0))
+    if config.privacy.level == "image":
+        yield from without("training.gradients", need("privacy.level", "none or client"))
+    if config.section(ModelConfig).backbone != "scan":
+        yield from without("scan.stem scan.widths scan.hidden", need("model.backbone", "scan"))
+    if centroids.search == "lloyd":
+        keys = "encoder first_encoder server_weights restarts iterations"
+        for key in keys.split():
+            yield from without(f"centroids.{key}", need("centroids.search", "k-means"))
+    else:
+        yield from without("scan.overclustering scan.merge", need("centroids.search", "lloyd"))
+    if centroids.encoder == "global":
+        yield from without("centroids.first_encoder", need("centroids.encoder", "local"))
+    yield from unused_of_scan(config)
 
 
 def _fits(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
-    if config.section(ModelConfig).backbone == "scan" and training.pretraining != "neighbours":
-        raise ValueError(
-            "model.backbone = scan is for pre-training by neighbours, and training.pretraining = "
-            f"{training.pretraining}: set training.pretraining=neighbours or another backbone"
+    backbone = config.section(ModelConfig).backbone
+    pretraining = KeyValue("training.pretraining", training.pretraining)
+    lloyd = KeyValue("centroids.search", "lloyd")
+    if backbone == "scan" and training.pretraining != "neighbours":
+        raise UsageError(
+            KeyValue("model.backbone", "scan"),
+            " is for pre-training by neighbours, and ",
+            pretraining,
+            ": set training.pretraining=neighbours or another backbone",
         )
     if centroids.search == "lloyd" and training.pretraining != "neighbours":
-        raise ValueError(
-            f"centroids.search = lloyd has no first centroids with training.pretraining = "
-            f"{training.pretraining}: set training.pretraining=neighbours"
+        raise UsageError(
+            lloyd,
+            " has no first centroids with ",
+            pretraining,
+            ": set training.pretraining=neighbours",
         )
     if centroids.search == "lloyd" and centroids.refine_steps == 0:
-        raise ValueError(
-            "centroids.search = lloyd with centroids.refine_steps = 0 never moves a centroid: give "
-            "1 at least"
+        raise UsageError(
+            lloyd,
+            " with ",
+            KeyValue("centroids.refine_steps", 0),
+            " never moves a centroid: give 1 at least",
         )
 
 
@@ -68,9 +111,12 @@ def _without_decorrelation(config: MethodConfig) -> None:
     _fits(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
-        raise ValueError(
-            f"method = 'ccfc' is CCFC++ with eta = 0, but loss.eta = {loss.eta:g} and "
-            f"loss.pretrain_eta = {loss.pretrain_eta:g}: set both to 0 or take 'ccfc++'"
+        raise UsageError(
+            "method = 'ccfc' is CCFC++ with eta = 0, but ",
+            KeyValue("loss.eta", loss.eta),
+            " and ",
+            KeyValue("loss.pretrain_eta", loss.pretrain_eta),
+            ": set both to 0 or take 'ccfc++'",
         )
 
 
@@ -81,8 +127,8 @@ CCFC = System(
     make=_MAKE,
     sections=_SECTIONS,
     counts=_counts,
-    ignores=(*_IGNORES, "loss.scale"),
-    needs=_NEEDS,
+    ignores=("scan.latent", "scan.normalisation", "loss.scale"),
+    unused=_unused,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
     rounds="training.rounds",
@@ -92,7 +138,7 @@ CCFC_PLUS_PLUS = replace(
     CCFC,
     title="CCFC++",
     fixed={},
-    ignores=_IGNORES,
+    ignores=("scan.latent", "scan.normalisation"),
     check=_fits,
     summary="CCFC with decorrelated representations",
 )

@@ -20,7 +20,7 @@ from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.preprocessing.phased import PhasedClustering
 from ccfcpp.clustering.preprocessing.vectors import PARTS, Sums
 from ccfcpp.clustering.scan.representations import Latents
-from ccfcpp.core.config import IntensityViewsConfig
+from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.engine.algorithm import ClientContext
@@ -121,7 +121,7 @@ class CropPhase(Phase[Encoder]):
         self.config = problem.config.section(CropsConfig)
         self.intensity = problem.config.section(IntensityViewsConfig)
         self.rounds = self.config.rounds
-        precision = rounding(problem.config.compute.precision, problem.device)
+        precision = rounding(problem.config.section(PrecisionConfig).precision, problem.device)
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         self.space = CropLatents(self.make_encoder, problem.device, self.intensity)
         self.descent = Descent(

@@ -4,11 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Positive, Section, Weight
 
 _Starts = Annotated[int, Field(ge=1, le=100)]
-_ALL_THERE = (When("availability.dropout_rate", 0), When("availability.sample_fraction", 1))
 
 
 class MeansConfig(Section):
@@ -16,9 +14,9 @@ class MeansConfig(Section):
 
     rounds: Positive = 100
     """At most. The first one finds centroids to start from."""
-    tolerance: Annotated[Weight, *_ALL_THERE] = 1e-6
+    tolerance: Weight = 1e-6
     """The run ends where no coordinate of a centroid moves further than this."""
-    starts: Annotated[_Starts | None, When("privacy.level", "none")] = None
+    starts: _Starts | None = None
     """Starts that k-means tries in 15 steps each before its first round; the one with the least
     squared error goes on, for fuzzy c-means, too. Where it is null: 10 for ``fed-emp`` without
     noise, else 1."""
@@ -34,5 +32,5 @@ class MixtureConfig(Section):
     rounds: Positive = 100
     """At most: steps of expectation maximisation. The first round also finds means to start from,
     and covariances of the points that are nearest to them."""
-    tolerance: Annotated[Weight, *_ALL_THERE] = 1e-3
+    tolerance: Weight = 1e-3
     """The run ends where the mean log-likelihood grows by less than this."""

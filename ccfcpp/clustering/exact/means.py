@@ -24,7 +24,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     cluster_sums,
     required_centroids,
 )
-from ccfcpp.clustering.kmeans.config import FuzzyConfig
+from ccfcpp.clustering.kmeans.config import MembershipConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.start import SumCells
@@ -180,7 +180,7 @@ class ExactFuzzyMeans(ExactMeans):
     def probabilities(self, known: CentroidState, holder: Client) -> Tensor:
         """Memberships u, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
-        m = self.problem.config.section(FuzzyConfig).m
+        m = self.problem.config.section(MembershipConfig).m
         parts = self.rule.blocks(holder.images, len(centroids))
         return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
 
@@ -192,4 +192,4 @@ def hard(problem: Problem) -> Weighing:
 
 def fuzzy(problem: Problem) -> Weighing:
     """The weights of fuzzy c-means."""
-    return PowersOfMemberships(problem.config.section(FuzzyConfig).m)
+    return PowersOfMemberships(problem.config.section(MembershipConfig).m)

@@ -1,13 +1,28 @@
 """k-means, fuzzy c-means and Gaussian mixtures by sums, described."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.exact.config import MeansConfig, MixtureConfig
-from ccfcpp.clustering.kmeans.config import FuzzyConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.kmeans.config import MembershipConfig
+from ccfcpp.clustering.methods import System, early_end, late
 from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.core.config import Unused, need
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.config import ClusterConfig
 
 _MEANS = "ccfcpp.clustering.exact.means"
+
+
+def unused_of_means(config: ClusterConfig) -> Unused:
+    """Yield what has no effect on exact means where clients are absent or there is noise."""
+    yield from early_end("means.tolerance")(config)
+    if config.privacy.level != "none":
+        yield "means.starts", [need("privacy.level", "none")]
+
 
 FED_KM = System(
     title="Fed-KM",
@@ -15,7 +30,8 @@ FED_KM = System(
     kinds=("pixels", "sums"),
     make=late(_MEANS, "ExactMeans", "hard"),
     sections={"pixels": PixelsConfig, "means": MeansConfig},
-    ignores=("pixels.assignment", "compute"),
+    ignores=("pixels.assignment",),
+    unused=unused_of_means,
     rounds="means.rounds",
     counts=lambda config: True,
     takes=("images", "vectors"),
@@ -25,8 +41,7 @@ FED_FCM = replace(
     FED_KM,
     title="Fed-FCM",
     make=late(_MEANS, "ExactFuzzyMeans", "fuzzy"),
-    sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": FuzzyConfig},
-    ignores=(*FED_KM.ignores, "fuzzy.tolerance", "fuzzy.iterations", "fuzzy.restarts"),
+    sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": MembershipConfig},
     soft=True,
     summary="fuzzy c-means whose steps are those of all samples in one place",
 )
@@ -36,6 +51,7 @@ FED_EM = replace(
     sends="sums, counts and scatters by cluster",
     make=late("ccfcpp.clustering.exact.mixture", "GaussianMixtures"),
     sections={"pixels": PixelsConfig, "mixture": MixtureConfig},
+    unused=early_end("mixture.tolerance"),
     rounds="mixture.rounds",
     soft=True,
     summary="a mixture of Gaussian distributions by expectation maximisation over all clients",

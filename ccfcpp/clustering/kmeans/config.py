@@ -4,23 +4,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Count, Positive, Section, Weight
 
-_POINTS = When("centroids.search", "k-means")
+
+class LloydConfig(Section):
+    """k-means from given starts."""
+
+    iterations: Positive = 100
 
 
-class CentroidConfig(Section):
+class KMeansConfig(LloydConfig):
+    """k-means from starts that are drawn."""
+
+    restarts: Positive = 10
+
+
+class CentroidConfig(KMeansConfig):
     """From representations to global centroids."""
 
-    encoder: Annotated[Literal["local", "global"], _POINTS] = "local"
+    encoder: Literal["local", "global"] = "local"
     """Whose representations a client clusters: its own trained model's, or the global model's."""
-    first_encoder: Annotated[
-        Literal["local", "global"], _POINTS, When("centroids.encoder", "local")
-    ] = "local"
+    first_encoder: Literal["local", "global"] = "local"
     """The same for the first centroids, after pre-training, where ``encoder`` is ``local``. The
     authors' code: ``global``."""
-    server_weights: Annotated[Literal["none", "sizes"], _POINTS] = "none"
+    server_weights: Literal["none", "sizes"] = "none"
     """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
     assignment: Literal["cosine", "euclidean"] = "cosine"
     """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
@@ -30,26 +37,25 @@ class CentroidConfig(Section):
     The first ones then come from pre-training by neighbours."""
     refine_steps: Count = 0
     """Federated Lloyd steps after the search."""
-    restarts: Positive = 10
-    iterations: Positive = 100
 
 
-FOR_REPRESENTATIONS = tuple(
-    f"centroids.{key}"
-    for key in (
-        "encoder", "first_encoder", "server_weights", "assignment", "search", "refine_steps",
-    )
-)  # fmt: skip
-"""Keys that systems ignore whose centroids are not of a federated network's representations."""
-
-
-class FuzzyConfig(Section):
-    """Fuzzy c-means, at the clients (FFCM) or at the server (FCM, SDA-FC-FCM)."""
+class MembershipConfig(Section):
+    """Memberships of fuzzy c-means."""
 
     m: Annotated[float, Field(gt=1, le=100)] = 1.1
     """Fuzzifier: towards 1 memberships become those of k-means."""
+
+
+class LocalFuzzyConfig(MembershipConfig):
+    """Fuzzy c-means from given starts, at the clients (FFCM)."""
+
     tolerance: Weight = 1e-4
     """It ends where no coordinate of a centroid moves further than this."""
     iterations: Positive = 200
+
+
+class FuzzyConfig(LocalFuzzyConfig):
+    """Fuzzy c-means from starts that are drawn, at the server (FCM, SDA-FC-FCM)."""
+
     restarts: Positive = 3
-    """Of the server's, whose best is taken; clients start from the global centroids."""
+    """The best is taken."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.core.config import VectorsConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -114,8 +114,8 @@ class VectorPhase(Phase[Preparation]):
     def __init__(self, config: VectorsConfig, d: int) -> None:
         if config.components is not None and config.components > d:
             raise UsageError(
-                f"vectors.components = {config.components} is more than the {d} columns: give at "
-                f"most {d}"
+                KeyValue("vectors.components", config.components),
+                f" is more than the {d} columns: give at most {d}",
             )
         self.config, self.d = config, d
         needed = [FILLING] if config.missing == "mean" else []

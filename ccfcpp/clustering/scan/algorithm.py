@@ -27,8 +27,8 @@ from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
-from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, PrecisionConfig
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -76,8 +76,8 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         first = self.config.first_neighbours
         if problem.has_vectors and first in OF_IMAGES:
             raise UsageError(
-                f"scan.first_neighbours = {first} looks at images, and the data are vectors: take "
-                "pixels or centred"
+                KeyValue("scan.first_neighbours", first),
+                " looks at images, and the data are vectors: take pixels or centred",
             )
         self.views = _views(problem)
         self.rounds = self.config.rounds
@@ -87,7 +87,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
             self.config,
             problem.image_shape,
             problem.clusters,
-            rounding(problem.config.compute.precision, problem.device),
+            rounding(problem.config.section(PrecisionConfig).precision, problem.device),
         )
         self.make_network: Callable[[], ClusterNetwork] = (
             (lambda: make().with_merge()) if self._trains_merged() else make

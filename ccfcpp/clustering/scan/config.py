@@ -4,45 +4,34 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ccfcpp.core.conditions import Either, On, Unless, UnlessText, When, WhenText
-from ccfcpp.core.config import BelowOne, Positive, Section, Share, Weight
+from ccfcpp.core.config import BelowOne, Positive, Section, Share, Unused, Weight, need
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
 
 
-_COUNTED = WhenText("clusters", "auto")
-_MINED = Either(When("scan.pairs", "neighbours"), Unless("scan.overclustering", 1), _COUNTED)
-
-
 class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
 
-    encoder: Annotated[Literal["mlp", "linear"], On("vectors")] = "mlp"
+    encoder: Literal["mlp", "linear"] = "mlp"
     """Of vectors: a hidden layer and the latents, or the latents alone."""
-    stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8), On("images")] = 0
+    stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8)] = 0
     """Output channels of a convolution at full resolution before the others; 0 for none."""
-    widths: Annotated[
-        tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...], On("images")
-    ] = (32, 64, 128)
+    widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
     """Output channels of the convolutions, each of which halves the resolution."""
-    hidden: Annotated[Positive, Either(On("images"), Unless("scan.encoder", "linear"))] = 256
+    hidden: Positive = 256
     latent: Positive = 256
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
     trips a step less and tells nothing of other images."""
-    overclustering: Annotated[Positive, UnlessText("clusters", "auto")] = 1
+    overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client. Where the
     number of clusters is to be found there are two for each of the largest number."""
-    merge: Annotated[
-        Literal["information", "both"], Either(Unless("scan.overclustering", 1), _COUNTED)
-    ] = "both"
+    merge: Literal["information", "both"] = "both"
     """By what over-clusters are merged: ``information`` counts clusters by their sizes, and joins
     small classes; with ``both`` it also counts how much each cluster stays together."""
-    merged_from: Annotated[
-        Share, Unless("scan.overclustering", 1), UnlessText("clusters", "auto")
-    ] = 1.0
+    merged_from: Share = 1.0
     """Share of the steps after which clusters are trained as the last merge has them, and keep to
     the shares that it found; before, and with 1, all over-clusters are trained to be equal."""
     steps: Positive = 120
@@ -55,22 +44,20 @@ class ScanConfig(Section):
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: Rate = 1.5e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
-    matrix_rate: Annotated[Rate, When("scan.optimizer", "muon")] = 0.007
+    matrix_rate: Rate = 0.007
     """Of Muon in the first step; it falls in the same way."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
     step before: two trips a step instead of four."""
-    exact_steps: Annotated[Positive, When("scan.lagged")] = 1
+    exact_steps: Positive = 1
     """Of lagged steps: so many at first are exact, while the model still changes fast."""
-    precision: Annotated[Literal["full", "bfloat16"], When("privacy.level", "none", "client")] = (
-        "bfloat16"
-    )
+    precision: Literal["full", "bfloat16"] = "bfloat16"
     """Of gradients on their way to the server: as they are, or in 16 bits."""
-    first_neighbours: Annotated[Literal["pixels", "centred", "gradients"], _MINED] = "pixels"
+    first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
     client, or histograms of oriented gradients with histograms of colours beside them. Of vectors
     ``pixels`` are their numbers."""
-    first_weight: Annotated[Weight, _MINED] = 0.0
+    first_weight: Weight = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
     """What an image is paired with: one of its neighbours, or another view of itself, so that an
@@ -79,15 +66,22 @@ class ScanConfig(Section):
     """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
     an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
     et al. 2022)."""
-    neighbours: Annotated[Positive, _MINED] = 10
+    neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
-    mine_every: Annotated[Positive, _MINED] = 30
+    mine_every: Positive = 30
     """After so many steps neighbours are found anew, among the latents."""
     balance: Weight = 3.0
     """λ: weight of the entropy of the mean prediction, which keeps all clusters in use."""
     last_balance: Weight | None = None
     """λ at the end of the run, to which it falls along a cosine: a low one lets clusters find their
     sizes. None: it stays."""
+
+    def unused(self) -> Unused:
+        """Yield what belongs to another optimizer or to lagged steps."""
+        if self.optimizer != "muon":
+            yield "scan.matrix_rate", [need("scan.optimizer", "muon")]
+        if not self.lagged:
+            yield "scan.exact_steps", [need("scan.lagged")]
 
     @property
     def rounds(self) -> int:

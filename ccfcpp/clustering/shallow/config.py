@@ -1,8 +1,7 @@
 """The configuration of the systems without a network."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Positive, PositiveShare, Section, Weight
 
 
@@ -27,9 +26,7 @@ class FFCMConfig(Section):
 
     rounds: Positive = 10
     """At most."""
-    tolerance: Annotated[
-        Weight, When("availability.dropout_rate", 0), When("availability.sample_fraction", 1)
-    ] = 1e-4
+    tolerance: Weight = 1e-4
     """The run ends where no coordinate of a global centroid moves further than this."""
 
 

@@ -7,7 +7,6 @@ k-means gives the first centroids. Then sums of the images of each cluster move 
 differences.md lists what is ours.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +24,8 @@ from ccfcpp.clustering.shallow.feddp_sums import (
     PRODUCTS,
     SEPARATED,
     WEIGHTS,
-    AddImages,
     AddMembers,
-    AddProducts,
+    AddMoments,
     Centres,
     Compared,
     CountNearest,
@@ -43,7 +41,7 @@ from ccfcpp.clustering.shallow.frames import (
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
@@ -108,15 +106,13 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
 
     def form(self, message: Frame) -> Form:
         """A vector, or half a matrix, and the number of images."""
-        return {"moments": Spec(torch.float64, self._shape(message)), "images": Spec(torch.float64)}
+        size = len(message.axes)
+        moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
+        return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
 
     def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
         """Refuse a number of images that these clients do not have."""
         check_counts(update.images, senders)
-
-    @abstractmethod
-    def _shape(self, frame: Frame) -> tuple[int]:
-        """Return the shape of the moments."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +125,6 @@ class MoveOrigin(Measure):
         """Move the origin; where no image was added up, it stays."""
         origin = state.frame.places(added_up(updates).mean)
         return replace(state, frame=replace(state.frame, origin=origin)), {}
-
-    def _shape(self, frame: Frame) -> tuple[int]:
-        return (len(frame.axes),)
 
 
 @dataclass(frozen=True)
@@ -159,10 +152,6 @@ class FindSubspace(Measure):
         found = replace(state, frame=frame, points=points, sums_in=sums_in)
         found = replace(found, coordinates=points[: len(state.coordinates)].clone())
         return found, {"dimensions": float(len(axes))}
-
-    def _shape(self, frame: Frame) -> tuple[int]:
-        size = len(frame.axes)
-        return (size * (size + 1) // 2,)
 
 
 def _points(
@@ -256,8 +245,8 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         self.rounds = self.config.rounds
         if self.config.points < problem.clusters:
             raise UsageError(
-                f"feddp.points = {self.config.points} is fewer than the {problem.clusters} "
-                f"clusters: give at least {problem.clusters}"
+                KeyValue("feddp.points", self.config.points),
+                f" is fewer than the {problem.clusters} clusters: give at least {problem.clusters}",
             )
         most, (channels, *sides) = self.config.frequencies, problem.image_shape
         if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):
@@ -327,8 +316,8 @@ class FedDPKMeans(PixelClustering[FedDPState]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """All sums."""
         return ClientSide.of(
-            AddImages(MEAN, self.rule, context),
-            AddProducts(PRODUCTS, self.rule, context),
+            AddMoments(MEAN, self.rule, context),
+            AddMoments(PRODUCTS, self.rule, context),
             CountNearest(WEIGHTS, self.rule, context),
             AddMembers(SEPARATED, self.rule, context),
             AddMembers(LLOYD, self.rule, context),

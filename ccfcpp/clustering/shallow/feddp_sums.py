@@ -155,32 +155,19 @@ class SumOfImages(SummedWork[Message, Update]):
 
 
 class AddMoments(SumOfImages[Frame, Moments]):
-    """A sum over a client's images; nothing where they are too few."""
+    """A sum over a client's images, or their outer products; nothing where they are too few."""
 
     def over_images(self, message: Frame, client: Client) -> Moments:
         """The sum, and their number."""
-        moments = self.moments(self.coordinates(message, client))
+        rows = self.coordinates(message, client)
+        moments = self._products(rows) if self.exchange is PRODUCTS else self._sum(rows)
         enough = len(client) >= self.context.least
         return Moments(moments * enough, moments.new_tensor(len(client) * enough))
 
-    @abstractmethod
-    def moments(self, rows: Tensor) -> Tensor:
-        """The sum over rows of shape (samples, r)."""
-
-
-class AddImages(AddMoments):
-    """The sum of images."""
-
-    def moments(self, rows: Tensor) -> Tensor:
-        """Add up rows, to shape (r,)."""
+    def _sum(self, rows: Tensor) -> Tensor:
         return self.bounded("moments", rows).sum(dim=0)
 
-
-class AddProducts(AddMoments):
-    """The sum of outer products."""
-
-    def moments(self, rows: Tensor) -> Tensor:
-        """Add up outer products, to shape (r (r + 1) / 2,)."""
+    def _products(self, rows: Tensor) -> Tensor:
         # The norm of x xᵀ is ‖x‖². What bounds it bounds x by the root.
         squares = rows.square().sum(dim=1, keepdim=True)
         shares = self.bounded("moments", squares) / squares.clamp(min=1e-300)

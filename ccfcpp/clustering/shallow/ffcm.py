@@ -14,7 +14,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
-from ccfcpp.clustering.kmeans.config import FuzzyConfig
+from ccfcpp.clustering.kmeans.config import LocalFuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.kmeans.start import SumCells
@@ -94,7 +94,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     """Fuzzy c-means at each client, from the global centroids to convergence."""
 
     rule: PixelRule
-    choices: FuzzyConfig
+    choices: LocalFuzzyConfig
     least: int = 0
     exchange = FUZZY_ROUND
 
@@ -150,7 +150,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Fuzzy c-means at each client."""
-        choices = self.problem.config.section(FuzzyConfig)
+        choices = self.problem.config.section(LocalFuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
         if self.problem.has_vectors:
             works.append(SumCells(context, self.rule.points))

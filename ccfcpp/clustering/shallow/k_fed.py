@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import check_near
-from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.config import LloydConfig
 from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
 from ccfcpp.clustering.shallow.config import KFedConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -165,12 +165,12 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self.iterations = problem.config.section(CentroidConfig).iterations
+        self.iterations = problem.config.section(LloydConfig).iterations
         self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
         if self.local_clusters > problem.clusters:
             raise UsageError(
-                f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
-                f"clusters: give at most {problem.clusters}"
+                KeyValue("kfed.local_clusters", self.local_clusters),
+                f" is more than the {problem.clusters} clusters: give at most {problem.clusters}",
             )
         parts = {"centroids": Votes(partial=self.local_clusters < problem.clusters)}
         self.exchange = Exchange("local centroids", Nothing, LocalCentroids, parts)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.kmeans.config import LloydConfig, LocalFuzzyConfig
+from ccfcpp.clustering.methods import System, early_end, late
 from ccfcpp.clustering.shallow.config import FedDPConfig, FFCMConfig, KFedConfig, PixelsConfig
 
 _FFCM = "ccfcpp.clustering.shallow.ffcm"
@@ -13,8 +13,8 @@ K_FED = System(
     sends="centroids",
     kinds=("pixels",),
     make=late("ccfcpp.clustering.shallow.k_fed", "KFed"),
-    sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
-    ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute", "defence.weight"),
+    sections={"pixels": PixelsConfig, "centroids": LloydConfig, "kfed": KFedConfig},
+    ignores=("defence.weight",),
     takes=("images", "vectors"),
     summary="one-shot k-means of clients that hold few clusters each",
 )
@@ -23,8 +23,8 @@ FFCM_AVG = System(
     sends="centroids, supports",
     kinds=("pixels", "sums"),
     make=late(_FFCM, "FFCM", "support_weighted_mean"),
-    sections={"pixels": PixelsConfig, "fuzzy": FuzzyConfig, "ffcm": FFCMConfig},
-    ignores=("fuzzy.restarts", "compute"),
+    sections={"pixels": PixelsConfig, "fuzzy": LocalFuzzyConfig, "ffcm": FFCMConfig},
+    unused=early_end("ffcm.tolerance"),
     rounds="ffcm.rounds",
     takes=("images", "vectors"),
     summary="fuzzy c-means at the clients; the server takes means",
@@ -33,7 +33,7 @@ FFCM_KM = replace(
     FFCM_AVG,
     title="FFCM-km",
     make=late(_FFCM, "FFCM", "clustered_centroids"),
-    ignores=(*FFCM_AVG.ignores, "defence.weight"),
+    ignores=("defence.weight",),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )
 FEDDP_KMEANS = System(
@@ -42,7 +42,6 @@ FEDDP_KMEANS = System(
     kinds=("pixels", "sums"),
     make=late("ccfcpp.clustering.shallow.feddp_kmeans", "FedDPKMeans"),
     sections={"pixels": PixelsConfig, "feddp": FedDPConfig},
-    ignores=("compute",),
     rounds="feddp.rounds",
     summary="k-means by few sums in a small subspace, made for differential privacy",
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FuzzyConfig, KMeansConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans, nearest, own_points
 from ccfcpp.clustering.shallow.pixels import PixelRule
@@ -28,6 +28,7 @@ from ccfcpp.clustering.synthetic.gan_training import (
     gan_training_bytes,
     network_makers,
 )
+from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -120,7 +121,7 @@ class PixelKMeans(_OfPixels):
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Keep the best of several restarts."""
-        choices = self.config.section(CentroidConfig)
+        choices = self.config.section(KMeansConfig)
         with section("k-means: server"):
             found = kmeans(
                 self.rule.points(images),
@@ -384,7 +385,7 @@ class SyntheticClustering(PooledClustering):
         """Clients train GANs and send the images that these draw."""
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, context.largest)
-        compute = problem.config.compute
+        compute = problem.config.section(ComputeConfig)
         cohort = cohort_of(compute.cohort, context.together, bytes_of_one, problem.device)
         shape, device = problem.image_shape, problem.device
         threads = [

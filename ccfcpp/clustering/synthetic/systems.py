@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
-from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FuzzyConfig, KMeansConfig
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
-from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.config import ComputeConfig, Section, Tree
 
 _POOLED = "ccfcpp.clustering.synthetic.pooled"
-_K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
+_K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": KMeansConfig}
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
-_IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
+_IGNORES = ("privacy.smallest_count",)
+_GAN: dict[str, type[Section]] = {"gan": GANConfig, "compute": ComputeConfig}
 # SDA-FC's clients know the directions of the server's centroids.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
@@ -21,7 +22,7 @@ KM = System(
     kinds=("images",),
     make=late(_POOLED, "PooledClustering", "PixelKMeans"),
     sections=_K_MEANS,
-    ignores=(*_IGNORES, "compute"),
+    ignores=_IGNORES,
     centralised=True,
     takes=("images", "vectors"),
     summary="k-means of all clients' images in one place",
@@ -38,7 +39,7 @@ SDA_FC_KM = System(
     sends="synthetic images",
     kinds=("synthetic",),
     make=late(_POOLED, "SyntheticClustering", "PixelKMeans"),
-    sections=_K_MEANS | {"gan": GANConfig},
+    sections=_K_MEANS | _GAN,
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
     rounds="gan.epochs",
@@ -48,7 +49,7 @@ SDA_FC_FCM = replace(
     SDA_FC_KM,
     title="SDA-FC-FCM",
     make=late(_POOLED, "SyntheticClustering", "PixelFuzzyCMeans"),
-    sections=_FUZZY | {"gan": GANConfig},
+    sections=_FUZZY | _GAN,
     summary="fuzzy c-means of images that the clients' GANs make",
 )
 PPFC_GAN = System(
@@ -56,7 +57,7 @@ PPFC_GAN = System(
     sends="synthetic images",
     kinds=("synthetic",),
     make=late(_POOLED, "SyntheticClustering", "LatentKMeans"),
-    sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
+    sections={**_GAN, "dcn": DCNConfig, "centroids": KMeansConfig},
     ignores=_IGNORES,
     rounds="gan.epochs",
     summary="a deep clustering network of images that the clients' GANs make",

@@ -213,7 +213,7 @@ def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
 
 
 def _usual(height: int, width: int) -> Transform:
-    """What networks that were trained on ImageNet are given, as a rule."""
+    """Return the preparation that networks trained on ImageNet usually have."""
     from torchvision.transforms import v2
 
     usual: Transform = v2.Compose(
@@ -229,7 +229,7 @@ def _usual(height: int, width: int) -> Transform:
 
 
 def _of_program(name: EncoderName, size: int, transform: Transform, batch: Batch) -> Encoder:
-    """An encoder of a file, which says in one line where it does not take what it is given."""
+    """Make an encoder of a file, which says in one line what it does not take."""
 
     def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         try:

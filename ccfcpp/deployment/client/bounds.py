@@ -9,8 +9,8 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.presets import preset_file, preset_names
 from supervised.config import ClassifyConfig

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import add_line, lines_of, write_whole
 
 Accountant = Literal["pld", "rdp"]
@@ -51,7 +51,8 @@ def check_installed() -> None:
     """Raise ``UsageError`` where the library is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
-            "privacy.level needs dp-accounting, which is not installed: pip install '.[privacy]'"
+            KeyValue("privacy.level"),
+            " needs dp-accounting, which is not installed: pip install '.[privacy]'",
         )
 
 
@@ -131,8 +132,8 @@ def least_noise(
         low, high = high, 4 * high
         if high > 1e6:
             raise UsageError(
-                f"privacy.epsilon = {most_epsilon:g} allows no run of so many rounds: give more, "
-                "or fewer rounds"
+                KeyValue("privacy.epsilon", most_epsilon),
+                " allows no run of so many rounds: give more, or fewer rounds",
             )
     while high - low > 5e-3 * high:
         middle = (low + high) / 2

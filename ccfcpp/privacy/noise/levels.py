@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
@@ -72,13 +72,14 @@ class Level(ABC):
         self.budget = Budget(noise, *limits)
         if config.own_noise and noise < _LEAST_OWN_NOISE:
             raise UsageError(
-                f"privacy.noise = {noise:.3g} is too little for privacy.noise_at = clients, which "
-                f"goes down to {_LEAST_OWN_NOISE:g}: give privacy.noise_at = server"
+                KeyValue("privacy.noise", noise),
+                f" is too little for privacy.noise_at = clients, which "
+                f"goes down to {_LEAST_OWN_NOISE:g}: give privacy.noise_at = server",
             )
         if not self.budget.allows(self.releases(rounds[0])):
             raise UsageError(
-                f"privacy.epsilon = {config.epsilon:g} does not allow one round with privacy.noise "
-                f"= {noise:g}: give more of either"
+                KeyValue("privacy.epsilon", config.epsilon),
+                f" does not allow one round with privacy.noise = {noise:g}: give more of either",
             )
         self.is_spent = False
         self._ledger: Path | None = None
@@ -242,11 +243,12 @@ class ImageLevel(Level):
         for exchange in exchanges:
             if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
-                    f"privacy.level = image: in {system}'s exchange {exchange.name!r} "
+                    KeyValue("privacy.level", "image"),
+                    f": in {system}'s exchange {exchange.name!r} "
                     f"{exchange.images}; fed-scan, feddp-kmeans, fed-km and fed-fcm have this "
                     "level, and ccfc and ccfc++ have it with "
                     "training.steps=synchronised, training.pretraining=neighbours and "
-                    "centroids.search=lloyd; other systems have privacy.level=client"
+                    "centroids.search=lloyd; other systems have privacy.level=client",
                 )
         super().__init__(config, rounds, randomness)
 

@@ -3,7 +3,6 @@
 What comes from elsewhere may have any shapes and dtypes: it is checked when it is read.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import AnyExchange, Exchange, Message, RefusedUpdateError
 from ccfcpp.engine.parts import Sum
 from ccfcpp.engine.payload import generic, pack
@@ -266,11 +266,7 @@ def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
 
 def digest_of(exchange: AnyExchange, message: object) -> bytes:
     """Digest an exchange and its message, tensor by tensor, to 32 bytes."""
-    found = hashlib.sha256(exchange.name.encode())
-    for name, tensor in sorted(pack(message).items()):
-        found.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.digest()
+    return bytes.fromhex(content_hash(exchange.name, pack(message)))
 
 
 def numbers_of(clients: Iterable[int]) -> Tensor:

@@ -51,14 +51,13 @@ of the run must not give them.
 """
 
 import dataclasses
-import hashlib
-import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
@@ -323,8 +322,8 @@ class Participant:
 
 def _digest(terms: Terms, asked: Collection[int]) -> bytes:
     """Digest the terms of a sum and who is asked, to 32 bytes."""
-    told = json.dumps([dataclasses.asdict(terms), sorted(asked)], default=bytes.hex)
-    return hashlib.sha256(told.encode()).digest()
+    known = dataclasses.asdict(terms) | {"purpose": terms.purpose.hex()}
+    return bytes.fromhex(content_hash([known, sorted(asked)]))
 
 
 def _sealing(keys: bytes) -> bytes:

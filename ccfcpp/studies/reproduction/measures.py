@@ -129,7 +129,8 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 def _correlation(result: Result) -> Readings[float]:
     """Mean absolute correlation of two dimensions of the global model's representations."""
     with suppress(CannotDrawError):
-        return [({}, float(pair_correlations(result.recorded.covariance).abs().mean()))]
+        found = pair_correlations(result.recorded.representations("covariance"))
+        return [({}, float(found.abs().mean()))]
     return [({}, None)]
 
 

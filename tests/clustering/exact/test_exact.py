@@ -14,8 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from ccfcpp.clustering.client_data import holder
 from ccfcpp.clustering.exact.mixture import Mixture, log_probabilities
-from ccfcpp.clustering.holding import holder
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree

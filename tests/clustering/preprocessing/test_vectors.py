@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.holding import holder
+from ccfcpp.clustering.client_data import holder
 from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
 from ccfcpp.clustering.preprocessing.vectors import Preparation, VectorPhase
 from ccfcpp.clustering.run import ClusteringRun

@@ -32,9 +32,8 @@ from ccfcpp.clustering.shallow.feddp_sums import (
     MEAN,
     PRODUCTS,
     WEIGHTS,
-    AddImages,
     AddMembers,
-    AddProducts,
+    AddMoments,
     Centres,
     Compared,
     CountNearest,
@@ -164,8 +163,8 @@ def test_the_servers_points_stand_for_images_by_their_weights() -> None:
 # --- what clients and images may add ------------------------------------------------------------
 
 WORKS = [
-    (AddImages(MEAN, RULE, ClientContext(9, 9)), FRAME),
-    (AddProducts(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
+    (AddMoments(MEAN, RULE, ClientContext(9, 9)), FRAME),
+    (AddMoments(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
     (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), Compared(FRAME, torch.eye(15).double())),
     (AddMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
@@ -208,7 +207,7 @@ def test_bounds_count_in_what_is_usual_and_one_of_a_part_is_taken_as_it_is() -> 
 
 def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
-    update = sent(AddImages(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
+    update = sent(AddMoments(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
     form = form_of(pack(update))
     plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, alike=True)
     assert plain.parts(update).keys() == {"moments", "images"}
@@ -413,7 +412,7 @@ def test_clients_are_not_told_where_the_servers_images_are() -> None:
 
 def test_half_of_what_is_sent_is_the_matrix() -> None:
     (client,) = clients_of_sizes(30)
-    found = sent(AddProducts(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
+    found = sent(AddMoments(PRODUCTS, RULE, ClientContext(30, 1)), FRAME, client)
     points = rows([client], FRAME)
     torch.testing.assert_close(from_half(found.moments, 15), points.T @ points)
 

@@ -184,7 +184,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(path: Path) -> RecordedRun:
         run = read_run(path)
         assert isinstance(run.config, ClusterConfig)
-        if run.config.partition.p == 0:
+        if run.config.partition.degree["p"] == 0:
             return run
         lost = {name: torch.full_like(run.shown[name], torch.nan) for name in SHOWN}
         return replace(run, shown={**run.shown, **lost})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.clustering.config import ClusterConfig, PartitionConfig
+from ccfcpp.clustering.config import ClusterConfig, SkewPartition
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses
 from ccfcpp.studies.reproduction.measures import MEASURES, Measure, read, summarised
@@ -23,7 +23,7 @@ def finished(folder: Path, p: float, seed: int, nmi: float | None) -> Result:
     path = folder / f"{p}-{seed}"
     path.mkdir()
     (path / "summary.json").write_text(json.dumps({"nmi": nmi, "rounds": 3}))
-    config = ClusterConfig(method="ccfc++", seed=seed, partition=PartitionConfig(p=p))
+    config = ClusterConfig(method="ccfc++", seed=seed, partition=SkewPartition(p=p))
     return Result(config, RunFolder(path))
 
 

@@ -1,4 +1,4 @@
-"""Which client holds which samples, those that came later too."""
+"""The samples of each client, also of those that came later."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def holder(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
     return Client(number, name, rows(data.values, samples.to(data.values.device)))
 
 
-def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:
+def divide(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:
     """Divide a run's samples among its clients, and add those of clients that came later.
 
     Raises:
@@ -59,7 +59,7 @@ def _with_newcomers(
 
 
 def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
-    """Each folder, or file of vectors, is a newcomer; photos that lie in none are one's."""
+    """Read newcomers' samples: a client is each folder, or file of vectors, or else the whole."""
     by_client, shape, columns = config.partition.kind == "folders", None, tuple[str, ...]()
     if isinstance(held, ImageData):
         path = Path(place).expanduser()

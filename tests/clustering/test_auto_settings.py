@@ -7,8 +7,9 @@ import pytest
 import torch
 import yaml
 
+from ccfcpp.clustering.auto_settings import settings_for, settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
+from ccfcpp.core.config import PrecisionConfig
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.data import ImageData
 from tests.support.command import assigned, ccfcpp, succeeded
@@ -36,10 +37,12 @@ def test_they_fit_size_colour_and_number(
     count: int, channels: int, side: int, expected: dict[str, object]
 ) -> None:
     settings = settings_for(count, (channels, side, side))
-    config = resolve(ClusterConfig, "cluster", settings, {"dataset": "/my/images"})
+    of_crops = any(key.startswith("crops.") for key in expected)
+    named = {"dataset": "/my/images", **({"method": "fed-emp"} if of_crops else {})}
+    config = resolve(ClusterConfig, "cluster", settings, named)
     values = {key.removeprefix("scan."): value for key, value in values_of(config).items()}
-    assert expected.items() <= values.items()
-    assert config.method == "fed-scan"
+    assert expected == {key: values[key] for key in expected}
+    assert of_crops or config.method == "fed-scan"
 
 
 def test_many_photos_in_colour_are_for_fed_emp_in_one_process_alone() -> None:
@@ -47,7 +50,7 @@ def test_many_photos_in_colour_are_for_fed_emp_in_one_process_alone() -> None:
         fit = settings_over_a_network if network else settings_for
         config = resolve(ClusterConfig, "cluster", fit(count, shape), {"dataset": "/mine"})
         rounding = "auto" if config.method == "fed-emp" else "float32"
-        assert config.compute.precision == rounding
+        assert config.section(PrecisionConfig).precision == rounding
         return config.method
 
     assert chosen(1000, (3, 24, 24)) == "fed-emp"

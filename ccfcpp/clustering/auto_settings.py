@@ -31,7 +31,7 @@ less, since a crop is half as wide as the image, and only after two convolutions
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
-    """The system for images, and the settings of Fed-SCAN and Fed-EMP; of vectors, Fed-EM's.
+    """Return the system for images, and the settings of Fed-SCAN and Fed-EMP; of vectors, Fed-EM's.
 
     Args:
         count: Number of images or vectors.
@@ -83,7 +83,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
 
 
 def _settings_for_vectors(count: int) -> Tree:
-    """The same for vectors: networks are small, so that steps may be many."""
+    """Return the settings for vectors: networks are small, so that steps may be many."""
     few = count < _FEW
     batch = min(max(count, 2), _FEW)
     return {
@@ -99,7 +99,7 @@ def _settings_for_vectors(count: int) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """The same images in fewer and larger steps, of two trips each but the first ones.
+    """Return settings for fewer and larger steps, of two trips each but the first ones.
 
     The system stays Fed-SCAN: Fed-EMP has hundreds of exchanges.
     """
@@ -117,7 +117,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
 
 
 def in_words(config: ClusterConfig) -> str:
-    """What followed from the images."""
+    """Say what followed from the samples."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":
         if config.method == "fed-em":

@@ -1,0 +1,103 @@
+"""Refusal of a user's settings that have no effect.
+
+A setting has none where the system, or a section of its kind, does not have it, or where a rule of
+``Section.unused`` says so. One check serves flags, files, ``--set``, Python, comparisons and
+deployed runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+from ccfcpp.core.config import MethodConfig, RunConfig, Section, Tree, kinds_of, need
+from ccfcpp.core.config_layers import Shipped, resolve
+from ccfcpp.core.errors import KeyValue, Piece, UsageError, joined
+
+_ABSENT = object()
+
+
+def refuse_unused(
+    configs: Sequence[MethodConfig], presets: str, files: Sequence[Tree], values: Tree
+) -> None:
+    """Refuse a user's settings that have an effect in none of some runs.
+
+    What a file holds may have been switched off by a single value over it. A layer with all that
+    every run has, as the ``config.yaml`` of a run, and a preset of the library may hold anything.
+
+    Args:
+        configs: The configurations of all runs that follow from the layers.
+        presets: Folder of the data sets' presets, under ``configs``.
+        files: Content of the user's files.
+        values: Single values of the user: flags, ``--set``, and settings from Python.
+
+    Raises:
+        UsageError: The first such value, why it has no effect, and what would give it one.
+    """
+    idle = _unused(configs, values)
+    if (first := next(idle, None)) is not None:
+        raise _refusal(configs, *first)
+    own = [layer for layer in files if not (isinstance(layer, Shipped) or _is_whole(layer))]
+    for key, value in (each for layer in own for each in _unused(configs, layer)):
+        named = {"dataset": configs[0].dataset, "method": configs[0].method}
+        alone = resolve(type(configs[0]), presets, named, *files)
+        if needs_of(alone, key) is not None:
+            raise _refusal(configs, key, value)
+
+
+def needs_of(config: MethodConfig, key: str) -> list[Sequence[Piece]] | None:
+    """Return what a setting without effect needs; None where it has an effect.
+
+    There is nothing where the method never looks at the setting.
+    """
+    name, _, rest = key.partition(".")
+    section = getattr(config, name, None)
+    if not isinstance(section, Section):
+        return None if name in type(config).model_fields and not rest else []
+    if rest not in type(section).model_fields:
+        return [needs] if (needs := _kind_with(config, name, rest)) else []
+    found = [needs for part, needs in config.unused() if key == part or key.startswith(f"{part}.")]
+    return [needs for needs in found if needs] if found else None
+
+
+def _kind_with(config: MethodConfig, name: str, key: str) -> Sequence[Piece]:
+    """Return the kind of a section that has a setting; nothing where none of them has it."""
+    field = type(config).model_fields[name]
+    by = str(field.discriminator)
+    kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]
+    values = [value for kind in kinds for value in get_args(kind[by].annotation)]
+    return [need(f"{name}.{by}", " or ".join(values))] if kinds else ()
+
+
+def _unused(configs: Sequence[MethodConfig], layer: Tree) -> Iterator[tuple[str, object]]:
+    """Yield the settings of a layer that have no effect in any run, with their values."""
+    for key in configs[0].known_fields({"method": configs[0].method}) if configs else ():
+        value: object = layer
+        for part in key.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        if value is not _ABSENT and all(needs_of(config, key) is not None for config in configs):
+            yield key, value
+
+
+def _is_whole(layer: Tree) -> bool:
+    """Return whether a layer holds all that every run has."""
+    return RunConfig.model_fields.keys() <= layer.keys()
+
+
+def _refusal(configs: Sequence[MethodConfig], key: str, value: object) -> UsageError:
+    """Return the line that refuses a setting that counts in none of the runs."""
+    said = KeyValue(key, value)
+    if needs := next(filter(None, (needs_of(config, key) for config in configs)), None):
+        needed = joined(" and ", needs)
+        return UsageError(
+            said, " has no effect: it needs ", *needed, "; give that, or leave it out"
+        )
+    methods = ", ".join(dict.fromkeys(config.method for config in configs))
+    kind = type(configs[0])
+    users = [
+        name
+        for name in kind.own_methods()
+        if key in kind.fields_with(name) and key not in kind.methods()[name].ignores
+    ]
+    instead = f", or take one of {', '.join(users)}" if users else ""
+    return UsageError(said, f" has no effect on {methods}: leave it out{instead}")
