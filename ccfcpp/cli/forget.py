@@ -40,10 +40,9 @@ def forget(
     RUN-without-C, or the one of --out. RUN and the models that were given away
     still hold what the client added: delete them.
     """
-    from ccfcpp.clustering.finished import run_without
-    from ccfcpp.clustering.going_on import go_on_without
+    from ccfcpp.clustering.unlearning import run_without
 
     with usage_errors():
-        place = (go_on_without if quick else run_without)(run, client, out)
+        place = run_without(run, client, out, quick=quick)
     progress_console().print(f"{run} without client {', '.join(client)}")
     SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), Given(), profile=False)

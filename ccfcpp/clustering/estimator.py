@@ -270,7 +270,7 @@ class FederatedClustering(
         except TypeError as error:
             raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        facts = ModelFacts.of(self._problem, columns)
+        facts = ModelFacts.of(self._problem.clusters, self._problem.image_shape, columns)
         paths.path.mkdir(parents=True, exist_ok=True)
         write_whole(paths.config, dump_yaml(self._problem.config).encode())
         save_tensors(paths.model, self._tensors, facts.header)

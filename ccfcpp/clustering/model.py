@@ -55,19 +55,14 @@ class ModelFacts(Section):
     """Names of a vector's columns, if they have any."""
 
     @staticmethod
-    def of(problem: Problem, columns: Sequence[str] = ()) -> ModelFacts:
-        """Those of a problem."""
-        return ModelFacts.model_validate(
-            {
-                "clusters": problem.clusters,
-                "image_shape": problem.image_shape,
-                "columns": tuple(columns),
-            }
-        )
+    def of(clusters: int, shape: tuple[int, ...], columns: Sequence[str] = ()) -> ModelFacts:
+        """Build them from the number of clusters and the shape of a sample."""
+        facts = {"clusters": clusters, "image_shape": shape, "columns": tuple(columns)}
+        return ModelFacts.model_validate(facts)
 
     @property
     def header(self) -> dict[str, str]:
-        """As the header of a model's file."""
+        """Return the header of a model's file."""
         return {_HEADER: self.model_dump_json()}
 
 

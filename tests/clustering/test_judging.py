@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import sizes
-from ccfcpp.clustering.evaluation.halves import first_cells
-from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.evaluation.server import Judged, first_cells
 from ccfcpp.clustering.evaluation.words import NOT_JUDGED, judged_rows
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import resolve
@@ -58,7 +57,7 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(ClientContext.of(clients))
-    known = Judged({}, points.shape[1], k)
+    known = Judged(None, points.shape[1], k)
     for work in judging.works(known):
         if not work.is_due(known):
             continue

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ccfcpp import FederatedClustering, load_model
-from ccfcpp.clustering.evaluation.messages import Judged, Question, Spreads
+from ccfcpp.clustering.evaluation.server import Judged, Question, Spreads
 from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical, saved, split
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -82,7 +82,7 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
     judging, known = judging_of(2), judged(points, clusters, torch.zeros(4), 2)
     client = Client(0, "", torch.cat([clusters[:, None], points], dim=1).to(torch.uint8))
     work = judging.client_works(ClientContext(4, 1, least=2))["spreads"]
-    message = Question({}, known.members)
+    message = Question(None, known.members)
     (told,) = work.local_updates(Task("t", "spreads", 0, 0), message, [client], Randomness(0, 0))
     assert isinstance(told, Spreads)
     assert told.counts.tolist() == [3, 0]
@@ -93,7 +93,7 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
 
 def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
     assert Spreads.none(3, MOST_DIMENSIONS + 1).scatter.shape == (0, 0)
-    assert Judged({}, 3, 2).typical is None
+    assert Judged(None, 3, 2).typical is None
 
 
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:

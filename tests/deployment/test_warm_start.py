@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.going_on import run_with
 from ccfcpp.clustering.run import clustering_run
+from ccfcpp.clustering.warm_start import run_with
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError

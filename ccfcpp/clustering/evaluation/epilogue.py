@@ -5,94 +5,195 @@ cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In th
 up each point's distance from the mean of its cluster, its simplified silhouette, and the products
 of its offset's coordinates, of which the server makes what is typical of the clusters
 (``ccfcpp.clustering.typical``). The others ask whether halves of the images have the same clusters
-(``ccfcpp.clustering.evaluation.halves``). Points are what the system clusters: latents, or pixels;
+(``MoveHalves``). Points are what the system clusters: latents, or pixels;
 of unit length where images are assigned by angle.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.evaluation.clients import client_sums
-from ccfcpp.clustering.evaluation.halves import CompareHalves, MoveHalves, first_cells
-from ccfcpp.clustering.evaluation.messages import (
-    MEMBERS,
+from ccfcpp.clustering.certainty import placed
+from ccfcpp.clustering.evaluation.server import (
     MOVES,
-    SPREADS,
+    AddMembers,
+    AddSpreads,
+    CompareHalves,
+    Exchanges,
     Judged,
+    MoveHalves,
     Question,
     Spreads,
+    means_of,
 )
 from ccfcpp.clustering.evaluation.words import MEASURES
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork
-from ccfcpp.core.metrics import davies_bouldin
+from ccfcpp.clustering.kmeans.blocks import blocks, squared_distances
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext, Epilogue
-from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide, Figures
-from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
+    ClientSide,
+    Exchange,
+    RefusedUpdateError,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.payload import added_up
+
+_POINTS_AT_A_TIME = 4096
+S = TypeVar("S", bound=ClusterSums)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class AddMembers(SumsWork[Judged, Question, ClusterSums]):
-    """The server's half of the first exchange.
+class TellSums(SummedWork[Question[Any], S], Generic[S]):
+    """Clients sum up what the server asks.
 
     Attributes:
-        clusters: k.
-        dimensions: d.
+        exchange: In which the sums are sent.
+        algorithm: The system whose clustering it is.
+        clusters: Number of clusters k.
+        context: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
+    exchange: Exchange[Question[Any], S]
+    algorithm: ClusteringAlgorithm[Any]
     clusters: int
-    dimensions: int
-    exchange = MEMBERS
+    context: ClientContext
 
-    def broadcast(self, state: Judged) -> Question:
-        """Send the model."""
-        return Question(state.model)
+    def local_sum(
+        self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
+    ) -> S:
+        """Sum up over the clients."""
+        return added_up(
+            self.of_client(message, each, randomness.of_client(each.id)) for each in clients
+        )
 
-    def form(self, message: Question) -> Form:
-        """Return a sum and a number for each cluster."""
-        return form_of(pack(ClusterSums.zeros(self.clusters, self.dimensions)))
+    @abstractmethod
+    def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> S:
+        """Sum up over a client's images, which it assigns by the model of the question."""
 
-    def aggregate(
-        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
-        """Add up over all clients."""
-        return replace(state, members=added_up(updates)), {}
+    def _points(self, model: Any, client: Client) -> Tensor:
+        points = self.algorithm.represent(model, client)
+        assert points is not None
+        return placed(points, self.algorithm.by_angle)
+
+    def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
+        context = self.context
+        return cluster_sums(rows, labels, groups, self.exchange, context.bounding, context.least)
 
 
-@dataclass(frozen=True)
-class AddSpreads(SumsWork[Judged, Question, Spreads]):
-    """The server's half of the second exchange, after which halves of the images are looked at.
+class TellMembers(TellSums[ClusterSums]):
+    """Points, summed by their cluster."""
 
-    Attributes:
-        clusters: k.
-        dimensions: d.
+    def of_client(
+        self, question: Question[Any], client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Sum up a client's points."""
+        clusters = self.algorithm.assign_delivered(question.model, client)
+        return self._sums(self._points(question.model, client), clusters, self.clusters)
+
+
+class TellSpreads(TellSums[Spreads]):
+    """What points are to the means of their clusters; too small clusters add 0."""
+
+    def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> Spreads:
+        """Sum up distances, silhouettes and products of offsets."""
+        members = _required(question.members)
+        points, k, least = self._points(question.model, client), self.clusters, self.context.least
+        clusters = self.algorithm.assign_delivered(question.model, client)
+        means = means_of(members).to(points.device)
+        sizes = members.counts.to(points.device)
+        # Distances are exact around the mean of all rows: those of empty clusters must not move it.
+        there = sizes > 0
+        means = torch.where(there.unsqueeze(1), means, means[there].mean(dim=0))
+        told = clusters.bincount(minlength=k)[clusters] >= least
+        told &= told.sum() >= points.shape[1]
+        scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
+        found = []
+        for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
+            at, here = clusters[part], points[part].double()
+            apart = squared_distances(here, means).sqrt()
+            near = apart.gather(1, at[:, None])[:, 0]
+            found.append(torch.stack([near, simplified_silhouettes(apart, at, sizes)], dim=1))
+            if len(scatter):
+                offsets = (here - means[at])[told[part]]
+                scatter += offsets.T @ offsets
+        total = cluster_sums(torch.cat(found), clusters, k, self.exchange, None, least)
+        return Spreads(total.sums, total.counts, scatter, told.sum().double())
+
+
+class TellCells(TellSums[ClusterSums]):
+    """Points, summed by their cell among those of their half."""
+
+    def of_client(
+        self, question: Question[Any], client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Sum up a client's points by cell."""
+        points, half, centres = self._by_halves(question, client, randomness)
+        cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
+        return self._sums(points, cells, centres.shape[:2].numel())
+
+    def _by_halves(
+        self, question: Question[Any], client: Client, randomness: Randomness
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return points, the half of each, and the centres of both halves.
+
+        A client's images are split alike in each exchange of a round.
+        """
+        points = self._points(question.model, client)
+        source, odd = randomness.generator("halves"), len(client) % 2
+        order = torch.randperm(len(client), generator=source)
+        # The larger part of an odd number goes to either half.
+        half = (order + odd * torch.randint(2, (1,), generator=source)) % 2
+        return points, half.to(points.device), _required(question.halves).to(points.device)
+
+
+class TellHalves(TellCells):
+    """How images are assigned by the other half, summed by how they are by theirs."""
+
+    def of_client(
+        self, question: Question[Any], client: Client, randomness: Randomness
+    ) -> ClusterSums:
+        """Count a client's images by both assignments."""
+        points, half, centres = self._by_halves(question, client, randomness)
+        both, k, _ = centres.shape
+        clusters = half * k + nearest_of_half(points, half, centres)
+        by_other = F.one_hot(nearest_of_half(points, 1 - half, centres), k)
+        return self._sums(by_other, clusters, both * k)
+
+
+def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
+    """Return the nearest centre of each point among those of one half, int64 of shape (samples,).
+
+    Args:
+        points: Of shape (samples, d).
+        half: Among whose centres, 0 or 1 for each point, int64.
+        centres: Of both halves, (2, m, d).
     """
+    found = torch.empty_like(half)
+    for number, own in enumerate(centres):
+        there = (half == number).nonzero().flatten()
+        for part in blocks(there, own.numel()):
+            found[part] = assigned(points[part].double(), own)
+    return found
 
-    clusters: int
-    dimensions: int
-    exchange = SPREADS
 
-    def broadcast(self, state: Judged) -> Question:
-        """Send the model, and the sums of the clusters' members."""
-        return Question(state.model, state.members)
-
-    def form(self, message: Question) -> Form:
-        """Return a sum and a number for each cluster, and for all."""
-        return form_of(pack(Spreads.none(self.clusters, self.dimensions)))
-
-    def aggregate(
-        self, state: Judged, updates: Iterable[Spreads], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
-        """Add up over all clients, and place cells around the clusters' means."""
-        known = replace(state, spreads=added_up(updates))
-        if known.clusters is None:
-            return known, {}
-        means, _, distances, _ = known.clusters
-        cells = first_cells(means, distances, randomness.generator("cells of halves"))
-        return replace(known, halves=cells), {}
+def _required(part: T | None) -> T:
+    if part is None:
+        raise RefusedUpdateError("the question does not say about what it is")
+    return part
 
 
 class ClusteringEpilogue(Epilogue):
@@ -106,6 +207,7 @@ class ClusteringEpilogue(Epilogue):
     def __init__(self, algorithm: ClusteringAlgorithm[Any], clusters: int) -> None:
         self.algorithm = algorithm
         self.clusters = clusters
+        self.exchanges = Exchanges.about(algorithm.delivery_type)
 
     def begin(self, state: Any) -> Judged | None:
         """Return what is known before the exchanges; None where there are no clusters."""
@@ -113,20 +215,27 @@ class ClusteringEpilogue(Epilogue):
         if centres is None:
             return None
         number: Any = self.algorithm.found(state).get("clusters", self.clusters)
-        return Judged(pack(self.algorithm.delivery(state)), centres.shape[1], number)
+        return Judged(self.algorithm.delivery(state), centres.shape[1], number)
 
     def works(self, known: Judged) -> list[AnyServerWork]:
         """Return sums of the members, of what they are to their means, and over halves of them."""
+        of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
-            AddMembers(self.clusters, known.dimensions),
-            AddSpreads(self.clusters, known.dimensions),
-            *(MoveHalves(ends=left == 0) for left in reversed(range(MOVES))),
-            CompareHalves(),
+            AddMembers(of.members, ClusterSums.zeros(k, d)),
+            AddSpreads(of.spreads, Spreads.none(k, d)),
+            *(MoveHalves(of.cells, ends=left == 0) for left in reversed(range(MOVES))),
+            CompareHalves(of.halves),
         ]
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the sums that clients send."""
-        return ClientSide.of(*client_sums(self.algorithm, self.clusters, context)).works
+        of, own = self.exchanges, (self.algorithm, self.clusters, context)
+        return ClientSide.of(
+            TellMembers(of.members, *own),
+            TellSpreads(of.spreads, *own),
+            TellCells(of.cells, *own),
+            TellHalves(of.halves, *own),
+        ).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
         """Return the measures, None where fewer than two clusters have images, and sizes."""

@@ -12,7 +12,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.client_data import holder
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -152,7 +152,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
-        arrays = self._arrays(points, images)
+        arrays, columns = self._arrays(points, images), getattr(self.data, "columns", ())
         if self.data.labels is not None and "probability" in images:
             classes = self.data.labels.cpu().numpy()
             right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
@@ -163,7 +163,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return Results(
             summary,
             model,
-            ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header,
+            ModelFacts.of(self.clusters, self.problem.image_shape, columns).header,
             arrays,
             {"clusters": self._table(images)},
             self.algorithm.pictures(state),

@@ -12,7 +12,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
-from ccfcpp.clustering.evaluation.messages import NAMES
+from ccfcpp.clustering.evaluation.server import NAMES
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
@@ -213,7 +213,8 @@ class ClusteringRun(ClientRun[Final[Any]]):
         config = self.config.model_copy(update={"data": data})
         write_whole(paths.config, dump_yaml(config).encode())
         tensors = saved(pack(model.model), model.typical)
-        save_tensors(paths.model, tensors, ModelFacts.of(self.problem, self.spec.columns).header)
+        facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
+        save_tensors(paths.model, tensors, facts.header)
 
     @property
     def test_classes(self) -> Tensor | None:

@@ -40,9 +40,11 @@ NO_COUNTS = Counts(torch.zeros(0, 0, dtype=torch.int64))
 """The table of a client that does not tell."""
 
 
-def counts_exchange(
-    algorithm: ClusteringAlgorithm[Any] | FederatedClassification,
-) -> Exchange[Any, Counts]:
+Built = ClusteringAlgorithm[Any] | FederatedClassification
+"""The algorithm of a run, of either kind."""
+
+
+def counts_exchange(algorithm: Built) -> Exchange[Any, Counts]:
     """Return the exchange in which clients receive the model and count."""
     if isinstance(algorithm, FederatedClassification):
         # Parts of a personalised classifier are in the clients' memories.

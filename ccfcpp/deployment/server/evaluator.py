@@ -5,24 +5,21 @@ or by class and predicted class.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
-from ccfcpp.clustering.evaluation.messages import Judged
+from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.deployment.link.algorithms import COUNTS, Counts
+from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member, by_size
@@ -39,117 +36,15 @@ _LOOK = 0.5
 """Seconds between checks whether the server is to wait no longer."""
 _AFTER_THE_ROUND = 10**6
 """Index of the counting, after all exchanges of a round."""
-_NO_SCORES: Mapping[str, Mapping[str, float | None]] = {
-    "cluster": NO_SCORES,
-    "classify": {"accuracy": None},
-}
-"""The part of a summary that holds scores, if no client tells."""
-
-
-class Counted(ABC):
-    """A system of which clients count the images by class and cluster, or predicted class.
-
-    Attributes:
-        config: Configuration of the run.
-        algorithm: The system.
-    """
-
-    config: ClusterConfig | ClassifyConfig
-    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
-
-    @abstractmethod
-    def sent_to_count(self, state: Any, told: Judged | None = None) -> object:
-        """Return what clients need of a state in order to count.
-
-        Args:
-            state: The server's.
-            told: What the exchanges after the last round have told, if any.
-        """
-
-    @abstractmethod
-    def results(self, state: Any, told: Judged | None) -> Results:
-        """Return the results of the last state that need no counts; arguments as above."""
-
-    @abstractmethod
-    def describe(self) -> Json:
-        """Return the setting, for the summary."""
-
-    def knows_groups(self, state: Any) -> bool:
-        """Return whether images can be assigned yet."""
-        return True
-
-
-@dataclass(frozen=True)
-class CountedClustering(Counted):
-    """Clustering, of which any client receives the last model and where all images lie."""
-
-    config: ClusterConfig
-    algorithm: ClusteringAlgorithm[Any]
-    problem: Problem
-    columns: tuple[str, ...]
-
-    def sent_to_count(self, state: Any, told: Judged | None = None) -> Final[object]:
-        """Return what any client receives at the end."""
-        return Final(self.algorithm.delivery(state), told.typical if told else None)
-
-    def results(self, state: Any, told: Judged | None) -> Results:
-        """Return the size of what a client receives to assign its images, and what was found."""
-        summary = {
-            "scores_connected": None,
-            "scores_absent": None,
-            "bytes_delivered": size(pack(self.sent_to_count(state, told))),
-            **self.algorithm.found(state),
-        }
-        model = saved(pack(state), told.typical if told else None)
-        return Results(summary, model, ModelFacts.of(self.problem, self.columns).header)
-
-    def describe(self) -> Json:
-        """Return the setting, for the summary."""
-        return {
-            "clusters": self.problem.clusters,
-            "sends": METHODS[self.config.method].sends,
-            **self.algorithm.describe(),
-        }
-
-    def knows_groups(self, state: Any) -> bool:
-        """Return whether there are clusters yet."""
-        return self.algorithm.knows_clusters(state)
-
-
-@dataclass(frozen=True)
-class CountedClassification(Counted):
-    """Classification, of which clients receive the whole state of the server."""
-
-    config: ClassifyConfig
-    algorithm: FederatedClassification
-    training_images: int
-
-    def sent_to_count(self, state: Any, told: Judged | None = None) -> object:
-        """Return the global model and the server's part of the method."""
-        return state
-
-    def results(self, state: Any, told: Judged | None) -> Results:
-        """Return the server's state."""
-        return Results({}, pack(state))
-
-    def describe(self) -> Json:
-        """Return the setting, for the summary."""
-        training = self.config.training
-        return {
-            "training_images": self.training_images,
-            "model": self.config.model.name,
-            "decorrelation": self.config.decorrelation.kind,
-            "rounds": training.rounds,
-            "local_epochs": training.local_epochs,
-        }
 
 
 class CountsEvaluator(Evaluator[Any]):
     """Judges by the counts that clients send; each keeps the assignments of its images to itself.
 
     Args:
-        counted: The system.
+        config: Configuration of the run.
         spec: Description of the run.
+        algorithm: The system.
         members: The clients that take part.
         absent: How many are absent for the whole run.
         deployed: The way to the clients.
@@ -158,20 +53,21 @@ class CountsEvaluator(Evaluator[Any]):
 
     def __init__(
         self,
-        counted: Counted,
+        config: ClusterConfig | ClassifyConfig,
         spec: RunSpec,
+        algorithm: Built,
         members: Sequence[Member],
         absent: int,
         deployed: Deployed,
         skipped: int,
     ) -> None:
-        self.counted, self.spec, self.deployed = counted, spec, deployed
+        self.config, self.spec, self.algorithm, self.deployed = config, spec, algorithm, deployed
         self._members, self._absent, self._skipped = members, absent, skipped
 
     def describe(self) -> Json:
         """Return the setting, for the summary."""
-        config = self.counted.config
-        return {
+        config, algorithm = self.config, self.algorithm
+        found = {
             "method": config.method,
             "dataset": "the clients' own images",
             "deployed": True,
@@ -186,37 +82,63 @@ class CountsEvaluator(Evaluator[Any]):
             "disconnected": self._absent,
             "kinds": list(self.spec.kinds),
             "device": str(self.deployed.device),
-            **self.counted.describe(),
+        }
+        if not isinstance(algorithm, FederatedClassification):
+            known = {"clusters": self.spec.clusters, "sends": METHODS[config.method].sends}
+            return found | known | algorithm.describe()
+        return found | {
+            "training_images": self.spec.samples,
+            "model": algorithm.config.model.name,
+            "decorrelation": algorithm.config.decorrelation.kind,
+            "rounds": algorithm.rounds,
+            "local_epochs": algorithm.config.training.local_epochs,
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Return scores over the images of the clients that tell, in rounds that are scored."""
-        counted = self.counted
-        due = counted.algorithm.is_scored(number, counted.config.evaluate_every)
-        if not due or not self.spec.classes or not counted.knows_groups(state):
+        algorithm = self.algorithm
+        due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
+        knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
+        if not due or not knows:
             return {}
-        found, _ = self._counts(number, counted.sent_to_count(state), self._members)
+        found, _ = self._counts(number, self._sent_to_count(state), self._members)
         table = sum_of(found)
         return {} if table is None else scores_of(self.spec.command, table)
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Any
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> Results:
         """Return scores over the clients that tell, and their tables."""
-        own = self.counted.results(state, told)
-        found, missing = self._handed_out(self.counted.sent_to_count(state, told))
+        algorithm, message = self.algorithm, self._sent_to_count(state, told)
+        found, missing = self._handed_out(message)
         arrays = {}
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        table, scores = sum_of(found), dict(_NO_SCORES[self.spec.command])
-        if table is not None:
-            scores |= scores_of(self.spec.command, table)
+        table = sum_of(found)
+        scores: Json = {} if table is None else scores_of(self.spec.command, table)
         got = {
             "counted_clients": [m.name for m in self._members if m.id in found],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
         }
-        return replace(own, summary={**scores, **got, **own.summary}, arrays=arrays)
+        if isinstance(algorithm, FederatedClassification):
+            return Results({"accuracy": None, **scores, **got}, pack(state), arrays=arrays)
+        known = {
+            "scores_connected": None,
+            "scores_absent": None,
+            "bytes_delivered": size(pack(message)),
+            **algorithm.found(state),
+        }
+        spec = self.spec
+        facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
+        model = saved(pack(state), told.typical if told else None)
+        return Results({**NO_SCORES, **scores, **got, **known}, model, facts.header, arrays)
+
+    def _sent_to_count(self, state: Any, told: Judged | None = None) -> object:
+        """Return what clients need of a state to count: what any of them receives at the end."""
+        if isinstance(self.algorithm, FederatedClassification):
+            return state
+        return Final(self.algorithm.delivery(state), told.typical if told else None)
 
     def _counts(
         self, number: int, message: object, members: Sequence[Member]
@@ -225,7 +147,7 @@ class CountsEvaluator(Evaluator[Any]):
 
         Clients that do not tell are in neither.
         """
-        task = Task(self.counted.config.method, COUNTS, number, _AFTER_THE_ROUND)
+        task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
         members = by_size(members)
         held = {member.id: member.samples for member in members}
         found, missing = {}, {}
@@ -244,7 +166,7 @@ class CountsEvaluator(Evaluator[Any]):
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
         """Give every client the last model, also to those that come while the server lingers."""
         deployed, waiting = self.deployed, self._members
-        rounds = self.counted.algorithm.rounds
+        rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger
         found: dict[int, Tensor] = {}
         missing: dict[int, RefusedUpdateError] = {}

@@ -12,17 +12,13 @@ from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
+    Built,
     classification,
     clustering_problem,
     counts_exchange,
 )
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.evaluator import (
-    Counted,
-    CountedClassification,
-    CountedClustering,
-    CountsEvaluator,
-)
+from ccfcpp.deployment.server.evaluator import CountsEvaluator
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.client import Member
@@ -64,36 +60,46 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         skipped: int = 0,
         larger: "Callable[[], DeployedRun | None]" = lambda: None,
     ) -> None:
+        assert isinstance(config, ClusterConfig | ClassifyConfig)
         setting = Setting.of(config)
         config.section(AttackConfig).refuse_deployed()
         numbers = [member.id for member in members]
         connected = setting.availability.connected(numbers, setting.randomness)
         there = [member for member in members if member.id in connected]
         absent = [member.name for member in members if member.id not in connected]
-        counted, epilogue = _counted(config, spec, setting)
+        epilogue = None
+        if isinstance(config, ClassifyConfig):
+            algorithm: Built = classification(config, spec, setting.device)
+        else:
+            algorithm = make_algorithm(clustering_problem(config, spec, setting.device))
+            if setting.privacy.level == "none":
+                epilogue = ClusteringEpilogue(algorithm, spec.clusters)
         context = ClientContext(max(member.samples for member in there), together=1)
         # Each client trains by itself.
-        side = replace(counted.algorithm.client_side(context), cohort=None)
-        around = Safeguards.of(setting, counted.algorithm, side.works.values(), there)
+        side = replace(algorithm.client_side(context), cohort=None)
+        around = Safeguards.of(setting, algorithm, side.works.values(), there)
         works = side.works
         if epilogue is not None:
             works = {**works, **epilogue.client_works(context)}
         if around.protection is not None:
             works = around.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}
-        asked[COUNTS] = counts_exchange(counted.algorithm)
+        asked[COUNTS] = counts_exchange(algorithm)
         mechanism = around.protection.mechanism if around.protection else None
         # Clients count by themselves what their images cost.
         told = spec.with_noise(mechanism.budget.noise) if mechanism else spec
         self.spec, self._everyone, self._larger = spec, members, larger
         self.deployed = connect(told, asked, setting.device)
+        evaluator = CountsEvaluator(
+            config, spec, algorithm, there, len(absent), self.deployed, skipped
+        )
         super().__init__(
             setting,
-            counted.algorithm,
+            algorithm,
             side,
             there,
             around,
-            CountsEvaluator(counted, spec, there, len(absent), self.deployed, skipped),
+            evaluator,
             epilogue,
             absent,
         )
@@ -127,17 +133,3 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         """Run the exchanges after the last round; clients that have all left are not waited for."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
         return super().ended(federation, state)
-
-
-def _counted(
-    config: MethodConfig, spec: RunSpec, setting: Setting
-) -> tuple[Counted, ClusteringEpilogue | None]:
-    """Build the system of a run, and the exchanges by which a clustering is judged."""
-    if isinstance(config, ClassifyConfig):
-        algorithm = classification(config, spec, setting.device)
-        return CountedClassification(config, algorithm, spec.samples), None
-    assert isinstance(config, ClusterConfig)
-    problem = clustering_problem(config, spec, setting.device)
-    system, noisy = make_algorithm(problem), setting.privacy.level != "none"
-    epilogue = None if noisy else ClusteringEpilogue(system, spec.clusters)
-    return CountedClustering(config, system, problem, spec.columns), epilogue

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ccfcpp.clustering.going_on import check_from, create, first_state, later_config
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
+from ccfcpp.clustering.warm_start import WarmStart
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -40,19 +40,14 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
     before = Enrolment.load(folder.deployment)
     if before.spec.command != "cluster":
         raise UsageError(f"the run in {path} is one of classification, which has no clusters")
-    check_from(folder, given)
     numbers = [member.id for member in before.members]
-    config = later_config(folder, OWN_IMAGES, given, numbers)
-    path = path.resolve()
-    new = RunFolder(out or path.with_name(f"{path.name}-with-more"))
-    new.refuse_if_taken()
+    later = WarmStart.of(folder, OWN_IMAGES, given, out, "with-more", numbers)
+    config = later.config
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
     enrolment = replace(before, run=new_token(), spec=spec, known=len(numbers), sessions=0)
     enrolment = enrolment.with_config(config)
-    algorithm = make_algorithm(
-        clustering_problem(config, enrolment.spec, choose_device(config.device))
-    )
-    state = first_state(folder, algorithm, numbers, Randomness(config.seed))
-    create(new, config, state, lambda whole: enrolment.save(whole.deployment))
-    return new.path
+    device = choose_device(config.device)
+    algorithm = make_algorithm(clustering_problem(config, enrolment.spec, device))
+    state = later.grown(algorithm, device, Randomness(config.seed))
+    return later.begin(state, lambda whole: enrolment.save(whole.deployment))

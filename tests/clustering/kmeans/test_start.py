@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from ccfcpp.clustering.evaluation.halves import MoveHalves
-from ccfcpp.clustering.evaluation.messages import Question
+from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, sums_by
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.exchange import Nothing, RefusedUpdateError
 from ccfcpp.engine.stages import Deliver, Request
 from tests.support.vectors import Points, blobs, experiment
 
@@ -187,7 +186,7 @@ def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
 
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
-WORK, QUESTION = MoveHalves(), Question({})
+WORK, QUESTION = MoveHalves(Exchanges.about(Nothing).cells), Question(None)
 
 
 def sums(first: float, *counts: float) -> ClusterSums:

@@ -10,12 +10,11 @@ from safetensors.torch import load_file
 
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.finished import run_without
-from ccfcpp.clustering.going_on import go_on_without
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.unlearning import run_without
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
@@ -79,7 +78,7 @@ def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
     here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3, "data": {"images": 180}}
     config = tiny("fed-scan", HELD, steps, here)
     clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
-    folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
+    folder = RunFolder(run_without(tmp_path / "run", ["2"], quick=True))
     summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
     assert summary["rounds"] == 1
@@ -94,7 +93,7 @@ def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
 
     # Once more: from there on, with as many steps and the same rate.
     config = folder.saved_config(ClusterConfig)
-    again = RunFolder(go_on_without(folder.path, ["3"], tmp_path / "again"))
+    again = RunFolder(run_without(folder.path, ["3"], tmp_path / "again", quick=True))
     assert again.saved_config(ClusterConfig).section(ScanConfig) == config.section(ScanConfig)
     with pytest.raises(UsageError, match="went on from another one, which knew its clients"):
         run_without(folder.path, ["3"])
@@ -111,7 +110,7 @@ def test_a_run_with_clients_that_came_late_forgets_quickly(tmp_path: Path) -> No
     late: Tree = {"availability": {"late": [1], "late_rounds": 2}}
     config = tiny("fed-scan", HELD, steps, here, late)
     clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
-    folder = RunFolder(go_on_without(tmp_path / "run", ["2"]))
+    folder = RunFolder(run_without(tmp_path / "run", ["2"], quick=True))
     summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
     assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
 
@@ -119,7 +118,7 @@ def test_a_run_with_clients_that_came_late_forgets_quickly(tmp_path: Path) -> No
 def test_only_fed_scan_forgets_quickly(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
     with pytest.raises(UsageError, match=r"forget --quick cannot go on from .* of k-fed"):
-        go_on_without(whole, ["3"])
+        run_without(whole, ["3"], quick=True)
     assert not (tmp_path / "whole-without-3").exists()
 
 

@@ -1,0 +1,270 @@
+"""The server's half of the exchanges by which a clustering is judged, and what they tell."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumsWork
+from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
+from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
+from ccfcpp.core.metrics import prediction_strength
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import Exchange, Figures
+from ccfcpp.engine.parts import Count, Form, Sum, form_of
+from ccfcpp.engine.payload import added_up, generic, pack
+
+Delivery = TypeVar("Delivery")
+_CELLS_OF_A_CLUSTER = 2
+MOVES = 3
+"""Exchanges in which the cells of halves move."""
+_MEASURES = 2
+"""Distance from the own mean, and silhouette."""
+
+
+@dataclass(frozen=True)
+class Question(Generic[Delivery]):
+    """What clients are asked about a model.
+
+    Attributes:
+        model: What they assign their images by.
+        members: Sums and numbers of each cluster's points; None before they are known.
+        halves: Cells or centroids of both halves, of shape (2, m, d); None where not asked about.
+    """
+
+    model: Delivery
+    members: ClusterSums | None = None
+    halves: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Spreads(ClusterSums):
+    """Sums over each cluster of distances and silhouettes, and one over all points.
+
+    Attributes:
+        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large. A client of
+            fewer than d points adds none: products would tell in which directions these lie.
+        scattered: How many points are in it, float64 of shape ().
+    """
+
+    scatter: Tensor
+    scattered: Tensor
+
+    @staticmethod
+    def none(clusters: int, dimensions: int) -> "Spreads":
+        """Return sums over nothing."""
+        width = dimensions if dimensions <= MOST_DIMENSIONS else 0
+        zeros = ClusterSums.zeros(clusters, _MEASURES)
+        scatter = torch.zeros(width, width, dtype=torch.float64)
+        return Spreads(zeros.sums, zeros.counts, scatter, scatter.sum())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the server knows of a clustering.
+
+    Attributes:
+        model: What clients assign their images by.
+        dimensions: Of the points.
+        number: Of the clusters.
+        members: Sums and numbers of each cluster's points; None before the first exchange.
+        spreads: Sums of distances, silhouettes and offsets; None before the second one.
+        halves: Cells, and then centroids, of both halves, (2, m, d); None where there are none.
+        stability: How well either half predicts the other's clusters; None where it is not known.
+    """
+
+    model: Any
+    dimensions: int
+    number: int
+    members: ClusterSums | None = None
+    spreads: Spreads | None = None
+    halves: Tensor | None = None
+    stability: float | None = None
+
+    @property
+    def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Of clusters with images: means, numbers, and mean distances and silhouettes.
+
+        None where there are fewer than two.
+        """
+        if self.members is None or self.spreads is None:
+            return None
+        there = (self.members.counts > 0) & (self.spreads.counts > 0)
+        if int(there.sum()) <= 1:
+            return None
+        counts = self.spreads.counts[there]
+        distances, silhouettes = self.spreads.sums[there].T / counts
+        return means_of(self.members)[there], counts, distances, silhouettes
+
+    @cached_property
+    def typical(self) -> Typical | None:
+        """Where the points lie; None before the exchanges, or where they have too many d."""
+        members, spreads = self.members, self.spreads
+        if members is None or spreads is None or not len(spreads.scatter):
+            return None
+        scattered = float(spreads.scattered)
+        return Typical.of(means_of(members), members.counts, spreads.scatter, scattered)
+
+
+def means_of(members: ClusterSums) -> Tensor:
+    """Return the mean of each cluster's points, of shape (k, d); 0 for one without points."""
+    return members.sums / members.counts.clamp(min=1).unsqueeze(1)
+
+
+NAMES = "members", "spreads", *["cells"] * MOVES, "halves"
+"""Names of the exchanges, in their order."""
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The exchanges by which a clustering is judged."""
+
+    members: Exchange[Any, ClusterSums]
+    spreads: Exchange[Any, Spreads]
+    cells: Exchange[Any, ClusterSums]
+    halves: Exchange[Any, ClusterSums]
+
+    @staticmethod
+    def about(delivery: type[object]) -> "Exchanges":
+        """Return those in which clients are asked about a system's delivery."""
+        asked: Any = generic(Question, delivery)
+        of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
+        return Exchanges(
+            Exchange("members", asked, ClusterSums, PARTS),
+            Exchange("spreads", asked, Spreads, of_spreads, follows=True),
+            Exchange("cells", asked, ClusterSums, PARTS, follows=True),
+            Exchange("halves", asked, ClusterSums, PARTS, follows=True),
+        )
+
+
+@dataclass(frozen=True)
+class AddMembers(SumsWork[Judged, Question[Any], ClusterSums]):
+    """The server's half of the first exchange: it adds up what clients send.
+
+    Attributes:
+        exchange: In which the sums are sent.
+        nothing: Sums over nothing.
+    """
+
+    exchange: Exchange[Any, Any]
+    nothing: ClusterSums
+
+    def broadcast(self, state: Judged) -> Question[Any]:
+        """Send the model, and what is known of the clusters' members."""
+        return Question(state.model, state.members)
+
+    def form(self, message: Question[Any]) -> Form:
+        """Return a sum and a number for each cluster, and for all."""
+        return form_of(pack(self.nothing))
+
+    def aggregate(
+        self, state: Judged, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Add up over all clients."""
+        return replace(state, members=added_up(updates)), {}
+
+
+class AddSpreads(AddMembers):
+    """The server's half of the second exchange, after which halves of the images are looked at."""
+
+    def aggregate(
+        self, state: Judged, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Add up over all clients, and place cells around the clusters' means."""
+        known = replace(state, spreads=added_up(updates))
+        if known.clusters is None:
+            return known, {}
+        means, _, distances, _ = known.clusters
+        cells = first_cells(means, distances, randomness.generator("cells of halves"))
+        return replace(known, halves=cells), {}
+
+
+def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
+    """Return cells of either half around the means of the clusters, of shape (2, 2k, d).
+
+    Args:
+        means: Of shape (k, d).
+        spreads: Mean distance of a cluster's points from its mean, (k,).
+        generator: Of the directions, on the CPU.
+    """
+    k, d = means.shape
+    drawn = torch.randn(2, _CELLS_OF_A_CLUSTER, k, d, generator=generator, dtype=torch.float64)
+    cells: Tensor = means + drawn.to(means) * (spreads / d**0.5).unsqueeze(1)
+    return cells.flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
+    """The server's half: cells move, and in the end the centroids of either half are found.
+
+    Each client splits its images in two at random. For either half over all clients, the server
+    makes centroids by k-means: of a codebook of two cells for each cluster, which sums over the
+    half's images move a few times (``kmeans.start`` says why a codebook). Each image is then
+    assigned by the centroids of both halves, and the two clusterings are compared.
+
+    Attributes:
+        exchange: In which the sums are sent.
+        ends: Whether the cells have moved often enough.
+    """
+
+    exchange: Exchange[Any, ClusterSums]
+    ends: bool = False
+
+    def is_due(self, state: Judged) -> bool:
+        """Return whether there are cells."""
+        return state.halves is not None
+
+    def broadcast(self, state: Judged) -> Question[Any]:
+        """Send the model, and the cells of both halves."""
+        return Question(state.model, halves=state.halves)
+
+    def form(self, message: Question[Any]) -> Form:
+        """Return a sum and a number for each cell of either half."""
+        _, cells, dimensions = _known(message.halves).shape
+        return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
+
+    def aggregate(
+        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Move cells to their means; one without images stays. Too few of them end it."""
+        total, cells = added_up(updates), _known(state.halves)
+        counts = total.counts.view(cells.shape[:2])
+        means = total.sums.view(cells.shape) / counts.clamp(min=1).unsqueeze(2)
+        moved = torch.where(counts.unsqueeze(2) > 0, means, cells.to(means))
+        if not self.ends:
+            return replace(state, halves=moved), {}
+        clusters = cells.shape[1] // _CELLS_OF_A_CLUSTER
+        if bool(((counts > 0).sum(dim=1) < clusters).any()):
+            return replace(state, halves=None), {}
+        found = []
+        for number, (own, weights) in enumerate(zip(moved, counts, strict=True)):
+            there, seed = weights > 0, randomness.integer(f"centroids of half {number}")
+            found.append(codebook_kmeans(own[there], weights[there], clusters, seed))
+        return replace(state, halves=torch.stack(found)), {}
+
+
+class CompareHalves(MoveHalves):
+    """The server's half of the last exchange: how images are assigned by either half."""
+
+    def form(self, message: Question[Any]) -> Form:
+        """Return, for each cluster of a half's own, how the other half assigns its images."""
+        clusters = _known(message.halves).shape[1]
+        return form_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
+
+    def aggregate(
+        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """Average the prediction strength of both halves; None where images are too few."""
+        clusters = _known(state.halves).shape[1]
+        tables = added_up(updates).sums.view(2, clusters, clusters)
+        first, second = map(prediction_strength, tables)
+        mean = None if first is None or second is None else (first + second) / 2
+        return replace(state, stability=mean), {}
+
+
+def _known(halves: Tensor | None) -> Tensor:
+    assert halves is not None  # as ``is_due`` says
+    return halves
