@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Union, get_args, get_origin
 
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, merge, nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
@@ -65,7 +65,7 @@ class Given:
         return replace(self, files=(*files, *self.files))
 
 
-def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
+def take_lists(kind: type[RunConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
     """Take lists that were given for keys with a single value: they are axes of a study.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.unused import refuse_unused
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
-M = TypeVar("M", bound=MethodConfig)
+M = TypeVar("M", bound=RunConfig)
 R = TypeVar("R", bound="AnyLocalRun")
 AnyR = TypeVar("AnyR", bound="AnyRun")
 
