@@ -120,10 +120,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         def run_one(title: str, experiment: AnyRun, folder: RunFolder) -> Summary:
             return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
 
-        def finished() -> None:
-            _tabulate(study)
-
-        study.run(lambda config: CLASSIFICATION.make(config, None), run_one, finished, should_stop)
+        study.run(run_one, lambda: _tabulate(study), should_stop)
     table = _tabulate(study)
     if json_output:
         summaries = [summary for _, summary in study.results()]

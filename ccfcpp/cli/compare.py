@@ -58,7 +58,6 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     from rich.console import Console
 
     from ccfcpp.cli.progress import watched
-    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
 
@@ -90,7 +89,7 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
         terminal.resumable(resumption, console) as should_stop,
         watched(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,
     ):
-        run_in_processes(study, clustering_run, jobs, look, should_stop)
+        run_in_processes(study, jobs, look, should_stop)
     result, at = tabulated(study), study.path
     if asked.json_output:
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
