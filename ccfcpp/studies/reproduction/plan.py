@@ -21,8 +21,8 @@ from ccfcpp.runs.run import AnyRun
 from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
 from ccfcpp.studies.reproduction.items import Item
 from ccfcpp.studies.results import dataset_name
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import classification_run
 
 DIGIT_DOMAINS = "digit-domains"
 """The name of their folder."""
