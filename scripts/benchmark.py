@@ -38,7 +38,7 @@ from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.pooled import rounding
 from ccfcpp.runs.environment import (
     choose_device,
@@ -167,7 +167,7 @@ def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
     network.load(plain.state_dict())
-    adam, plain_adam = Adam(network), torch.optim.Adam(plain.parameters(), lr=1e-3)
+    adam, plain_adam = FlatAdam(network), torch.optim.Adam(plain.parameters(), lr=1e-3)
     adam.begin(1e-3)
     views = torch.rand(2, setting.batch, *setting.shape, device=setting.device)
     laid_out = [view.contiguous(memory_format=torch.channels_last) for view in views]

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import SGD
+from ccfcpp.models.optimizers import FlatSGD
 from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
 from supervised.augmentation import Augmenter
 from supervised.classifiers import CLASSIFIERS
@@ -39,7 +39,7 @@ class LocalTrainer:
         device, training = sharing.device, config.training
         precision = config.compute.precision
         self.network = FlatNetwork(make_model, device, precision=precision)
-        self.optimizer = SGD(
+        self.optimizer = FlatSGD(
             self.network, training.learning_rate, training.momentum, training.weight_decay
         )
         self.augmenter = Augmenter(config, device)

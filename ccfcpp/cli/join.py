@@ -20,8 +20,8 @@ from ccfcpp.cli.terminal import EmbeddingTold, progress_console
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import locked
-from ccfcpp.core.pace import watch_embedding
 from ccfcpp.core.permissions import ALWAYS, KINDS
+from ccfcpp.core.progress import watch_embedding
 from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 

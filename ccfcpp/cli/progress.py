@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from ccfcpp.core.pace import Pace
+from ccfcpp.core.progress import RoundProgress
 from ccfcpp.core.units import counted, named
 from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
@@ -84,7 +84,7 @@ class RunProgress:
         )
         self.bar.below = self.below
         self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
-        self.pace = Pace(self.samples, self._moved)
+        self.pace = RoundProgress(self.samples, self._moved)
         self.ends: list[float] = []
         self.remarks: deque[str] = deque(maxlen=_MOST_REMARKS)
         self._one: float | None = None

@@ -20,7 +20,7 @@ from rich.text import Text
 from ccfcpp.clustering.evaluation.words import scores_over, shortfall
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.pace import followed, watch_embedding
+from ccfcpp.core.progress import followed, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
 

@@ -164,7 +164,7 @@ def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[
 
 
 def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
-    """Distance of each point from the centroid of its cluster, of shape (points,).
+    """Compute the distance of each point from its cluster's centroid, of shape (points,).
 
     Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
     Distances are Euclidean, or angles in degrees.

@@ -47,7 +47,7 @@ class ModelAverage:
                 torch.maximum(self._sums[name], entry, out=self._sums[name])
 
     def result(self) -> ModelState:
-        """The mean model.
+        """Return the mean model.
 
         Raises:
             ValueError: No model was added, or none with a positive weight.

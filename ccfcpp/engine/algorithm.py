@@ -38,7 +38,7 @@ class ClientContext:
         least: int = 0,
         alike: bool = False,
     ) -> "ClientContext":
-        """Of some clients, of which all take part where no number is given."""
+        """Describe some clients, of which all take part where no number is given."""
         count = len(clients) if together is None else together
         return ClientContext(max(map(len, clients)), count, bounding, least, alike)
 
@@ -60,29 +60,29 @@ class Algorithm(ABC, Generic[State]):
     scored_every: int = 1
 
     def is_scored(self, number: int, every: int | None) -> bool:
-        """Whether the state after round ``number`` is scored, as a configuration asks for."""
+        """Return whether the state after round ``number`` is scored."""
         if every is not None:
             return (number + 1) % every == 0
         return number + 1 == self.rounds or (number + 1) % self.scored_every == 0
 
     @abstractmethod
     def initial_state(self, randomness: Randomness) -> State:
-        """The server's state before the first round."""
+        """Return the server's state before the first round."""
 
     @abstractmethod
     def exchanges(self, number: int, state: State) -> Sequence[AnyServerWork]:
-        """The server's work in round ``number``, in order."""
+        """Return the server's work in round ``number``, in order."""
 
     @abstractmethod
     def client_side(self, context: ClientContext) -> ClientSide:
-        """The work of the clients of one process."""
+        """Return the work of the clients of one process."""
 
     def plan(self, state: State) -> list[Sequence[AnyServerWork]]:
-        """The server's work in each round of a run from its first state, where nothing fails."""
+        """Return the server's work in each round of a run in which nothing fails."""
         return [self.exchanges(number, state) for number in range(self.rounds)]
 
     def has_converged(self, state: State) -> bool:
-        """Whether no further round would change the state, so that the run may end early."""
+        """Return whether no further round would change the state: the run may end early."""
         return False
 
 
@@ -91,16 +91,16 @@ class Epilogue(ABC):
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """The work of the clients of one process, by the exchange's name."""
+        """Return the work of the clients of one process, by the exchange's name."""
 
     @abstractmethod
     def begin(self, state: Any) -> Any:
-        """What the server knows before the exchanges; None where there is nothing to tell."""
+        """Return what the server knows before the exchanges; None for nothing to tell."""
 
     @abstractmethod
     def works(self, known: Any) -> Sequence[AnyServerWork]:
-        """The server's work, in order."""
+        """Return the server's work, in order."""
 
     @abstractmethod
     def describe(self, known: Any) -> dict[str, object]:
-        """What a summary says of it; ``known`` may be None."""
+        """Return what a summary says of it; ``known`` may be None."""

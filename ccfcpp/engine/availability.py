@@ -40,7 +40,7 @@ class Availability:
     def connected(
         self, clients: Sequence[int], randomness: Randomness, number: int | None = None
     ) -> list[int]:
-        """The clients that are there in a round, in ascending order; None: in the last one.
+        """Return the clients that are there in a round, ascending; None: in the last one.
 
         Raises:
             UsageError: None is left, the server would invite none of them, or ``without`` or
@@ -82,11 +82,11 @@ class Availability:
                 )
 
     def invited(self, connected: int) -> int:
-        """How many of the connected clients the server invites in a round."""
+        """Return how many of the connected clients the server invites in a round."""
         return _of_clients(self.sample_fraction, connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """The clients of one round: sampled by the server, less those that drop out, ascending."""
+        """Sample the clients of a round, less those that drop out, in ascending order."""
         count = self.invited(len(connected))
         invited = sorted(_shuffled(connected, randomness.generator("client sampling"))[:count])
         return [client for client in invited if not self._drops_out(randomness.of_client(client))]
@@ -102,7 +102,7 @@ def _shuffled(clients: Sequence[int], generator: torch.Generator) -> list[int]:
 
 
 def _of_clients(share: float, clients: int) -> int:
-    """A share as whole clients; halves count up.
+    """Round a share to whole clients; halves count up.
 
     The share is taken as it is written in decimals: 0.29 of 50 is 14.5, and not just below it.
     """

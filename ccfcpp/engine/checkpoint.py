@@ -44,7 +44,7 @@ class CheckpointClock:
         self._cost = 0.0
 
     def is_due(self) -> bool:
-        """Whether enough time has passed for another one; always before the first."""
+        """Return whether enough time has passed for another one; always before the first."""
         return time.monotonic() - self._ended >= self._cost / self._share
 
     @contextmanager

@@ -57,13 +57,13 @@ class Member:
 
 
 def memory_of(memory: Memory, part: str) -> Memory:
-    """What a memory holds under ``part/…``; empty where it holds nothing of it."""
+    """Return what a memory holds under ``part/…``; empty where it holds nothing of it."""
     prefix = f"{part}/"
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 
 
 def by_size(members: Iterable[Member]) -> list[Member]:
-    """Clients in the order in which they work and are counted in: the largest first.
+    """Sort clients in the order in which they work and are counted in: the largest first.
 
     Clients of similar size come together, so that few of a cohort wait for the others.
     """

@@ -126,11 +126,11 @@ class Addressed(Protocol):
     """A message of which each client gets a part of its own, of the same type."""
 
     def to(self, client: int) -> object:
-        """The part for a client."""
+        """Return the part for a client."""
 
 
 def part_for(message: object, client: int) -> object:
-    """What of a message a client gets."""
+    """Return the part of a message that a client gets."""
     return message.to(client) if isinstance(message, Addressed) else message
 
 
@@ -140,16 +140,16 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     exchange: Exchange[Message, Update]
 
     def is_due(self, state: State) -> bool:
-        """Whether exchanges before it gave what it needs; otherwise the round leaves it out."""
+        """Return whether earlier exchanges gave what it needs; else the round leaves it out."""
         return True
 
     @abstractmethod
     def broadcast(self, state: State) -> Message:
-        """What goes down to every client that takes part."""
+        """Return what goes down to every client that takes part."""
 
     @abstractmethod
     def form(self, message: Message) -> Form:
-        """The names, shapes and dtypes that an update must have."""
+        """Return the names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update that claims what cannot be so.
@@ -162,7 +162,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """
 
     def attributed(self, update: Update, senders: Sequence[int]) -> Update:
-        """An update as it is aggregated, where it matters whose it is; without noise alone."""
+        """Mark whose an update is, where its aggregation asks for that; without noise alone."""
         return update
 
     def project_noisy(self, message: Message, update: Update) -> Update:
@@ -176,7 +176,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def aggregate(
         self, state: State, updates: Iterable[Update], randomness: Randomness
     ) -> tuple[State, Figures]:
-        """The server's next state, and figures for the report.
+        """Return the server's next state, and figures for the report.
 
         Args:
             state: The state so far.
@@ -187,7 +187,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """
 
     def local_model(self, update: Update) -> ModelState | None:
-        """The local model in an update, where local models are compared with the global one."""
+        """Return the local model in an update, where it is compared with the global one."""
         return None
 
 
@@ -206,7 +206,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """The work of a cohort of clients, each on its own images.
+        """Do the work of a cohort of clients, each on its own images.
 
         It reads and writes no file and keeps nothing but the clients' memories; a memory that
         changes is replaced by a new one.
@@ -225,7 +225,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update | None:
-        """The sum of the clients' updates; None where they cannot be summed before they are sent.
+        """Return the sum of the clients' updates; None where it cannot be formed by them.
 
         The arguments are those of ``local_updates``.
         """
@@ -241,17 +241,17 @@ class SummedWork(ClientWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """The sum over some clients, one at least; the other arguments are ``local_updates``'."""
+        """Return the sum over some clients, one at least; see ``local_updates``."""
 
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """The sum of each client by itself."""
+        """Return the sum of each client by itself."""
         return [self.local_sum(task, message, [client], randomness) for client in clients]
 
 
 def cohort_apart(work: "AnyClientWork") -> int:
-    """How many clients work side by side where each one's update is wanted by itself.
+    """Return how many clients work side by side where each one's update is wanted.
 
     Sums of single clients are formed one after the other: more of them would only be held at once.
     """
@@ -277,5 +277,5 @@ class ClientSide:
 
     @staticmethod
     def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
-        """Works by the names of their exchanges."""
+        """Arrange works by the names of their exchanges."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

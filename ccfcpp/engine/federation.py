@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.core.pace import tell_exchanges, tell_round
+from ccfcpp.core.progress import tell_exchanges, tell_round
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import counted
 from ccfcpp.engine.algorithm import Algorithm
@@ -34,13 +34,13 @@ class Guard(Protocol):
     """Decides whether a round may be run, such as by a privacy budget."""
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
-        """Whether a round may be run."""
+        """Return whether a round may be run."""
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
         """Note that a round is about to be run."""
 
     def figures(self) -> dict[str, float]:
-        """Figures for the round's report."""
+        """Return figures for the round's report."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class RoundReport:
     absent: dict[int, list[str]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """What a log says of it; of absences only where there were any."""
+        """Return what a log says of it; of absences only where there were any."""
         return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
@@ -141,12 +141,12 @@ class Federation(Generic[State, Carrier]):
                 raise FederationError(self.fault)
 
     def _without_result(self) -> str | None:
-        """Why the run would have no result if it were over; None where it would have one."""
+        """Return why the run would have no result if it were over; None for none."""
         vain = (why for name, (_, why) in self._in_vain.items() if name not in self.taken)
         return next(vain, None if self.taken else "no client has sent an update in any round")
 
     def is_over(self, state: State, number: int) -> bool:
-        """Whether there is no round ``number``: all are run, it has converged, or none may be."""
+        """Return whether there is no round ``number``: all are run, or none may be run."""
         if number >= self.algorithm.rounds:
             return True
         # Clients that come late have a round before it may be said to have converged.
@@ -230,7 +230,7 @@ class Federation(Generic[State, Carrier]):
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
-        """Samples of those that will answer, as far as one can tell; 0 where nobody may know."""
+        """Count the samples of those that will probably answer; 0 where nobody may know."""
         if self.guard is not None:  # What a client shows must not tell who else was drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)
@@ -238,7 +238,7 @@ class Federation(Generic[State, Carrier]):
     def _accepted(
         self, request: Request, report: RoundReport, taken: set[int], refused: list[int]
     ) -> Iterator[object]:
-        """The updates that can be used, one by one as they come."""
+        """Yield the updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
         for reply in through(self.transport, self.stages)(request):

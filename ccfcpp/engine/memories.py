@@ -17,7 +17,7 @@ _DEVICE_SHARE = 0.25
 
 
 def memory_budget(device: torch.device) -> int:
-    """How many bytes idle clients' memories may take on a device."""
+    """Return how many bytes idle clients' memories may take on a device."""
     if device.type == "cuda":
         return int(_DEVICE_SHARE * torch.cuda.get_device_properties(device).total_memory)
     return _HOST_BYTES
@@ -49,7 +49,7 @@ class ClientMemories:
         self._bytes = 0
 
     def take(self, client: int) -> Memory:
-        """What a client remembers; nothing where nothing was ever kept.
+        """Return what a client remembers; nothing where nothing was ever kept.
 
         Raises:
             UsageError: Its file is missing or damaged.
@@ -104,7 +104,7 @@ class ClientMemories:
         self.settle()
 
     def settle(self) -> None:
-        """The names that ``save`` gave are in the checkpoint: no older file is needed any more."""
+        """Remove older files: the names that ``save`` gave are in the checkpoint."""
         self._of_checkpoint = set(self._files.values())
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):

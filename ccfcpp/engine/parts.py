@@ -93,7 +93,7 @@ Addends = dict[str, Tensor]
 
 
 def is_statistic(name: str) -> bool:
-    """Whether an entry of a model is a running statistic of batch normalisation."""
+    """Return whether an entry of a model is a running statistic of batch normalisation."""
     return name.endswith(_STATISTICS)
 
 
@@ -117,7 +117,7 @@ class Spec:
     optional: bool = False
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has this form, and is dense."""
+        """Return whether a tensor has this form, and is dense."""
         if tensor.dtype != self.dtype or tensor.ndim != len(self.shape):
             return False
         if tensor.layout != torch.strided or tensor.is_meta:
@@ -128,12 +128,12 @@ class Spec:
         )
 
     def rows_of(self, tensor: Tensor) -> set[int]:
-        """The lengths that the client has chosen in a tensor of this form."""
+        """Return the lengths that the client has chosen in a tensor of this form."""
         lengths = zip(tensor.shape, self.shape, strict=True)
         return {found for found, wanted in lengths if isinstance(wanted, Rows)}
 
     def zeros(self, device: torch.device | None = None) -> Tensor:
-        """A tensor of this form; it has no rows where the client chooses their number."""
+        """Make a tensor of zeros; it has no rows where the client chooses their number."""
         shape = [0 if isinstance(length, Rows) else length for length in self.shape]
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
@@ -147,12 +147,12 @@ Form = Mapping[str, Spec]
 
 
 def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
-    """The form of some tensors; names may get a prefix such as ``model/``."""
+    """Return the form of some tensors; names may get a prefix such as ``model/``."""
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 
 def part_of(parts: Mapping[str, Part], name: str) -> Part:
-    """What a tensor of an update is, by the longest declared name that it begins with."""
+    """Return what a tensor of an update is, by the longest declared name it begins with."""
     while name:
         if name in parts:
             return parts[name]
@@ -161,7 +161,7 @@ def part_of(parts: Mapping[str, Part], name: str) -> Part:
 
 
 def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
-    """The tensors that are bounded together, by the name of their group."""
+    """Group the tensors that are bounded together, by the name of their group."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
         part = part_of(parts, name)
@@ -171,6 +171,6 @@ def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[st
 
 
 def sibling(name: str, other: str) -> str:
-    """The full name of a part that stands beside another one."""
+    """Return the full name of a part that stands beside another one."""
     before, separator, _ = name.rpartition(SEPARATOR)
     return before + separator + other

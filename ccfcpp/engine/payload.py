@@ -112,7 +112,7 @@ def _is_dataclass(kind: object) -> bool:
 
 
 def _number(name: str, tensor: Tensor, kind: type) -> Any:
-    """A number from its tensor; a tensor where the field is no number."""
+    """Return a number from its tensor; a tensor where the field is no number."""
     if kind not in _NUMBERS:
         return tensor
     if tensor.shape != () or tensor.dtype != _NUMBERS[kind]:
@@ -131,7 +131,7 @@ def _without_none(hint: object) -> tuple[Any, bool]:
 
 
 def added_up(updates: Iterable[T]) -> T:
-    """The sum of dataclasses of one type, tensor by tensor and number by number, in their order.
+    """Add up dataclasses of one type, tensor by tensor and number by number, in their order.
 
     Floating-point numbers that are Python's are summed in float64.
 
@@ -148,17 +148,17 @@ def added_up(updates: Iterable[T]) -> T:
 
 
 def changed(payload: T, **changes: object) -> T:
-    """A dataclass with other values, also where its type is a protocol, and does not say so."""
+    """Replace values of a dataclass, also where its type is a protocol and does not say so."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that packed tensors take on the wire, without framing."""
+    """Count the bytes that packed tensors take on the wire, without framing."""
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of the first packed tensor that holds NaN or Inf; None where every number is finite."""
+    """Return the name of the first tensor that holds NaN or Inf; None where there is none."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     # An accelerator is asked once, not once a tensor.
     finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}

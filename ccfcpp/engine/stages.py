@@ -56,7 +56,7 @@ class Stage(Protocol):
 
 
 def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:
-    """A transport with stages, of which the first is the nearest to the clients."""
+    """Put stages around a transport, of which the first is the nearest to the clients."""
 
     def delivered(request: Request) -> Iterator[Reply]:
         return transport.deliver(request.task, request.message, request.members)
@@ -68,7 +68,7 @@ def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:
 
 
 def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
-    """One reply in place of several.
+    """Make one reply in place of several.
 
     Args:
         update: What stands for all of their updates.
@@ -85,7 +85,7 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
 
 
 def checked(request: Request, reply: Reply) -> object:
-    """The update of a reply, where it can be used.
+    """Return the update of a reply, where it can be used.
 
     Raises:
         RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
@@ -111,7 +111,7 @@ def checked(request: Request, reply: Reply) -> object:
 
 
 def sent_bytes(reply: Reply) -> int:
-    """Bytes that the clients of a reply have sent; 0 where nothing can be packed."""
+    """Count the bytes that the clients of a reply have sent; 0 where nothing can be packed."""
     if reply.bytes_up is not None:
         return reply.bytes_up
     if isinstance(reply.update, RefusedUpdateError):
@@ -124,7 +124,7 @@ def sent_bytes(reply: Reply) -> int:
 
 
 def packed(update: object) -> dict[str, Tensor]:
-    """The tensors of an update; a ``RefusedUpdateError`` where it holds something else."""
+    """Pack an update; raise ``RefusedUpdateError`` where it holds anything but tensors."""
     try:
         return pack(update)
     except (TypeError, ValueError, RuntimeError) as error:  # also an integer beyond 64 bits

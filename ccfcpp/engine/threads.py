@@ -15,8 +15,8 @@ from typing import Literal, TypeVar
 
 import torch
 
-from ccfcpp.core.pace import stoppable
 from ccfcpp.core.profiling import Profile, add_profile, profiling, section
+from ccfcpp.core.progress import stoppable
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Message, RefusedUpdateError, Task, Update

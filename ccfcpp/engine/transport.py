@@ -13,7 +13,7 @@ from ccfcpp.engine.memories import ClientMemories
 
 
 def _nothing() -> None:
-    """A client's memory has not changed."""
+    """Do nothing: the client's memory has not changed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Transport(Protocol):
         """
 
     def settle(self) -> None:
-        """A checkpoint names what ``save`` gave: no other version is needed any more."""
+        """Remove other versions: a checkpoint names what ``save`` gave."""
 
 
 class InProcess:

@@ -77,7 +77,7 @@ class ResNet18Backbone(PooledModule):
 
 
 def _basic_block(block: Any, x: Tensor, name: str) -> Pooling[Tensor]:
-    """Torchvision's ``BasicBlock``, of two convolutions with a shortcut around them."""
+    """Apply torchvision's ``BasicBlock``: two convolutions with a shortcut around them."""
     y = yield from batch_norm(block.bn1, f"{name}.bn1", block.conv1(x))
     y = yield from batch_norm(block.bn2, f"{name}.bn2", block.conv2(torch.relu(y)))
     if block.downsample is not None:

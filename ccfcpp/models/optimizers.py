@@ -14,7 +14,7 @@ from ccfcpp.models.network import FlatNetwork
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-class Adam:
+class FlatAdam:
     """Adam (Kingma and Ba 2015) as PyTorch has it.
 
     Args:
@@ -71,7 +71,7 @@ class Adam:
         )
 
 
-class SGD:
+class FlatSGD:
     """SGD with momentum and weight decay as PyTorch has it.
 
     Args:

@@ -175,7 +175,7 @@ def rounding(wanted: str, device: torch.device) -> torch.dtype | None:
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for it. Without these it is slower than float32."""
+    """Return whether the device has instructions for it, without which float32 is faster."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     there = torch.cpu.get_capabilities()

@@ -17,7 +17,7 @@ _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 
 
 def cluster_names(run: RecordedRun) -> list[str]:
-    """Names of the predicted classes; clusters are named by their numbers."""
+    """Return the names of the predicted classes, or the numbers of clusters."""
     return [*map(str, range(run.groups))] if run.clusters_images else run.class_names
 
 

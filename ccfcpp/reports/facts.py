@@ -49,12 +49,12 @@ _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scik
 
 
 def heading(run: RecordedRun) -> str:
-    """Title of a run: its system and its data set."""
+    """Return the title of a run: its system and its data set."""
     return f"{run.title} on {Path(run.config.dataset).name}"
 
 
 def note(run: RecordedRun) -> str | None:
-    """Note for the reader of a run that has not ended, or is old; None for others."""
+    """Return a note for the reader of a run that has not ended, or is old; else None."""
     name = f"The run {run.label}" if run.label else "This run"
     if run.summary is not None:
         if run.setting:
@@ -70,7 +70,7 @@ def note(run: RecordedRun) -> str | None:
 
 
 def setting(run: RecordedRun) -> dict[str, str]:
-    """Setting of a run, by the name of each value."""
+    """Return the setting of a run, by the name of each value."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
         title(key): shown(value, key)
@@ -81,7 +81,7 @@ def setting(run: RecordedRun) -> dict[str, str]:
 
 
 def results(run: RecordedRun) -> dict[str, str]:
-    """Scores and costs from the summary, or from the last round that was scored."""
+    """Return scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Json = run.summary or (scored[-1] if scored else {})
     up, down = traffic_titles(deployed=run.remote)
@@ -100,7 +100,7 @@ def results(run: RecordedRun) -> dict[str, str]:
 
 
 def _scores_by_presence(summary: Json) -> dict[str, str]:
-    """Scores of connected and of absent clients' images; empty where no client is absent."""
+    """Return scores of connected and of absent clients' images; empty without absent ones."""
     if summary.get("scores_absent") is None:
         return {}
     return {
@@ -111,7 +111,7 @@ def _scores_by_presence(summary: Json) -> dict[str, str]:
 
 
 def scored_by(run: RecordedRun) -> Table:
-    """Table of whose labels gave which score; empty where clients have reported none.
+    """Tabulate whose labels gave which score; empty where clients have reported none.
 
     Each client's scores are computed as if there were no other images.
     """
@@ -140,14 +140,14 @@ def _scores(run: RecordedRun, table: Tensor) -> dict[str, str]:
 
 
 def results_table(runs: Sequence[RecordedRun]) -> Table:
-    """Table of results with one row for each run."""
+    """Tabulate results with one row for each run."""
     of_runs = [{"run": run.label} | results(run) for run in runs]
     columns = dict.fromkeys(column for row in of_runs for column in row)
     return [{column: row.get(column, _NONE) for column in columns} for row in of_runs]
 
 
 def differences_table(runs: Sequence[RecordedRun]) -> Table:
-    """Table with one row for each setting in which runs differ."""
+    """Tabulate the settings in which runs differ, one row for each."""
     return [
         {column: _NONE if value is None else shown(value, column) for column, value in row.items()}
         for row in differences(runs)
@@ -155,7 +155,7 @@ def differences_table(runs: Sequence[RecordedRun]) -> Table:
 
 
 def leakage_tables(found: Json) -> dict[str, Table]:
-    """Tables of the results of attacks on a run, by caption; empty where there were none.
+    """Tabulate the results of attacks on a run, by caption; empty where there were none.
 
     Raises:
         UsageError: The file has another content.
@@ -204,7 +204,7 @@ def _range(least: int, most: int | None) -> str:
 
 
 def environment(session: Json) -> dict[str, str]:
-    """Command, versions and machine of a session of a run."""
+    """Return command, versions and machine of a session of a run."""
     command = session.get("command", [])
     versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]
     facts: Mapping[str, object] = {
@@ -220,12 +220,12 @@ def environment(session: Json) -> dict[str, str]:
 
 
 def title(key: str) -> str:
-    """Readable name of a key."""
+    """Return the readable name of a key."""
     return _TITLES.get(key, key.replace("_", " "))
 
 
 def shown(value: object, key: str = "") -> str:
-    """Readable form of a value."""
+    """Return the readable form of a value."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and key != "seed":

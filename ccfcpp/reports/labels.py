@@ -82,7 +82,7 @@ def _label(run: RecordedRun, keys: Sequence[str]) -> str:
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """Names of folders, with as much of their paths as distinguishes them."""
+    """Name folders by as much of their paths as distinguishes them."""
     whole = [path.resolve() for path in paths]
     common = Path(os.path.commonpath(whole))
     return [str(path.relative_to(common)) for path in whole]

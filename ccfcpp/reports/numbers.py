@@ -25,7 +25,7 @@ class CannotDrawError(Exception):
 
 
 def pair_correlations(of_covariance: Tensor) -> Tensor:
-    """Correlation of each pair of dimensions that vary, from −1 to 1, of shape (pairs,).
+    """Compute the correlation of each pair of dimensions that vary, of shape (pairs,).
 
     Takes the covariance, of shape (dimensions, dimensions). A dimension whose variance is below
     10⁻¹² of the largest one is constant up to rounding and is left out.
@@ -72,7 +72,7 @@ def spread(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def all_finite(points: Tensor) -> bool:
-    """Whether all values are finite."""
+    """Return whether all values are finite."""
     return points.numel() == 0 or math.isfinite(float(points.abs().max()))
 
 

@@ -100,7 +100,7 @@ def _printable(row: Row) -> Facts:
 
 
 def _sent(entries: Sequence[Entry], spending: Spending) -> dict[str, object]:
-    """What was sent in a run: some facts, a row for each kind of request, and why some had none."""
+    """Tell what was sent in a run: facts, a row for each kind of request, and refusals."""
     asked: dict[str, list[Entry]] = {}
     for entry in entries:
         asked.setdefault(entry.asked, []).append(entry)

@@ -88,7 +88,7 @@ def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
 
 
 def _numbers(drawn: Drawn) -> str:
-    """Where the page has a figure's numbers: in itself, or many of them in a file beside it."""
+    """Return where a figure's numbers are: in the page, or many of them in a file beside it."""
     content = csv_bytes(drawn.rows)
     if len(content) > _MOST_EMBEDDED:
         return f"figures/{drawn.name}.csv"

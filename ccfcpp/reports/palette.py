@@ -36,17 +36,17 @@ INKS = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
 
 
 def colours(count: int) -> list[str]:
-    """Colours of ``count`` categories; they repeat after ten."""
+    """Return the colours of ``count`` categories; they repeat after ten."""
     return [CATEGORIES[number % len(CATEGORIES)] for number in range(count)]
 
 
 def marker(number: int) -> str:
-    """Marker of a category, counted from 0; it changes where colours repeat."""
+    """Return the marker of a category, counted from 0; it changes where colours repeat."""
     return _MARKERS[number // len(CATEGORIES) % len(_MARKERS)]
 
 
 def line_style(number: int) -> Look:
-    """Colour, dash and marker of a category's line."""
+    """Return colour, dash and marker of a category's line."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],

@@ -36,7 +36,7 @@ def by_class(run: RecordedRun) -> drawing.Drawn:
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Number of each cluster's colour: that of its class, or one that no class has."""
+    """Number each cluster's colour: that of its class, or one that no class has."""
     matched = run.matched.tolist()
     free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]

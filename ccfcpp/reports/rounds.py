@@ -136,7 +136,7 @@ draw_traffic = ByRound(
 
 
 def _phase(run: RecordedRun) -> int | None:
-    """Last round of pre-training; None for a run that has not had both phases."""
+    """Return the last round of pre-training; None for a run without both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from ccfcpp.cli.progress import RunProgress, shorter
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import validate
-from ccfcpp.core.pace import Pace, followed, tell_exchanges, tell_images, tell_round
+from ccfcpp.core.progress import RoundProgress, followed, tell_exchanges, tell_images, tell_round
 from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
 from supervised.classification import classification_run
@@ -150,7 +150,7 @@ def test_too_little_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rounds_are_told_to_their_ends(method: str) -> None:
     experiment = clustering_run(tiny(method))
     told: list[tuple[int, float]] = []
-    pace = Pace(len(experiment.data), lambda: told.append((pace.round, pace.share)))
+    pace = RoundProgress(len(experiment.data), lambda: told.append((pace.round, pace.share)))
     state = experiment.algorithm.initial_state(experiment.randomness)
     with followed(pace):
         for _, report in experiment.federation().run(state):

@@ -18,7 +18,7 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.progress import RunProgress
 from ccfcpp.cli.terminal import Stop, at_once, graceful_interruption
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.pace import followed, tell_exchanges, tell_round
+from ccfcpp.core.progress import followed, tell_exchanges, tell_round
 from ccfcpp.deployment.server.control import ask, controlled
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.federation import RoundReport

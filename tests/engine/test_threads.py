@@ -7,8 +7,8 @@ from threading import Barrier, Event, Thread, Timer
 import pytest
 import torch
 
-from ccfcpp.core.pace import CutShortError, Pace, followed, stoppable, tell_images
 from ccfcpp.core.profiling import profiling, section
+from ccfcpp.core.progress import CutShortError, RoundProgress, followed, stoppable, tell_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
@@ -100,7 +100,7 @@ class Slow(Voting):
 
 
 def test_progress_and_times_of_all_threads_are_counted() -> None:
-    pace = Pace(4, lambda: None)
+    pace = RoundProgress(4, lambda: None)
     with followed(pace), profiling() as profile:
         ThreadedWork([Slow(), Slow()]).local_updates(
             TASK, MESSAGE, voters(0, 1, 2, 3), Randomness(0)

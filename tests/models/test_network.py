@@ -14,7 +14,7 @@ from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.network import FlatNetwork, training_bytes
-from ccfcpp.models.optimizers import SGD, Adam
+from ccfcpp.models.optimizers import FlatAdam, FlatSGD
 from ccfcpp.models.state import build
 from supervised.networks import (
     AlexNetBackbone,
@@ -172,7 +172,7 @@ def test_training_steps_are_the_modules_own(
 ) -> None:
     """Three steps of Adam on two views, each of which moves the running statistics."""
     network, model = loaded(make)
-    ours, own = Adam(network), torch.optim.Adam(model.parameters(), lr=1e-3)
+    ours, own = FlatAdam(network), torch.optim.Adam(model.parameters(), lr=1e-3)
     ours.begin(1e-3)
     for step, length in enumerate((8, 5, 8)):
         losses = []
@@ -212,7 +212,7 @@ def test_evaluation_uses_the_running_statistics(
 def test_adam_is_pytorchs(betas: tuple[float, float]) -> None:
     """And begins anew when it is told to."""
     network, model = loaded(without_normalisation)
-    ours = Adam(network, betas)
+    ours = FlatAdam(network, betas)
     for _ in range(2):
         network.load(model.state_dict())
         ours.begin(0.01)
@@ -230,7 +230,7 @@ def test_adam_is_pytorchs(betas: tuple[float, float]) -> None:
 def test_sgd_is_pytorchs(momentum: float) -> None:
     """Three steps with weight decay, twice."""
     network, model = loaded(small)
-    ours = SGD(network, 0.1, momentum, weight_decay=0.01)
+    ours = FlatSGD(network, 0.1, momentum, weight_decay=0.01)
     for _ in range(2):
         ours.begin()
         own = torch.optim.SGD(model.parameters(), 0.1, momentum=momentum, weight_decay=0.01)
@@ -268,27 +268,27 @@ def test_a_state_that_was_taken_does_not_move_any_more() -> None:
     taken = network.state()
     kept = {name: entry.clone() for name, entry in taken.items()}
     network.backward(network(images(4, 1, 9, 8))[1].sum())
-    adam = Adam(network)
+    adam = FlatAdam(network)
     adam.begin(0.1)
     adam.step()
     assert all(torch.equal(taken[name], kept[name]) for name in kept)
 
 
 def test_moments_go_on_where_they_were() -> None:
-    def steps(network: FlatNetwork, optimizer: Adam, count: int) -> None:
+    def steps(network: FlatNetwork, optimizer: FlatAdam, count: int) -> None:
         for _ in range(count):
             network.backward(network(images(4, 1, 9, 8))[1].square().sum())
             optimizer.step()
 
     whole, _ = loaded(convolutional)
-    first = Adam(whole)
+    first = FlatAdam(whole)
     first.begin(0.01)
     steps(whole, first, 4)
     network, _ = loaded(convolutional)
-    first = Adam(network)
+    first = FlatAdam(network)
     first.begin(0.01)
     steps(network, first, 2)
-    second = Adam(network)
+    second = FlatAdam(network)
     second.begin(0.01, first.moments())
     steps(network, second, 2)
     assert first.moments()["step"] == 2
@@ -334,7 +334,7 @@ def test_biases_that_a_normalisation_takes_away_stay_where_they_are() -> None:
     """An optimizer would make steps of the rounding errors that are their gradients."""
     network, model = loaded(convolutional)
     network.backward(network(images(8, 1, 9, 8))[1].square().sum())
-    adam = Adam(network)
+    adam = FlatAdam(network)
     adam.begin(0.1)
     adam.step()
     moved = {n for n, e in network.state().items() if not torch.equal(e, model.state_dict()[n])}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import SGD, Adam
+from ccfcpp.models.optimizers import FlatAdam, FlatSGD
 from ccfcpp.models.state import ModelState, build
 from ccfcpp.models.steps import (
     Batches,
@@ -43,8 +43,8 @@ class Trainer:
         self.inputs = Inputs(device, record)
         self.batches = Batches(self.inputs, BATCH)
         self.mean = MeanLoss(device)
-        self.adam = Adam(self.network) if optimizer == "adam" else None
-        self.sgd = None if self.adam else SGD(self.network, 0.1, 0.9, 0.01)
+        self.adam = FlatAdam(self.network) if optimizer == "adam" else None
+        self.sgd = None if self.adam else FlatSGD(self.network, 0.1, 0.9, 0.01)
         self.step = Step(self._step, BATCH, self.inputs)
 
     def train(self, samples: int, seed: int, epochs: int = 4) -> Training[tuple[ModelState, float]]:

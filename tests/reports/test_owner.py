@@ -17,7 +17,8 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.reading import FileFacts, Reading
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.audit import AuditLog
-from ccfcpp.deployment.client.results import EACH, ClientResults, save_results, typical, unsure
+from ccfcpp.deployment.client.results import ClientResults, save_results, typical, unsure
+from ccfcpp.runs.shown import EACH
 from ccfcpp.studies.reporting import report
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.browser import BROWSER, laid_out

@@ -8,7 +8,7 @@ from ccfcpp.clustering.ccfc.local_training import pretraining_loss
 from ccfcpp.clustering.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import build
 from scripts.plain import PlainFederation
 from tests.support.clustering import (
@@ -73,7 +73,7 @@ def test_a_pretraining_step_is_the_plain_one() -> None:
     references = frozen(first)[1], frozen(second)[1]
     loss = pretraining_loss((z1, z2), (p1, p2), references, config.section(LossConfig))
     network.backward(loss)
-    adam = Adam(network)
+    adam = FlatAdam(network)
     adam.begin(config.section(TrainingConfig).learning_rate)
     adam.step()
 

@@ -16,14 +16,14 @@ from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.core.config import ComputeConfig, ViewsConfig
-from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState, random_state
 from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
 
@@ -95,7 +95,7 @@ class ContrastiveTrainer:
         self.network = FlatNetwork(
             make_model, self.device, precision=config.section(ComputeConfig).precision
         )
-        self.adam = Adam(self.network)
+        self.adam = FlatAdam(self.network)
         self.inputs = Inputs(self.device, recorder_of(self.device))
         whole = self.training.batch_size
         self.batches = Batches(self.inputs, whole)

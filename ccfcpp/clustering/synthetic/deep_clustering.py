@@ -25,7 +25,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState, build
 
 
@@ -159,7 +159,7 @@ class DeepClustering:
     def _trained(self, images: Tensor, randomness: Randomness) -> DeepClusters:
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
         self._network.load(initial.state_dict())
-        optimizer = Adam(self._network)
+        optimizer = FlatAdam(self._network)
         optimizer.begin(self.config.learning_rate)
         figures: dict[str, float] = {}
         for epoch in range(self.config.pretrain_epochs):
@@ -216,7 +216,7 @@ class DeepClustering:
         self,
         images: Tensor,
         batches: Sequence[Tensor],
-        optimizer: Adam,
+        optimizer: FlatAdam,
         clusters: _MovingClusters | None,
     ) -> dict[str, float]:
         """Train an epoch on the reconstruction alone, or together with the clusters."""
@@ -236,7 +236,7 @@ class DeepClustering:
         self._check_finite(clusters.centroids)
         return {"reconstruction": reconstruction, "clustering": clustering}
 
-    def _step(self, shown: Tensor, own: Tensor | None, optimizer: Adam) -> Tensor:
+    def _step(self, shown: Tensor, own: Tensor | None, optimizer: FlatAdam) -> Tensor:
         """Train the network for one step, and return both sums of squared distances."""
         with section("deep clustering: forward"):
             latents, reconstructed = self._network(shown)

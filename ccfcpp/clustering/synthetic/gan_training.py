@@ -17,15 +17,15 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
-from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.payload import not_finite
 from ccfcpp.models.network import FlatNetwork, training_bytes
-from ccfcpp.models.optimizers import Adam
+from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import build
 from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
 
@@ -115,7 +115,7 @@ class GANTrainer:
             FlatNetwork(make, device, precision=precision) for make in self._makers
         ]
         self._of_generator, self._of_discriminator = self._optimizers = [
-            Adam(network, _BETAS) for network in self._networks
+            FlatAdam(network, _BETAS) for network in self._networks
         ]
         self._means = [MeanLoss(device), MeanLoss(device)]
         self._inputs = Inputs(device, recorder_of(device))

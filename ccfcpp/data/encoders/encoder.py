@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import content_hash
-from ccfcpp.core.pace import tell_embedded
+from ccfcpp.core.progress import tell_embedded
 from ccfcpp.data.cache import cache_folder, read_entry, write_entry
 from ccfcpp.data.decoding import UnreadableError
 

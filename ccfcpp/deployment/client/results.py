@@ -15,9 +15,8 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.paths import RunPaths
 from ccfcpp.runs.sheets import small_ones
+from ccfcpp.runs.shown import EACH
 
-EACH = 8
-"""Images of a cluster that are shown at each end."""
 _MOST_CLUSTERS = 100
 _LARGEST = 96
 """Largest height and width of a picture, in pixels."""

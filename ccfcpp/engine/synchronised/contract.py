@@ -143,7 +143,7 @@ class Bounding(Protocol):
         """Choose images of a client secretly; as ``turn``."""
 
     def views(self, randomness: Randomness) -> Randomness:
-        """The source of what nobody may draw again, in place of the run's."""
+        """Return the source of what nobody may draw again, in place of the run's."""
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
         """Scale down what exceeds its bound in rows of shape (images, d), one for each image."""
@@ -160,7 +160,7 @@ class Bounding(Protocol):
 
 
 def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
-    """A gradient as it travels."""
+    """Round a gradient to the precision in which it travels."""
     if precision is None:
         return gradient
     return {name: part.to(precision) for name, part in gradient.items()}

@@ -48,7 +48,7 @@ class Turn:
     chosen: Tensor
 
 
-class Batches(Protocol):
+class BatchMaker(Protocol):
     """Makes the batches of a descent."""
 
     def batch(
@@ -134,13 +134,13 @@ class Descent:
         ]
 
     def begin(self, model: ModelState) -> DescentState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
     def trips(
         self, steps: range, share: Callable[[int], float], ends: bool = False
     ) -> list[Trip[D]]:
-        """The server's work in some steps, with the share of the learning rate by the step.
+        """Return the server's work in some steps, with the learning rate's share by the step.
 
         The descent ``ends`` with the last one, or goes on in the next round.
         """
@@ -154,9 +154,9 @@ class Descent:
         return found
 
     def works(
-        self, batches: Batches, bounding: Bounding | None, least: int = 0
+        self, batches: BatchMaker, bounding: Bounding | None, least: int = 0
     ) -> list["TripWork"]:
-        """The clients' work of each trip; no client's sum is over fewer images than ``least``."""
+        """Return the clients' work of each trip; no sum is over fewer images than ``least``."""
         steps = OpenSteps(self, batches, bounding, least)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
@@ -165,7 +165,7 @@ class OpenSteps:
     """The steps that are open in a process."""
 
     def __init__(
-        self, descent: Descent, batches: Batches, bounding: Bounding | None, least: int = 0
+        self, descent: Descent, batches: BatchMaker, bounding: Bounding | None, least: int = 0
     ) -> None:
         self.descent = descent
         self.batches = batches
@@ -177,7 +177,7 @@ class OpenSteps:
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """What some clients contribute to a trip."""
+        """Return what some clients contribute to a trip."""
         ids = tuple(client.id for client in clients)
         if trip == 0:
             if self._began != (task.round, task.index):
@@ -207,7 +207,7 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
-        """A step of which the clients know the model; None where they show nothing."""
+        """Begin a step of which the clients know the model; None where they show nothing."""
         filling = self.descent.samples / max(1, task.samples or self.descent.samples)
         turns = [self._turn(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
@@ -223,7 +223,7 @@ class OpenSteps:
         return Tape(batch.program(*batch.shown), descent.parameters)
 
     def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> Turn:
-        """A client's part of the batch, of which those that take part fill what is missing."""
+        """Choose a client's part of the batch; those that take part fill what is missing."""
         share = self.descent.batch * len(client) / self.descent.samples
         source = randomness.of_client(client.id)
         if self.bounding is None:
@@ -247,7 +247,7 @@ class TripWork(SummedWork[Known, Contribution]):
     def local_sum(
         self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """What some clients contribute together."""
+        """Return what some clients contribute together."""
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 

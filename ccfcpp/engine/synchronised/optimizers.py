@@ -21,7 +21,7 @@ from ccfcpp.models.state import ModelState
 
 
 def falling(done: float) -> float:
-    """A half cosine from 1 to 0 (Loshchilov and Hutter 2017, without restarts).
+    """Follow a half cosine from 1 to 0 (Loshchilov and Hutter 2017, without restarts).
 
     Args:
         done: Share of the run that is over, in [0, 1].
@@ -34,13 +34,13 @@ class Optimizer(ABC):
 
     @abstractmethod
     def begin(self, parameters: ModelState) -> DescentState:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """The parameters and the optimizer's state after a step.
+        """Return the parameters and the optimizer's state after a step.
 
         Its number of steps does not change here; ``share`` is that of the configured rates.
         """
@@ -53,13 +53,13 @@ class Adam(Optimizer):
         self.rate = rate
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Moments of 0."""
+        """Return moments of 0."""
         return DescentState(0, _zeros(parameters), _zeros(parameters))
 
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """One step of Adam."""
+        """Make a step of Adam."""
         names = list(parameters)
         moved, first, second = (
             [part[name].clone() for name in names]
@@ -109,14 +109,14 @@ class Muon(Optimizer):
         self.momentum = momentum
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Moments of 0; matrices have first ones only."""
+        """Return moments of 0; matrices have first ones only."""
         _, others = self._divided(parameters)
         return DescentState(0, _zeros(parameters), self.rest.begin(others).second)
 
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """One step of Muon on the matrices, one of Adam on the rest."""
+        """Make a step of Muon on the matrices, and one of Adam on the rest."""
         matrices, others = self._divided(parameters)
         moved, after = self.rest.step(others, gradient, descent, share)
         first = dict(after.first)
@@ -132,7 +132,7 @@ class Muon(Optimizer):
 
 
 def _direction(momentum: Tensor) -> Tensor:
-    """The step of a matrix; 0.2 √max(rows, columns) gives it the size of one of Adam's."""
+    """Return a matrix's step; 0.2 √max(rows, columns) gives it the size of one of Adam's."""
     matrix = orthogonalised(momentum.flatten(1))
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 
@@ -142,7 +142,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalised(matrix: Tensor, iterations: int = 5) -> Tensor:
-    """About UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration with Jordan's coefficients.
+    """Approximate UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration.
 
     Returns:
         A matrix with the same singular vectors, whose singular values lie about 1.

@@ -49,7 +49,7 @@ class Trip(ServerWork[D, Known, Contribution]):
     ends: bool = False
 
     def broadcast(self, state: D) -> Known:
-        """What clients do not know yet."""
+        """Return what clients do not know yet."""
         descent = self._descent(state)
         return Known(
             state.version,
@@ -58,7 +58,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         )
 
     def form(self, message: Known) -> Form:
-        """What the trip asks for, with a gradient as it travels."""
+        """Return what the trip asks for, with a gradient as it travels."""
         wanted = self.plan.trips[self.number]
         travels = narrowed(wanted.gradient, self.precision)
         return form_of(pack(dataclasses.replace(wanted, gradient=travels)))
@@ -70,11 +70,11 @@ class Trip(ServerWork[D, Known, Contribution]):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
     def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
-        """A contribution of one client has its number."""
+        """Number a contribution of one client."""
         return Own(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def project_noisy(self, message: Known, update: Contribution) -> Contribution:
-        """Each sum with noise becomes the nearest one that a batch can have."""
+        """Replace each sum with noise by the nearest one that a batch can have."""
         sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
         return dataclasses.replace(update, sums=sums)
 
@@ -96,7 +96,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         return self._moved(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
-        """The descent so far; a new one where a state has none."""
+        """Return the descent so far; a new one where a state has none."""
         return state.descent or self.begin(state.model)
 
     def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Figures]:
@@ -112,7 +112,7 @@ class Trip(ServerWork[D, Known, Contribution]):
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
-    """Running statistics of those pools that are batch normalisations of the model."""
+    """Return running statistics of the pools that are batch normalisations of the model."""
     found: ModelState = {}
     for name, sums in totals.items():
         if f"{name}.running_mean" in model:
@@ -123,7 +123,7 @@ def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
 def _noted(
     updates: Iterable[Contribution], parts: dict[str, Tensor], there: set[int]
 ) -> Iterator[Contribution]:
-    """Contributions as they are added up; of single clients, note the number and the parts."""
+    """Yield contributions as they are added up; note the parts of single clients."""
     merged = False
     for update in updates:
         if isinstance(update, Own):
@@ -146,7 +146,7 @@ def _noted(
 def with_absent(
     sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], there: Collection[int]
 ) -> dict[str, Tensor]:
-    """Pooled sums with the last parts of absent clients, added by the clients' numbers.
+    """Add the last parts of absent clients to pooled sums, by the clients' numbers.
 
     A client that shows an image in one of ten steps adds a tenth of such a part.
 
@@ -166,16 +166,16 @@ def with_absent(
 
 
 def _tally_of(client: int, name: str) -> str:
-    """The name of two numbers: of steps in which a client had a part, and in which it was there."""
+    """Name two numbers: of steps in which a client had a part, and in which it was there."""
     return part_of(client, f"{name} in steps")
 
 
 def part_of(client: int, name: str) -> str:
-    """The name of a client's part in a pooled sum."""
+    """Name a client's part in a pooled sum."""
     return f"{client}/{name}"
 
 
 def widened(contribution: Contribution) -> Contribution:
-    """The gradient in at least 32 bits, in which it can be added up."""
+    """Widen the gradient to at least 32 bits, in which it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)

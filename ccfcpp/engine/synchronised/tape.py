@@ -97,7 +97,7 @@ class _Gradients:
         self._places = {id(leaf): place for place, leaf in enumerate(self._leaves)}
 
     def add(self, output: Tensor, slope: Tensor) -> None:
-        """What flows back from an output with this gradient."""
+        """Add what flows back from an output with this gradient."""
         if not output.requires_grad:
             return
         # A shortcut may lead through a part of the graph for a second time.
@@ -110,20 +110,20 @@ class _Gradients:
                 self._found[place] = part if before is None else before + part
 
     def of(self, leaf: Tensor) -> Tensor:
-        """The gradient so far."""
+        """Return the gradient so far."""
         found = self._found[self._places[id(leaf)]]
         return torch.zeros_like(leaf) if found is None else found
 
 
 def slope_at_sum(pool: Pool, total: Tensor, slope: Tensor) -> Tensor:
-    """The gradient at a pooled sum, from that at its statistics."""
+    """Return the gradient at a pooled sum, from that at its statistics."""
     total = total.detach().requires_grad_()
     at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
     return at_sum
 
 
 def slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
-    """The gradient of the common part at the statistics of each pool."""
+    """Return the gradient of the common part at the statistics of each pool."""
     leaves = list(pooled)
     if common is None or not common.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
@@ -164,7 +164,7 @@ class Plan:
     def news(
         self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of the sums and the gradients so far, those that clients do not know before a trip.
+        """Return the sums and gradients that clients do not know yet before a trip.
 
         Raises:
             FederationError: The step lags, and no step before it was completed.
@@ -190,7 +190,7 @@ def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
 
 
 def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
-    """The plan, and all sums and gradients of the step."""
+    """Return the plan, and all sums and gradients of the step."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
     trips: list[Contribution] = []

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from threading import Event, Lock
 
 
-class Pace:
+class RoundProgress:
     """Progress within the current round.
 
     Args:
@@ -50,11 +50,11 @@ class Pace:
         self.moved()
 
 
-_current: ContextVar[Pace | None] = ContextVar("pace", default=None)
+_current: ContextVar[RoundProgress | None] = ContextVar("pace", default=None)
 
 
 @contextmanager
-def followed(pace: Pace) -> Iterator[None]:
+def followed(pace: RoundProgress) -> Iterator[None]:
     """Report the work in this block to ``pace``."""
     token = _current.set(pace)
     try:
@@ -93,7 +93,7 @@ def stoppable(stop: Event) -> Iterator[None]:
 
 
 def tell_images(count: int, epochs: int) -> None:
-    """Report images that were shown to models; see ``Pace.images``.
+    """Report images that were shown to models; see ``RoundProgress.images``.
 
     Raises:
         CutShortError: The work is in a ``stoppable`` block, and its event is set.
