@@ -28,11 +28,11 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.config import TrainingConfig
-from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
+from ccfcpp.clustering.systems.ccfc.losses import siamese
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData

@@ -37,11 +37,11 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.core.config_layers import nest, parse_assignments, read_configs, resolve
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.engine.memories import ClientMemories

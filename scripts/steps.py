@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.crops.algorithm import FedEmp
-from ccfcpp.clustering.crops.coding_rate import PRECISION
-from ccfcpp.clustering.crops.network import crop_side
-from ccfcpp.clustering.crops.steps import Crops
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.fed_emp.algorithm import FedEmp
+from ccfcpp.clustering.systems.fed_emp.coding_rate import PRECISION
+from ccfcpp.clustering.systems.fed_emp.network import crop_side
+from ccfcpp.clustering.systems.fed_emp.steps import Crops
+from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
+from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.models.pooled import rounding

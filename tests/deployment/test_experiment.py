@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ccfcpp.clustering.evaluation.words import MEASURES
-from ccfcpp.clustering.exact.config import MeansConfig
 from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.run import clustering_run
+from ccfcpp.clustering.systems.pooled.config import MeansConfig
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores

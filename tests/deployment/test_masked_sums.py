@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save
 
-from ccfcpp.clustering.synthetic.pooled import GAN_EPOCH
-from ccfcpp.clustering.typical import split
+from ccfcpp.clustering.mahalanobis import split
+from ccfcpp.clustering.systems.synthetic.pooled import GAN_EPOCH
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel, make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel, make_model
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.metrics import effective_rank, spectrum
 from ccfcpp.data.images import to_float

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.certainty import certainty, columns_of
+from ccfcpp.clustering.confidence import columns_of, confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.server import NAMES
+from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
-from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
@@ -202,7 +202,7 @@ class ClusteringRun(ClientRun[Final[Any]]):
 
     def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
-        sure = certainty(self.algorithm, model.model, client, found, model.typical)
+        sure = confidence(self.algorithm, model.model, client, found, model.typical)
         columns = columns_of({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
