@@ -19,7 +19,6 @@ from ccfcpp.runs.paths import C
 from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
 from ccfcpp.studies.reproduction.items import Item
 from ccfcpp.studies.results import dataset_name
-from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
 
 DIGIT_DOMAINS = "digit-domains"
