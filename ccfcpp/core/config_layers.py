@@ -6,7 +6,7 @@ and single values given by the user. A layer that names a method brings what the
 
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -74,13 +74,25 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
     """Lay each tree over those before it; what a method fixes lies right under the naming layer.
 
     The key ``rounds`` stands for that of the system.
+
+    Raises:
+        UsageError: A layer that is no whole configuration has an unknown key.
     """
     both = [part for layer in layers for part in (kind.fixed_by(layer), layer)]
     found: Tree = functools.reduce(merge, both, {})
+    known = {**kind.known_fields(found), "rounds": None}
+    for layer in layers:
+        if not is_whole(layer):
+            _check_keys(known, layer)
     if "rounds" not in found:
         return found
     of_system = (_with_rounds(kind, part, found) if "rounds" in part else part for part in both)
     return functools.reduce(merge, of_system, {})
+
+
+def is_whole(layer: Tree) -> bool:
+    """Return whether a layer holds all that every run has, as the ``config.yaml`` of a run."""
+    return RunConfig.model_fields.keys() <= layer.keys()
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
@@ -210,16 +222,24 @@ def validate(kind: type[C], tree: Tree) -> C:
     Raises:
         UsageError: In one line, the first key or value that does not fit, and what would.
     """
-    known = kind.known_fields(tree)
-    sections = {key.partition(".")[0] for key in known if "." in key}
-    for key, value in flatten(tree):
-        if key in sections:
-            raise UsageError(KeyValue(key, value), " is refused: it should hold keys and values")
-        if not any(key == name or key.startswith(f"{name}.") for name in known):
-            section = key.partition(".")[0]
-            raise _unknown(key if section in sections else section, known)
-    own = kind.kind_for(tree)
+    own, known = kind.kind_for(tree), kind.known_fields(tree)
+    # Sections of other methods may be those of an earlier version.
+    _check_keys(known, tree, but=tree.keys() - own.model_fields)
     return validated(own, _having(own, tree))
+
+
+def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -> None:
+    """Refuse unknown keys, and values in the place of sections, apart from some sections' keys."""
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    for name, content in tree.items():
+        if name in sections and not isinstance(content, Mapping):
+            raise UsageError(KeyValue(name, content), " is refused: it should hold keys and values")
+        if name not in sections and name not in known:
+            raise _unknown(name, known)
+        for key, _ in flatten({name: content}) if name not in but else ():
+            parts = key.split(".")
+            if not any(".".join(parts[:end]) in known for end in range(1, len(parts) + 1)):
+                raise _unknown(key, known)
 
 
 def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, need
-from ccfcpp.core.config_layers import Shipped, resolve
+from ccfcpp.core.config_layers import Shipped, is_whole, resolve
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, joined
 
 _ABSENT = object()
@@ -37,7 +37,7 @@ def refuse_unused(
     idle = _unused(configs, values)
     if (first := next(idle, None)) is not None:
         raise _refusal(configs, *first)
-    own = [layer for layer in files if not (isinstance(layer, Shipped) or _is_whole(layer))]
+    own = [layer for layer in files if not (isinstance(layer, Shipped) or is_whole(layer))]
     for key, value in (each for layer in own for each in _unused(configs, layer)):
         named = {"dataset": configs[0].dataset, "method": configs[0].method}
         alone = resolve(type(configs[0]), presets, named, *files)
@@ -77,11 +77,6 @@ def _unused(configs: Sequence[RunConfig], layer: Tree) -> Iterator[tuple[str, ob
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
         if value is not _ABSENT and all(needs_of(config, key) is not None for config in configs):
             yield key, value
-
-
-def _is_whole(layer: Tree) -> bool:
-    """Return whether a layer holds all that every run has."""
-    return RunConfig.model_fields.keys() <= layer.keys()
 
 
 def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageError:

@@ -142,6 +142,7 @@ class Pipeline(Generic[M, R]):
         layers = (saved.model_dump(mode="json"), *given.layers)
         config = validate(self.kind, stack(self.kind, *layers))
         paths.refuse_other_config(config)
+        refuse_unused([config], self.command, without_grids(given.files), given.values)
         return config
 
     def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:

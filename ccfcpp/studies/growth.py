@@ -11,6 +11,7 @@ from ccfcpp.core.config_layers import (
     flatten,
     merge,
     nest,
+    stack,
     validate,
     values_of,
 )
@@ -131,7 +132,7 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         if not changes or run.config.seed != first:
             continue
         config: Tree = run.config.model_dump(mode="json")
-        other = validate(kind, merge(config, _tree(changes)))
+        other = validate(kind, stack(kind, config, _tree(changes)))
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
             was = joined(", ", ([KeyValue(key, before.get(key))] for key in differing))

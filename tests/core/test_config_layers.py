@@ -213,6 +213,16 @@ def test_what_does_not_fit_is_named_in_one_line(key: str, value: Any, expected: 
     assert "\n" not in str(caught.value)
 
 
+def test_a_stored_run_may_hold_keys_of_an_earlier_version_in_sections_of_other_systems() -> None:
+    stored = validate(ClusterConfig, {"method": "km"}).model_dump()
+    old = merge(stored, {"crops": {"loss": "rate"}, "partition": {"alpha": 0.5}})
+    assert validate(ClusterConfig, stack(ClusterConfig, old)) == validate(ClusterConfig, stored)
+    with pytest.raises(UsageError, match=r"unknown key 'crops.loss'"):
+        stack(ClusterConfig, stored, {"crops": {"loss": "rate"}})
+    with pytest.raises(UsageError, match=r"unknown key 'pixels.old'"):
+        validate(ClusterConfig, merge(stored, {"pixels": {"old": 1}}))
+
+
 def test_a_run_needs_a_round() -> None:
     with pytest.raises(UsageError, match="run one at least"):
         validate(ClusterConfig, {"training": {"rounds": 0, "pretrain_rounds": 0}})
