@@ -238,6 +238,11 @@ class ClassifyConfig(MethodConfig):
             )
 
     @classmethod
+    def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
+        """The key of all methods."""
+        return "training.rounds", ""
+
+    @classmethod
     def own_methods(cls) -> list[str]:
         """The methods of this library."""
         return CLASSIFIERS.own()

@@ -23,8 +23,6 @@ def _label(config: ClassifyConfig) -> str:
     return config.method if kind == "none" else f"{config.method}-{kind}"
 
 
-CLASSIFICATION = Pipeline(
-    "classify", ClassifyConfig, _run, _label, lambda config: ("training.rounds", "")
-)
+CLASSIFICATION = Pipeline("classify", ClassifyConfig, _run, _label)
 run = CLASSIFICATION.run
 """What stands behind ``supervised.run``."""

@@ -13,7 +13,7 @@ from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, as_number, take_lists
+from ccfcpp.runs.given import Given, take_lists
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
@@ -39,9 +39,9 @@ FLAGS = (
         flags.TEN_CLIENTS,
         flags.TRAINING_ROUNDS,
         flags.LOCAL_EPOCHS,
-        *flags.IMAGES,
         *flags.ABSENCE,
     ),
+    *flags.IMAGES,
     *flags.PRIVACY,
     *flags.HOSTILITY,
     flags.SEED,
@@ -57,9 +57,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
     flags.name_partition(asked.named)
-    lists = flags.take_axes(asked.named, FLAGS)
-    given, others = take_lists(ClassifyConfig, asked.given("classify", "feddecorr"))
-    axes: dict[str, Sequence[object]] = {**lists, **others}
+    given, axes = take_lists(ClassifyConfig, asked.given("classify", "feddecorr"))
     with terminal.usage_errors():
         found = _study(asked, given, axes, seeds)
     if isinstance(found, Given):
@@ -93,11 +91,10 @@ def _study(
     def plan(order: Order) -> list[Planned[ClassifyConfig]]:
         return order.planned(ClassifyConfig, "classify")
 
-    typed = {key: list(map(as_number, values)) for key, values in axes.items()}
     if asked.resume:
-        study = reopened(path, ClassifyConfig, plan, given, typed, seeds)
+        study = reopened(path, ClassifyConfig, plan, given, axes, seeds)
     else:
-        order = ordered(given.files, given.values, seeds, typed)
+        order = ordered(given.files, given.values, seeds, axes)
         runs = plan(order)
         if len(runs) == 1:
             return given.in_cell(runs[0].axes)
@@ -120,10 +117,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         def run_one(title: str, experiment: AnyRun, folder: RunFolder) -> Summary:
             return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
 
-        def finished() -> None:
-            _tabulate(study)
-
-        study.run(lambda config: CLASSIFICATION.make(config, None), run_one, finished, should_stop)
+        study.run(run_one, lambda: _tabulate(study), should_stop)
     table = _tabulate(study)
     if json_output:
         summaries = [summary for _, summary in study.results()]

@@ -10,9 +10,9 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import flatten
+from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, take_lists
+from ccfcpp.runs.given import take_lists
 from ccfcpp.studies.comparing import opened, tabulated
 
 if TYPE_CHECKING:
@@ -58,39 +58,29 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     from rich.console import Console
 
     from ccfcpp.cli.progress import watched
-    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
 
     flags.name_partition(asked.named)
-    always = {
-        flag.key: flags.listed(text, flag.option)
-        for flag in (flags.COMPARED_METHODS, flags.SKEWS)
-        if (text := asked.named.pop(flag.key)) is not None
-    }
-    axes = always | flags.take_axes(asked.named, FLAGS)
-    given = asked.given("compare", "cluster")
-    _refuse_flags(given, axes)
-    given, lists = take_lists(ClusterConfig, given)
+    assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
+    for flag in FLAGS:
+        axis = flag in (flags.COMPARED_METHODS, flags.SKEWS)
+        if flag.key in assigned and (axis or isinstance(asked.named[flag.key], list)):
+            raise UsageError(
+                f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
+            )
+    given, axes = take_lists(ClusterConfig, asked.given("compare", "cluster"))
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
-        study = opened(
-            given,
-            {**axes, **lists},
-            seeds,
-            asked.out,
-            asked.resume,
-            baseline,
-            say=console.print,
-        )
+        study = opened(given, axes, seeds, asked.out, asked.resume, baseline, say=console.print)
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (
         terminal.resumable(resumption, console) as should_stop,
         watched(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,
     ):
-        run_in_processes(study, clustering_run, jobs, look, should_stop)
+        run_in_processes(study, jobs, look, should_stop)
     result, at = tabulated(study), study.path
     if asked.json_output:
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
@@ -101,17 +91,6 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
             f"also in {at}/table.csv, table.md and table.tex\n"
             f"as a page: {terminal.report_command(at)}"
         )
-
-
-def _refuse_flags(given: Given, axes: dict[str, list[str]]) -> None:
-    """Refuse a setting that has a flag for several values."""
-    keys = [key for key, _ in flatten(given.values)]
-    for flag in FLAGS:
-        several = flag in (flags.COMPARED_METHODS, flags.SKEWS) or flag.key in axes
-        if several and flag.key in keys:
-            raise UsageError(
-                f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
-            )
 
 
 def _scores(result: Comparison) -> list[Table]:

@@ -94,7 +94,9 @@ DATASET = Flag("dataset", _IMAGES, "NAME|PATH")
 CLUSTERING_METHOD = Flag("method", f"One of {_SYSTEMS}.", "NAME")
 CLASSIFICATION_METHOD = Flag("method", f"One of {_CLASSIFIERS}.", "NAME")
 ANY_METHOD = Flag("method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIERS}.", "NAME")
-COMPARED_METHODS = Flag("method", f"Of {_SYSTEMS}.", "A,B,…", "methods", default="all")
+COMPARED_METHODS = Flag(
+    "method", f"Of {_SYSTEMS}.", "A,B,…", "methods", default="all", several=True
+)
 PRESET = Flag(
     "preset",
     "default; or published: CCFC and CCFC++ with the phases of their papers and code.",
@@ -110,7 +112,11 @@ EMBEDDED_PARTITION = replace(
 )
 SKEW = Flag("partition.p", _SKEW, "P")
 SKEWS = Flag(
-    "partition.p", "Degrees of skew.", "P,Q,…", default=",".join(f"{p:g}" for p in ALL_SKEWS)
+    "partition.p",
+    "Degrees of skew.",
+    "P,Q,…",
+    default=",".join(f"{p:g}" for p in ALL_SKEWS),
+    several=True,
 )
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
 CLASSES_PER_CLIENT = Flag(
@@ -242,6 +248,10 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
             # Without a switch, a file may ask for what it does.
             named = {key: None if value is False else value for key, value in values.items()}
             typed = {flag.key: flag.option for flag in flags if named[flag.key] is not None}
+            for flag in flags:
+                text = str(named[flag.key] or "")
+                if flag.several and "," in text:
+                    named[flag.key] = _listed(text, flag.option)
             try:
                 command(named=named, **given)
             except UsageError as error:
@@ -262,21 +272,7 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
     return tuple(replace(flag, metavar=f"{flag.metavar},…", several=True) for flag in flags)
 
 
-def take_axes(named: Named, flags: Iterable[Flag]) -> dict[str, list[str]]:
-    """Take the lists, by dotted key, out of what was given: what is left has one value each.
-
-    Raises:
-        UsageError: A list holds an empty value.
-    """
-    axes = {}
-    for flag in flags:
-        if flag.several and "," in (named[flag.key] or ""):
-            axes[flag.key] = listed(named[flag.key], flag.option)
-            named[flag.key] = None
-    return axes
-
-
-def listed(text: str, option: str) -> list[str]:
+def _listed(text: str, option: str) -> list[str]:
     """The different values of a list with commas.
 
     Raises:

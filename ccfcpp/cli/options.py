@@ -67,11 +67,9 @@ class Asked:
         Raises:
             UsageError: A file cannot be read, or a setting is of another form.
         """
-        named = dict(self.named)
-        rounds = named.pop(flags.ROUNDS.key, None)
         assigned = parse_assignments(self.settings or [])
         files = tuple(read_configs(self.config or [], groups))
-        return Given(files, merge(as_tree(named), assigned), rounds)
+        return Given(files, merge(as_tree(self.named), assigned))
 
 
 def of_growth(asked: Asked, given: Given) -> Tree:
@@ -90,7 +88,7 @@ def of_growth(asked: Asked, given: Given) -> Tree:
         )
     if asked.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
-    if given.rounds is not None:
+    if "rounds" in values:
         raise UsageError("--rounds does not go with --from: give --set scan.steps")
     return values
 

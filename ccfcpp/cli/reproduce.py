@@ -124,10 +124,9 @@ def _plan(
     dataset: str | None,
 ) -> Study[RunConfig]:
     """Plan the runs of an item, and check one on each data set."""
-    from ccfcpp.studies.reproduction.plan import KINDS, plan_item
-    from ccfcpp.studies.study import Study
+    from ccfcpp.studies.reproduction.plan import plan_item
+    from ccfcpp.studies.study import Study, make_run
 
-    _, make = KINDS[item.command]
     root = None if data_root is None else Path(data_root)
     runs = plan_item(item, quick, values, out / "data", root, dataset)
     study = Study(out / "runs", runs)
@@ -135,7 +134,7 @@ def _plan(
     checked: set[str] = set()
     for run in runs:
         if run.config.dataset not in checked and not study.is_finished(run):
-            make(run.config)
+            make_run(run.config)
             checked.add(run.config.dataset)
     return study
 
@@ -153,7 +152,6 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
     from ccfcpp.cli.progress import watched
     from ccfcpp.studies.parallel import run_in_processes
-    from ccfcpp.studies.reproduction.plan import KINDS
 
     console = terminal.progress_console()
     console.print(item.title)
@@ -161,7 +159,7 @@ def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> Non
         terminal.resumable(resumption, console) as should_stop,
         watched(study, console) as look,
     ):
-        run_in_processes(study, KINDS[item.command][1], jobs, look, should_stop)
+        run_in_processes(study, jobs, look, should_stop)
 
 
 def _print_tables(item: Item, findings: Findings) -> None:

@@ -267,6 +267,13 @@ class ClusterConfig(MethodConfig):
         return self
 
     @classmethod
+    def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
+        """The keys of a system, which has none where the number of rounds is fixed."""
+        name = str(tree.get("method"))
+        system = METHODS[name if name in METHODS else str(cls.model_fields["method"].default)]
+        return system.rounds, system.round_steps
+
+    @classmethod
     def own_methods(cls) -> list[str]:
         """The systems of this library."""
         return METHODS.own()

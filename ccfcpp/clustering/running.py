@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.auto_settings import settings_for, settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.presets import preset_file
 from ccfcpp.runs.pipeline import Pipeline
@@ -21,11 +20,6 @@ def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
     from ccfcpp.clustering.run import clustering_run
 
     return clustering_run(config, data)
-
-
-def _rounds(config: ClusterConfig) -> tuple[str, str]:
-    system = METHODS[config.method]
-    return system.rounds, system.round_steps
 
 
 def has_preset(config: ClusterConfig) -> bool:
@@ -62,7 +56,7 @@ def _guesses(config: ClusterConfig) -> list[Tree]:
 
 
 CLUSTERING = Pipeline(
-    "cluster", ClusterConfig, _run, lambda config: config.method, _rounds, _suited, _guesses
+    "cluster", ClusterConfig, _run, lambda config: config.method, _suited, _guesses
 )
 run = CLUSTERING.run
 """What stands behind ``ccfcpp.run``."""

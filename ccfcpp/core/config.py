@@ -335,6 +335,11 @@ class RunConfig(Section):
         """Return the settings that a layer fixes by naming a method."""
         return {}
 
+    @classmethod
+    def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
+        """Return the key of the number of rounds, and that of the steps in a round, if any."""
+        return "", ""
+
 
 def fits_always(config: object) -> None:
     """Accept any configuration, as the check of a method."""

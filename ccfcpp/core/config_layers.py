@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from ccfcpp.core.config import RunConfig, Tree, fields_of, kinds_of
 from ccfcpp.core.errors import KeyValue, UsageError
@@ -54,7 +54,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    below = presets_below(presets, stack(kind, *layers))
+    below = presets_below(presets, functools.reduce(merge, layers, {}))
     return validate(kind, stack(kind, *below, *layers))
 
 
@@ -71,9 +71,36 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
-    """Lay each tree over those before it; what a method fixes lies right under the naming layer."""
-    both = (part for layer in layers for part in (kind.fixed_by(layer), layer))
-    return functools.reduce(merge, both, {})
+    """Lay each tree over those before it; what a method fixes lies right under the naming layer.
+
+    The key ``rounds`` stands for that of the system.
+    """
+    both = [part for layer in layers for part in (kind.fixed_by(layer), layer)]
+    found: Tree = functools.reduce(merge, both, {})
+    if "rounds" not in found:
+        return found
+    of_system = (_with_rounds(kind, part, found) if "rounds" in part else part for part in both)
+    return functools.reduce(merge, of_system, {})
+
+
+def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
+    """Put a layer's number of rounds under its other settings, by the key of the system."""
+    (key, steps), value = kind.keys_of_rounds(found), layer["rounds"]
+    if not key:
+        raise UsageError(
+            KeyValue("rounds", value),
+            f" has no effect on {found['method']}, whose number of rounds is fixed: leave it out",
+        )
+    known = kind.known_fields(found)
+    in_round = dict(flatten(found)).get(steps, known[steps].default) if steps else 1
+    count = int(str(value)) * int(str(in_round)) if str(value).isdecimal() else value
+    fields: dict[str, Any] = {"rounds": (known[key].annotation, known[key])}
+    try:
+        validated(create_model("Rounds", **fields), {"rounds": count})
+    except UsageError as error:
+        raise UsageError(KeyValue("rounds", value), *error.parts[1:]) from None
+    rest = {name: own for name, own in layer.items() if name != "rounds"}
+    return merge(nest(key, count), rest)
 
 
 def preset(presets: str, dataset: str, encoder: object = None) -> Tree:

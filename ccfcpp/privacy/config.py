@@ -72,24 +72,24 @@ class PrivacyConfig(Section):
 
     @property
     def own_noise(self) -> bool:
-        """Whether clients add the noise."""
+        """Tell whether clients add the noise."""
         return self.secure_sums and self.level != "none" and self.noise_at == "clients"
 
     @property
     def behind_the_point(self) -> int:
-        """Bits behind the point."""
+        """Return the bits behind the point."""
         if self.own_noise:
             return 0
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     @property
     def rounding(self) -> float:
-        """To multiples of what clients round what they send: in secure sums, of integers."""
+        """Return the step to whose multiples clients round what they send; 0: they do not."""
         return math.ldexp(1.0, -self.behind_the_point) if self.secure_sums else 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is asked for."""
+        """Tell whether anything is asked for."""
         return self.secure_sums or self.level != "none"
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ class AttackConfig(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is an attack."""
+        """Tell whether there is an attack."""
         return False
 
     def refuse_deployed(self) -> None:
@@ -42,7 +42,7 @@ class AttackOfSome(AttackConfig):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is an attack."""
+        """Tell whether there is an attack."""
         return self.attackers > 0
 
 
@@ -73,7 +73,7 @@ class DefenceConfig(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether updates are treated."""
+        """Tell whether updates are treated."""
         return self.rule != "none"
 
 

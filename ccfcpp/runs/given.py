@@ -37,12 +37,10 @@ class Given:
     Attributes:
         files: Settings from files, each over those before it.
         values: Single values, over the files.
-        rounds: The number of rounds, for the system's own key; None where it is not given.
     """
 
     files: tuple[Tree, ...] = ()
     values: Tree = field(default_factory=dict)
-    rounds: object = None
 
     @staticmethod
     def of(settings: Mapping[str, object] | None) -> Given:
@@ -66,10 +64,6 @@ class Given:
     def above(self, *files: Tree) -> Given:
         """Lay the settings over other files."""
         return replace(self, files=(*files, *self.files))
-
-    def under(self, key: str, value: object) -> Given:
-        """Put another single value under those that were given."""
-        return replace(self, values=merge(nest(key, value), self.values))
 
 
 def refuse_idle(
@@ -115,9 +109,9 @@ def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str,
         if key in MAY_CHANGE or kinds & {list, tuple, dict}:
             continue
         if isinstance(value, str) and "," in value and str not in kinds:
-            value = [as_number(part.strip()) for part in value.split(",")]
+            value = [part.strip() for part in value.split(",")]
         if isinstance(value, list | tuple):
-            axes[key] = list(dict.fromkeys(value))
+            axes[key] = list(dict.fromkeys(map(as_number, value)))
             if not value or "" in value:
                 raise UsageError(
                     f"{key} = {values[key]} holds an empty value: give a list such as a,b"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
@@ -66,8 +65,6 @@ class Pipeline(Generic[M, R]):
         make: Makes the run of a configuration, on the given images or on those that the
             configuration names.
         label: Returns a part of the name of a new run's folder.
-        rounds: Returns the dotted key of the number of rounds, empty where it is fixed, and where
-            that key counts steps, the key of the steps in a round, else empty.
         suited: Reads a user's own images and finds settings that suit them; None for a data set
             that has a preset.
         guesses: Settings that may suit a user's own images, before they are read.
@@ -77,7 +74,6 @@ class Pipeline(Generic[M, R]):
     kind: type[M]
     make: Callable[[M, Any], R]
     label: Callable[[M], str]
-    rounds: Callable[[M], tuple[str, str]]
     suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
@@ -88,16 +84,6 @@ class Pipeline(Generic[M, R]):
             UsageError: A setting is unknown, out of its range, or without effect.
         """
         config = resolve(self.kind, self.command, suited or {}, *given.layers)
-        if given.rounds is not None:
-            key, value = self._rounds(given, config)
-            try:
-                layers = given.under(key, value).layers
-                config = resolve(self.kind, self.command, suited or {}, *layers)
-            except UsageError as error:
-                asked = KeyValue("rounds", given.rounds)
-                said = (isinstance(part, KeyValue) and part.key == key for part in error.parts)
-                parts = zip(said, error.parts, strict=True)
-                raise UsageError(*(asked if own else part for own, part in parts)) from None
         # What counts may follow from images that are not there yet: it is checked again with them.
         possible = [config] if suited is not None else self._possible(config, given)
         refuse_idle(given, possible, self.command)
@@ -152,8 +138,6 @@ class Pipeline(Generic[M, R]):
         if not deployed:
             named = [layer.get("data", {}).get("encoder") for layer in given.layers]
             refuse_program(values_of(saved).get("data.encoder"), named)
-        if given.rounds is not None:
-            given = given.under(*self._rounds(given, saved))
         layers = (saved.model_dump(mode="json"), *given.layers)
         config = validate(self.kind, stack(self.kind, *layers))
         paths.refuse_other_config(config)
@@ -201,21 +185,6 @@ class Pipeline(Generic[M, R]):
         place = None if out is None else Path(out)
         _, run, folder = self.start(self.open(Given.of(settings), place, resume))
         return run.run(folder)
-
-    def _rounds(self, given: Given, config: M) -> tuple[str, object]:
-        """Return the method's key for the number of rounds, and the value for that key."""
-        key, steps = self.rounds(config)
-        if not key:
-            raise UsageError(
-                KeyValue("rounds", given.rounds),
-                f" has no effect on {config.method}, whose number of rounds is fixed: leave it out",
-            )
-        count = str(given.rounds)
-        if not steps or not count.isdecimal():
-            return key, count
-        in_round = values_of(config)[steps]
-        assert isinstance(in_round, int)
-        return key, int(count) * in_round
 
 
 AnyPipeline = Pipeline[Any, Any]

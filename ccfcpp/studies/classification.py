@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes
-from ccfcpp.studies.tables import Row, by_cell, cell_rows, display, over_seeds
+from ccfcpp.studies.tables import by_cell, cell_rows, display, over_seeds
 
 
 @dataclass(frozen=True)
 class Table:
     """A table of numbers, the same for people, and what is said of it."""
 
-    rows: list[Row]
+    rows: list[Json]
     shown: list[dict[str, str]]
     caption: str
 
 
-def tabulate(results: Sequence[tuple[Axes, Row]]) -> Table:
+def tabulate(results: Sequence[tuple[Axes, Json]]) -> Table:
     """Make the table of finished runs.
 
     Cells with the same numbers on the axes, such as alpha, are compared with the best of them.
@@ -46,7 +47,7 @@ def tabulate(results: Sequence[tuple[Axes, Row]]) -> Table:
     return Table(rows, shown, caption)
 
 
-def scores(summaries: Sequence[Row]) -> list[str]:
+def scores(summaries: Sequence[Json]) -> list[str]:
     """Keys of the scores of runs: accuracy, also of each domain, and effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))

@@ -58,21 +58,15 @@ def compare(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
-    from ccfcpp.clustering.run import clustering_run
     from ccfcpp.studies.parallel import run_in_processes
 
     given, axes = take_lists(ClusterConfig, Given.of(settings))
     place = None if out is None else Path(out)
     study = opened(given, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
-        study.run(
-            clustering_run,
-            lambda title, experiment, folder: experiment.run(folder),
-            lambda: None,
-            lambda: False,
-        )
+        study.run(lambda title, run, folder: run.run(folder))
     else:
-        run_in_processes(study, clustering_run, jobs, lambda: None, lambda: False)
+        run_in_processes(study, jobs, lambda: None, lambda: False)
     found = tabulated(study)
     return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
 

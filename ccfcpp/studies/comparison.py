@@ -11,11 +11,11 @@ from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.core.unused import needs_of
+from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes, Order, Planned
 from ccfcpp.studies.scores import published_score
 from ccfcpp.studies.tables import (
-    Row,
     as_latex,
     as_markdown,
     by_cell,
@@ -134,7 +134,7 @@ class Comparison:
     def __init__(
         self,
         runs: Sequence[Planned[ClusterConfig]],
-        results: Sequence[tuple[Axes, Row]],
+        results: Sequence[tuple[Axes, Json]],
         baseline: str | None = None,
     ) -> None:
         self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
@@ -332,7 +332,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
-def by_presence(summary: Row) -> Row:
+def by_presence(summary: Json) -> Json:
     """Add the scores over the images of connected and of absent clients, where there are any."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {
@@ -340,7 +340,7 @@ def by_presence(summary: Row) -> Row:
     }
 
 
-def with_costs(summary: Row) -> Row:
+def with_costs(summary: Json) -> Json:
     """Add what a client sends and receives in the whole run, in 10⁶ bytes."""
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
     down += summary.get("bytes_delivered", 0)
@@ -354,7 +354,7 @@ def _fits_the_tables(config: ClusterConfig) -> bool:
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect
 
 
-def _with_published(row: Row, config: ClusterConfig) -> Row:
+def _with_published(row: Json, config: ClusterConfig) -> Json:
     p = None if METHODS[row["method"]].centralised else row.get("p")
     found = {
         f"{score} published": published_score(score, config.dataset, p, row["method"])
@@ -366,7 +366,7 @@ def _with_published(row: Row, config: ClusterConfig) -> Row:
     return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
 
 
-def _has(row: Row, key: str) -> bool:
+def _has(row: Json, key: str) -> bool:
     return row.get(key) is not None
 
 

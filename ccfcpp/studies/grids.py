@@ -15,7 +15,7 @@ from typing import Generic, cast
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, resolve, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import as_tree, without_grids
+from ccfcpp.runs.given import as_number, as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json
 
 Axes = Json
@@ -126,9 +126,16 @@ def ordered(layers: Sequence[Tree], values: Tree, seeds: int, axes: Grid | None 
     """
     grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
     grids = [{**one, **(axes or {})} for one in grids_of(grid)]
-    given = dict(flatten(values))
-    chosen = [one for one in grids if _has_values(one, given)] or grids
-    free = [{key: own for key, own in one.items() if key not in given} for one in chosen]
+    # A flag's value is text, and as good as the number of a file.
+    given = {key: as_number(str(own)) for key, own in flatten(values)}
+    chosen = [
+        one
+        for one in grids
+        if all(
+            given[key] in map(as_number, map(str, one[key])) for key in one.keys() & given.keys()
+        )
+    ]
+    free = [{key: own for key, own in one.items() if key not in given} for one in chosen or grids]
     return Order(without_grids(layers), values, free, seeds)
 
 
@@ -148,19 +155,3 @@ def grids_of(grid: object) -> list[Grid]:
                 "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
             )
     return cast(list[Grid], grids)
-
-
-def _has_values(grid: Grid, given: Mapping[str, object]) -> bool:
-    return all(
-        any(_is_same(choice, given[key]) for choice in choices)
-        for key, choices in grid.items()
-        if key in given
-    )
-
-
-def _is_same(value: object, text: object) -> bool:
-    """Return whether a value of a file equals that of a flag, which is text."""
-    try:
-        return float(str(value)) == float(str(text))
-    except ValueError:
-        return str(value) == str(text)

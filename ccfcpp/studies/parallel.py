@@ -17,7 +17,6 @@ from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.units import first_of
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.paths import C
-from ccfcpp.runs.run import AnyRun
 from ccfcpp.runs.signals import handled_by
 from ccfcpp.studies.grids import Planned
 from ccfcpp.studies.study import Study
@@ -37,7 +36,6 @@ _stop: Event
 
 def run_in_processes(
     study: Study[C],
-    make: Callable[[C], AnyRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],
@@ -46,7 +44,6 @@ def run_in_processes(
 
     Args:
         study: The runs.
-        make: Makes the experiment of a configuration; a function or class of a module.
         jobs: Number of runs at once.
         look: Called at short intervals, and when a run has ended.
         should_stop: Called at short intervals; once true, the runs stop after their rounds.
@@ -65,7 +62,7 @@ def run_in_processes(
     # What starts here ignores signals to the process group, which this process handles. Except on
     # Windows, processes inherit that, and ignore signals from their first instruction on.
     with handled_by(signal.SIG_IGN):
-        runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
+        runs = {pool.submit(_run, study.path, planned): planned for planned in left}
     try:
         look()
         pending = set(runs)
@@ -143,8 +140,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run(path: Path, planned: Planned[C], make: Callable[[C], AnyRun]) -> None:
+def _run(path: Path, planned: Planned[C]) -> None:
     if _stop.is_set():
         raise StoppedError
-    experiment, folder = Study(path, [planned]).opened(planned, make)
-    experiment.run(folder, should_stop=_stop.is_set)
+    run, folder = Study(path, [planned]).opened(planned)
+    run.run(folder, should_stop=_stop.is_set)

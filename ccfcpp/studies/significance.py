@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from ccfcpp.studies.tables import Row
+from ccfcpp.runs.paths import Json
 
 LEVEL = 0.05
 """Probability of a chance difference below which one is marked."""
@@ -18,7 +18,7 @@ BySeed = Mapping[int, float]
 """A score of a cell by seed."""
 
 
-def by_seed(summaries: Sequence[Row], measure: str) -> dict[int, float]:
+def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
     """Return what a cell's runs have measured, by seed."""
     return {
         summary["seed"]: summary[measure]

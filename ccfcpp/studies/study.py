@@ -8,18 +8,33 @@ from typing import TYPE_CHECKING, Generic
 
 import yaml
 
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import C, RunPaths
+from ccfcpp.runs.paths import C, Json, RunPaths
 from ccfcpp.studies.grids import Axes, Order, Planned
-from ccfcpp.studies.tables import Row
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyRun
+
+
+def make_run(config: RunConfig) -> "AnyRun":
+    """Make the run that a configuration asks for, of clustering or of classification."""
+    # Imported here: a study is planned and shown without a network library.
+    from ccfcpp.clustering.config import ClusterConfig
+    from supervised.config import ClassifyConfig
+
+    if isinstance(config, ClusterConfig):
+        from ccfcpp.clustering.run import clustering_run
+
+        return clustering_run(config)
+    from supervised.run import classification_run
+
+    assert isinstance(config, ClassifyConfig)
+    return classification_run(config)
 
 
 class Study(Generic[C]):
@@ -89,16 +104,14 @@ class Study(Generic[C]):
 
     def run(
         self,
-        make: Callable[[C], "AnyRun"],
         run_one: Callable[[str, "AnyRun", RunFolder], object],
-        finished: Callable[[], None],
-        should_stop: Callable[[], bool],
+        finished: Callable[[], object] = lambda: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Run what is not finished, one run after the other.
 
         Args:
-            make: Makes the experiment of a configuration.
-            run_one: Runs an experiment, under a title, in a folder.
+            run_one: Makes a run, under a title, in a folder.
             finished: Called first, and after each run.
             should_stop: Called before each run.
 
@@ -112,7 +125,7 @@ class Study(Generic[C]):
             if should_stop():
                 raise StoppedError
             title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
-            run_one(title, *self.opened(planned, make))
+            run_one(title, *self.opened(planned))
             finished()
 
     def folder(self, planned: Planned[C]) -> RunFolder:
@@ -123,19 +136,17 @@ class Study(Generic[C]):
         """Return whether a run has its summary."""
         return self.folder(planned).summary.is_file()
 
-    def opened(
-        self, planned: Planned[C], make: Callable[[C], "AnyRun"]
-    ) -> "tuple[AnyRun, RunFolder]":
-        """Return a run's experiment and its folder, which is made or reopened."""
-        experiment = make(planned.config)
+    def opened(self, planned: Planned[C]) -> "tuple[AnyRun, RunFolder]":
+        """Return a run and its folder, which is made or reopened."""
+        run = make_run(planned.config)
         folder = self.folder(planned)
         if not folder.config.is_file():
-            return experiment, RunFolder.create(folder.path, planned.config)
+            return run, RunFolder.create(folder.path, planned.config)
         folder = RunFolder.reopen(folder.path)
         folder.refuse_other_config(planned.config)
-        return experiment, folder
+        return run, folder
 
-    def results(self) -> list[tuple[Axes, Row]]:
+    def results(self) -> list[tuple[Axes, Json]]:
         """Return axes and summary of each finished run, in the order of the plan.
 
         Raises:
@@ -144,7 +155,7 @@ class Study(Generic[C]):
         done = [planned for planned in self.runs if self.is_finished(planned)]
         return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
 
-    def write_table(self, rows: Sequence[Row], markdown: str, latex: str) -> None:
+    def write_table(self, rows: Sequence[Json], markdown: str, latex: str) -> None:
         """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
             write_whole(self.path / f"table.{name}", text.encode())

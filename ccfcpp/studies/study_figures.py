@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 
 from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ class Cells:
         value: float | None = by_presence(result.summary).get(key)
         return value
 
-    @property
+    @cached_property
     def numbers(self) -> dict[str, list[float]]:
         """Axes whose values are several numbers, ascending."""
         keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))

@@ -14,7 +14,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.core.unused import needs_of
-from ccfcpp.runs.paths import MAY_CHANGE, RunPaths
+from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import scores, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
@@ -22,12 +22,10 @@ from ccfcpp.studies.reproduction.writing import made_by
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import Cells
-from ccfcpp.studies.tables import Row, in_words, plain
+from ccfcpp.studies.tables import in_words, plain
 from supervised.config import ClassifyConfig
 
 Tables = dict[str, list[dict[str, str]]]
-Joined = list[tuple[Study[RunConfig], Planned[RunConfig]]]
-"""Runs, each with its study."""
 _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 
@@ -36,7 +34,7 @@ class Examined:
     """The finished part of a study: runs, the numbers of each cell, and what its page says."""
 
     cells: Cells
-    rows: Sequence[Row]
+    rows: Sequence[Json]
     facts: Mapping[str, object]
 
 
@@ -57,16 +55,21 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
             "report of each"
         )
     joined = join(studies)
-    done = [(study, run) for study, run in joined if study.is_finished(run)]
-    if not done:
+    runs = [
+        (run.axes, Result(run.config, joined.folder(run)))
+        for run in joined.runs
+        if joined.is_finished(run)
+    ]
+    if not runs:
         raise UsageError(
             f"no run of the study in {' or '.join(map(str, paths))} is finished, and there is "
             "nothing to show: wait, or go on with it by --resume"
         )
-    runs = [(run.axes, Result(run.config, study.folder(run))) for study, run in done]
     results = [(axes, result.summary) for axes, result in runs]
     clustered = [
-        Planned(run.axes, run.config) for _, run in joined if isinstance(run.config, ClusterConfig)
+        Planned(run.axes, run.config)
+        for run in joined.runs
+        if isinstance(run.config, ClusterConfig)
     ]
     if clustered:
         named = {study.baseline for study in studies}
@@ -81,27 +84,27 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         }
         keys = scores([summary for _, summary in results])
         cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys})
-    return Examined(cells, rows, _facts(studies, joined, cells, tables))
+    return Examined(cells, rows, _facts(studies, joined.runs, cells, tables))
 
 
-def join(studies: Sequence[Study[RunConfig]]) -> Joined:
+def join(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
     """Return the runs of several studies with the axes of all of them, each run once."""
     if len(studies) == 1:
-        return [(studies[0], run) for run in studies[0].runs]
+        return studies[0]
     names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
     apart = {"study"} if _differing(studies, names) else set()
-    found: dict[str, tuple[Study[RunConfig], Planned[RunConfig]]] = {}
+    here: Study[RunConfig] = Study(Path(), [])
+    found: dict[str, Planned[RunConfig]] = {}
     for study in studies:
         for run in study.runs:
             axes = _with_all_axes(run, names)
             axes |= dict.fromkeys(apart, study.path.resolve().name)
             same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
-            kept = found.get(same)
-            if kept is None or not kept[0].is_finished(kept[1]):
-                found[same] = study, Planned(axes, run.config, run.folder)
+            if same not in found or not here.is_finished(found[same]):
+                found[same] = Planned(axes, run.config, study.path / run.folder)
     # The seeds of a cell follow each other, also where they are of several studies.
-    cells = list(dict.fromkeys(str(run.axes) for _, run in found.values()))
-    return sorted(found.values(), key=lambda own: cells.index(str(own[1].axes)))
+    cells = list(dict.fromkeys(str(run.axes) for run in found.values()))
+    return Study(Path(), sorted(found.values(), key=lambda run: cells.index(str(run.axes))))
 
 
 def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
@@ -117,7 +120,7 @@ def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
     }
 
 
-def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
+def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
     """Return shared settings that count and differ between studies, with their values.
 
     Axes and what a method fixes are no settings of a study.
@@ -132,17 +135,16 @@ def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Row:
         for key in shared[0]
         if key not in left and all(key in each for each in shared)
     }
+    configs_of = [
+        [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
+        for study in studies
+    ]
     return {
         key: own
         for key, own in found.items()
-        if len(set(map(str, own))) > 1 and all(_counts(key, study) for study in studies)
+        if len(set(map(str, own))) > 1
+        and all(any(needs_of(config, key) is None for config in of) for of in configs_of)
     }
-
-
-def _counts(key: str, study: Study[RunConfig]) -> bool:
-    """Return whether a setting counts in a run of a study."""
-    configs = [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
-    return any(needs_of(config, key) is None for config in configs)
 
 
 def _reopened(path: Path) -> Study[RunConfig]:
@@ -156,16 +158,19 @@ def _reopened(path: Path) -> Study[RunConfig]:
 
 
 def _facts(
-    studies: Sequence[Study[RunConfig]], joined: Joined, cells: Cells, tables: Tables
+    studies: Sequence[Study[RunConfig]],
+    runs: Sequence[Planned[RunConfig]],
+    cells: Cells,
+    tables: Tables,
 ) -> dict[str, object]:
     results = [result for _, result in cells.results]
     systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))
-    seeds = sorted({planned.config.seed for _, planned in joined})
-    done, planned = len(results), len(joined)
-    shared = _shared([values_of(run.config) for _, run in joined])
+    seeds = sorted({run.config.seed for run in runs})
+    done, planned = len(results), len(runs)
+    shared = _shared([values_of(run.config) for run in runs])
     folders = [study.path.resolve().name for study in studies]
-    axes = list(dict.fromkeys(key for _, run in joined for key in run.axes))
+    axes = list(dict.fromkeys(key for run in runs for key in run.axes))
     if len(studies) > 1 and (differing := _differing(studies, axes)):
         tables = tables | {
             "Settings in which the studies differ": [
@@ -196,7 +201,7 @@ def _facts(
     }
 
 
-def _shared(settings: Sequence[Row]) -> Row:
+def _shared(settings: Sequence[Json]) -> Json:
     """Return the settings that have the same value in all runs, by dotted key."""
     first, *others = settings
     return {

@@ -10,7 +10,6 @@ from typing import TypeVar
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Axes
 
-Row = Json
 T = TypeVar("T")
 Text = Mapping[str, str]
 """A row of a table for people."""
@@ -22,7 +21,7 @@ def by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
     return [(axes, [own for _, own in runs]) for axes, runs in cells]
 
 
-def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> list[Row]:
+def cell_rows(results: Sequence[tuple[Axes, Json]], measures: Sequence[str]) -> list[Json]:
     """Return a row for each cell: its axes, and each measure's mean and deviation over the seeds.
 
     Measures are keys of the summaries.
@@ -30,8 +29,8 @@ def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> l
     return [{**axes, **_means(summaries, measures)} for axes, summaries in by_cell(results)]
 
 
-def _means(summaries: Sequence[Row], measures: Sequence[str]) -> Row:
-    row: Row = {"runs": len(summaries)}
+def _means(summaries: Sequence[Json], measures: Sequence[str]) -> Json:
+    row: Json = {"runs": len(summaries)}
     for measure in measures:
         known = [s[measure] for s in summaries if s.get(measure) is not None]
         mean, deviation = mean_and_deviation(known) if known else (None, None)
@@ -44,7 +43,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
+def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
     """Format a row: its axes, and measures with their deviations."""
     figures = {*measures, *(f"{measure} deviation" for measure in measures)}
     shown = {key: str(value) for key, value in row.items() if key not in figures}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.runs.run import AnyLocalRun
 from ccfcpp.studies.reproduction.items import ITEMS, Item
 from ccfcpp.studies.study import Study
 from tests.support.command import Result, ccfcpp, refused
@@ -67,7 +66,6 @@ def tiny_items() -> Iterator[None]:
 
 def run_here(
     study: Study[Any],
-    make: Callable[[Any], AnyLocalRun],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],
@@ -75,8 +73,8 @@ def run_here(
     """In place of processes, each of which takes seconds to begin."""
     for planned in study.runs:
         if not study.is_finished(planned):
-            experiment, folder = study.opened(planned, make)
-            experiment.run(folder, should_stop=should_stop)
+            run, folder = study.opened(planned)
+            run.run(folder, should_stop=should_stop)
             look()
 
 
@@ -124,11 +122,14 @@ def test_an_item_is_run_and_its_table_and_verdict_are_printed(out: Path, whole: 
     assert all(f"{value:.3f}" in shown for value in values)
 
 
-def test_results_name_the_command_and_lie_beside_the_runs(out: Path, whole: Result) -> None:
+def test_results_name_command_and_machine_and_lie_beside_the_runs(out: Path, whole: Result) -> None:
     folder = out / "tiny-quick"
     assert f"also in {folder}/result.md" in whole.stdout
     text = (folder / "result.md").read_text()
     assert text.startswith(f"# {TITLE}\n\n`ccfcpp reproduce tiny --quick`\n")
+    (session,) = json.loads(next(out.glob("runs/*/environment.json")).read_text())["sessions"]
+    (line,) = text.split("Made by:\n\n")[1].splitlines()
+    assert all(f"{fact} {session[fact]}" in line for fact in ("processor", "threads", "device"))
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".svg", ".png", ".csv"}
     assert {path.name for path in out.iterdir()} >= {"runs", "tiny-quick"}
 
@@ -179,15 +180,6 @@ def test_only_the_runs_on_one_data_set(out: Path) -> None:
 
 
 @pytest.mark.usefixtures("whole")
-def test_a_page_says_by_what_its_runs_were_made(out: Path) -> None:
-    (session,) = json.loads(next(out.glob("runs/*/environment.json")).read_text())["sessions"]
-    _, made_by = (out / "tiny-quick" / "result.md").read_text().split("Made by:\n\n")
-    (line,) = made_by.splitlines()
-    for fact in ("processor", "threads", "device"):
-        assert f"{fact} {session[fact]}" in line
-
-
-@pytest.mark.usefixtures("whole")
 def test_a_damaged_run_is_one_line(out: Path, tmp_path: Path) -> None:
     shutil.copytree(out / "runs", tmp_path / "out" / "runs")
     summary = next((tmp_path / "out" / "runs").glob("*/summary.json"))
@@ -235,9 +227,9 @@ def test_what_was_stopped_goes_on_by_the_command_that_is_named(
 def test_runs_can_be_sent_to_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
 
-    def send(study: Study[Any], make: object, jobs: int, *others: object) -> None:
-        left, its_make = ForkingPickler.loads(ForkingPickler.dumps((study.runs, make)))
-        assert ([run.folder for run in left], its_make) == ([r.folder for r in study.runs], make)
+    def send(study: Study[Any], jobs: int, *others: object) -> None:
+        left = ForkingPickler.loads(ForkingPickler.dumps(study.runs))
+        assert [run.folder for run in left] == [run.folder for run in study.runs]
         sent.append(jobs)
         raise StoppedError
 

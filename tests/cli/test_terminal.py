@@ -29,8 +29,7 @@ def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> 
     named = {"seed": "2", "partition.p": "0.5", "rounds": "4", "device": None}
     found = Asked(named, [file], settings=["seed=3"]).given()
     assert found.files == ({"seed": 1},)
-    assert found.values == {"seed": 3, "partition": {"p": "0.5"}}
-    assert found.rounds == "4"
+    assert found.values == {"seed": 3, "partition": {"p": "0.5"}, "rounds": "4"}
 
 
 def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import os
 import shutil
@@ -297,6 +298,24 @@ def test_an_archive_that_the_disk_cannot_hold_is_refused(
     with pytest.raises(UsageError, match=rf"some\{suffix} holds more than the 1000 bytes"):
         load(str(tmp_path / f"some{suffix}"))
     assert not list(tmp_path.rglob("1.png"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_without_a_cache_and_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    write_archive(tmp_path / f"some{suffix}", FLAT)
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patch:
+        patch.setenv("CCFCPP_CACHE", str(tmp_path / "file" / "cache"))
+        assert _values(load(str(tmp_path / f"some{suffix}"))) == [1, 2]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ccfcpp.data.archives._Unpacking._write", full)
+    with pytest.raises(UsageError, match=r"cannot be unpacked to .*No space left.*CCFCPP_CACHE"):
+        load(str(tmp_path / f"some{suffix}"))
 
 
 def test_a_zip_that_understates_a_size_is_refused(tmp_path: Path) -> None:

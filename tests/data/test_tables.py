@@ -1,7 +1,7 @@
 """Vectors from files: what is read, and what is refused in which words."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -403,58 +403,35 @@ def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> 
     assert read_rows(index, columns, "refuse").vectors.tolist() == [[2, 1]]
 
 
-def other_lengths(folder: Path) -> None:
-    np.save(folder / "a.npy", ROWS)
-    np.save(folder / "b.npy", ROWS[:, :2])
+FOLDERS: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"a.npy": ROWS, "b.npy": ROWS[:, :2]}, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
+    (
+        {"a.npz": {"x": ROWS, "y": np.arange(4)}, "b.npz": {"x": ROWS}}, {},
+        r"b\.npz has no labels",
+    ),
+    ({"a.npy": ROWS, "a.npz": {"x": ROWS}}, {}, "two files 'a'"),
+    ({"a.npy": ROWS}, {"client_column": "0"}, "each file is a client"),
+    ({"a.csv": "x,y\n1,2\n", "b.csv": "x,y\n"}, {}, r"b\.csv holds no row"),
+    (
+        {"a.npy": ROWS, "b.csv.gz": "", "README.txt": ""}, {},
+        r"holds b\.csv\.gz, which is not read",
+    ),
+    ({"1.npy": ROWS, "01.npy": ROWS}, {}, "two files '01' and '1'"),
+    ({}, {}, r"holds no vectors: put files \.npy, \.csv"),
+]  # fmt: skip
 
 
-def labels_in_parts(folder: Path) -> None:
-    np.savez(folder / "a.npz", x=ROWS, y=np.arange(4))
-    np.savez(folder / "b.npz", x=ROWS)
-
-
-def one_name_twice(folder: Path) -> None:
-    np.save(folder / "a.npy", ROWS)
-    np.savez(folder / "a.npz", x=ROWS)
-
-
-def two_spellings(folder: Path) -> None:
-    np.save(folder / "1.npy", ROWS)
-    np.save(folder / "01.npy", ROWS)
-
-
-def one_file(folder: Path) -> None:
-    np.save(folder / "a.npy", ROWS)
-
-
-def an_empty_file(folder: Path) -> None:
-    written(folder / "a.csv", "x,y\n1,2\n")
-    written(folder / "b.csv", "x,y\n")
-
-
-def another_table(folder: Path) -> None:
-    np.save(folder / "a.npy", ROWS)
-    (folder / "b.csv.gz").touch()
-    (folder / "README.txt").touch()
-
-
-FOLDERS: list[tuple[Callable[[Path], None], dict[str, str], str]] = [
-    (other_lengths, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
-    (labels_in_parts, {}, r"b\.npz has no labels"),
-    (one_name_twice, {}, "two files 'a'"),
-    (one_file, {"client_column": "0"}, "each file is a client"),
-    (an_empty_file, {}, r"b\.csv holds no row"),
-    (another_table, {}, r"holds b\.csv\.gz, which is not read"),
-    (two_spellings, {}, "two files '01' and '1'"),
-    (lambda folder: None, {}, r"holds no vectors: put files \.npy, \.csv"),
-]
-
-
-@pytest.mark.parametrize(("make", "arguments", "message"), FOLDERS)
+@pytest.mark.parametrize(("files", "arguments", "message"), FOLDERS)
 def test_what_is_wrong_with_a_folder_is_one_line(
-    tmp_path: Path, make: Callable[[Path], None], arguments: dict[str, str], message: str
+    tmp_path: Path, files: dict[str, Any], arguments: dict[str, str], message: str
 ) -> None:
-    make(tmp_path)
+    for name, held in files.items():
+        if isinstance(held, str):
+            written(tmp_path / name, held)
+        elif isinstance(held, dict):
+            np.savez(tmp_path / name, **held)
+        else:
+            np.save(tmp_path / name, held)
     with pytest.raises(UsageError, match=message):
         read_vectors(tmp_path, **arguments)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ FIXED = ("km", "fcm", "k-fed")
 
 
 def given(method: str, rounds: object, **values: object) -> Given:
-    return Given(values={"method": method, **values}, rounds=rounds)
+    return Given(values={"method": method, "rounds": rounds, **values})
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS.own() if name not in FIXED])
@@ -59,7 +59,7 @@ def test_a_round_of_fed_scan_is_so_many_steps() -> None:
         CLUSTERING.resolved(given("fed-scan", "4", scan={"steps": 5})).model_dump()["scan"]["steps"]
         == 5
     )
-    assert CLASSIFICATION.resolved(Given(rounds="6")).training.rounds == 6
+    assert CLASSIFICATION.resolved(Given(values={"rounds": "6"})).training.rounds == 6
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "some", "1.5", "100000000"])
@@ -72,11 +72,11 @@ def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str
 def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
     opening = CLUSTERING.open(given("fed-scan", "4"), tmp_path / "run")
     opening.open(lambda config: clustering_run(config))
-    again = CLUSTERING.open(Given(rounds="4"), tmp_path / "run", resume=True)
+    again = CLUSTERING.open(Given(values={"rounds": "4"}), tmp_path / "run", resume=True)
     assert again.goes_on
     assert again.config == opening.config
     with pytest.raises(UsageError, match=r"was started with scan.steps = 4: leave it out"):
-        CLUSTERING.open(Given(rounds="5"), tmp_path / "run", resume=True)
+        CLUSTERING.open(Given(values={"rounds": "5"}), tmp_path / "run", resume=True)
 
 
 def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import FederationError, StoppedError
@@ -53,7 +52,7 @@ def run(study: Study[ClusterConfig], jobs: int = 2, should_stop: Sequence[bool] 
         nonlocal looks
         looks += 1
 
-    run_in_processes(study, clustering_run, jobs, look, lambda: next(answers, False))
+    run_in_processes(study, jobs, look, lambda: next(answers, False))
     return looks
 
 
@@ -66,12 +65,7 @@ def test_runs_in_processes_are_those_one_after_the_other(tmp_path: Path) -> None
     together = study_of(tmp_path / "together", *settings)
     assert run(together) >= 2
     alone = study_of(tmp_path / "alone", *settings)
-    alone.run(
-        clustering_run,
-        lambda title, experiment, folder: experiment.run(folder),
-        lambda: None,
-        lambda: False,
-    )
+    alone.run(lambda title, run, folder: run.run(folder))
     assert scores(together) == scores(alone)
     # What is finished is not run again, and no process is started for it.
     before = [folder.stat().st_mtime_ns for folder in sorted(together.path.rglob("summary.json"))]
@@ -112,13 +106,13 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run_and_goes_on_later(
         return log.exists() and log.read_text().count("\n") >= 2
 
     with pytest.raises(StoppedError):
-        run_in_processes(study, clustering_run, 1, lambda: None, should_stop)
+        run_in_processes(study, 1, lambda: None, should_stop)
     assert study.results() == []
     rounds = log.read_text().count("\n")
     assert 2 <= rounds < 20_000
     assert multiprocessing.active_children() == []
     # What was begun goes on where it was, once it is asked for alone.
-    experiment, folder = study.opened(study.runs[0], clustering_run)
+    experiment, folder = study.opened(study.runs[0])
     later: list[int] = []
 
     with pytest.raises(StoppedError):
@@ -130,11 +124,10 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.run import clustering_run
 from ccfcpp.studies.parallel import run_in_processes
 from ccfcpp.studies.study import Study
 study = Study.reopen(Path(sys.argv[1]), ClusterConfig, {})
-run_in_processes(study, clustering_run, 1, lambda: None, lambda: False)
+run_in_processes(study, 1, lambda: None, lambda: False)
 """
 
 
@@ -172,15 +165,16 @@ def test_runs_that_died_are_one_short_line(tmp_path: Path) -> None:
     """The system kills one process, and with it goes the pool."""
     study = study_of(tmp_path / "study", *({"method": "km", "seed": s} for s in range(9)))
     with pytest.raises(FederationError) as raised:
-        run_in_processes(study, die, 1, lambda: None, lambda: False)
+        run_in_processes(study, 1, kill_one, lambda: False)
     said = str(raised.value)
     assert said.startswith("9 of 9 runs failed: run=0/seed-0, ")
     assert " and 4 more: its process, or another's, died" in said
     assert said.count("died") == 1
 
 
-def die(config: ClusterConfig) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_one() -> None:
+    for process in multiprocessing.active_children()[:1]:
+        process.kill()
 
 
 def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Axes, Planned, ordered
 from ccfcpp.studies.study import Study
-from ccfcpp.studies.tables import Row, as_markdown, cell_rows, display
+from ccfcpp.studies.tables import as_markdown, cell_rows, display
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
@@ -81,7 +82,7 @@ def test_folders_of_runs_name_cell_and_seed() -> None:
 
 def test_the_table_leaves_out_what_a_run_does_not_have() -> None:
     a, b = {"method": "a"}, {"method": "b"}
-    results: list[tuple[Axes, Row]]
+    results: list[tuple[Axes, Json]]
     results = [(a, {"nmi": 0.2}), (a, {"nmi": 0.4}), (b, {"nmi": None}), (b, {"nmi": 0.5})]
     rows = cell_rows(results, ["nmi"])
     assert rows[0]["nmi"] == pytest.approx(0.3)
@@ -92,7 +93,7 @@ def test_the_table_leaves_out_what_a_run_does_not_have() -> None:
 
 
 def test_tables_are_written_for_programs_and_for_people(tmp_path: Path) -> None:
-    rows: list[Row] = [{"method": "a", "nmi": 0.25}, {"method": "b", "nmi": None}]
+    rows: list[Json] = [{"method": "a", "nmi": 0.25}, {"method": "b", "nmi": None}]
     Study[ClusterConfig](tmp_path, []).write_table(rows, as_markdown([{"method": "a"}]), "")
     assert (tmp_path / "table.csv").read_text() == "method,nmi\na,0.25\nb,\n"
     assert (tmp_path / "table.md").read_text() == "| method |\n| --- |\n| a |\n"

@@ -11,11 +11,11 @@ import pytest
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
 from ccfcpp.reports.contents import Contents
+from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Planned, ordered
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import study_figures
 from ccfcpp.studies.study_page import examine_studies
-from ccfcpp.studies.tables import Row
 from supervised.config import ClassifyConfig
 from tests.support.browser import BROWSER, laid_out
 from tests.support.command import ccfcpp, report
@@ -25,13 +25,13 @@ from tests.support.studies import planned_study
 needs_browser = pytest.mark.skipif(
     BROWSER is None, reason="no chromium, chromium-browser or google-chrome is on PATH"
 )
-COSTS: Row = {
+COSTS: Json = {
     "connected": 4, "bytes_up": 8_000_000, "bytes_down": 4_000_000, "bytes_delivered": 1_000_000,
     "communication_rounds": 1, "seconds": 2.0, "refused_updates": 0, "rounds": 1,
 }  # fmt: skip
 
 
-def finish(study: Study[ClassifyConfig], planned: Planned[ClassifyConfig], summary: Row) -> None:
+def finish(study: Study[ClassifyConfig], planned: Planned[ClassifyConfig], summary: Json) -> None:
     folder = study.folder(planned)
     folder.path.mkdir(parents=True)
     folder.summary.write_text(json.dumps(summary | COSTS))

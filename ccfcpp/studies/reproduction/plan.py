@@ -8,7 +8,6 @@ import torch
 from PIL import Image, ImageFilter
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
@@ -17,12 +16,10 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
 from ccfcpp.runs.paths import C
-from ccfcpp.runs.run import AnyRun
 from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
 from ccfcpp.studies.reproduction.items import Item
 from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
-from supervised.run import classification_run
 
 DIGIT_DOMAINS = "digit-domains"
 """The name of their folder."""
@@ -53,15 +50,6 @@ def write_digit_domains(folder: Path) -> Path:
     return path
 
 
-Make = Callable[..., AnyRun]
-"""From a configuration to its experiment."""
-KINDS: dict[str, tuple[type[RunConfig], Make]] = {
-    "cluster": (ClusterConfig, clustering_run),
-    "classify": (ClassifyConfig, classification_run),
-}
-"""Configurations and experiments of the commands that make runs."""
-
-
 def stored(axes: Axes, config: C) -> Planned[C]:
     """Plan a run in a folder that is named by its whole configuration: items share their runs."""
     # A folder of images may be moved, as data sets' folders may.
@@ -85,7 +73,7 @@ def plan_item(
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
     """
-    kind, _ = KINDS[item.command]
+    kind: type[RunConfig] = ClusterConfig if item.command == "cluster" else ClassifyConfig
     runs: list[Planned[RunConfig]] = []
     names: list[str] = []
     for block in item.quick if quick else item.full:

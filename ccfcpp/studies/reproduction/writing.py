@@ -6,11 +6,12 @@ from pathlib import Path
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
 from ccfcpp.reports.writing import as_svg, write_figure
+from ccfcpp.runs.paths import Json
 from ccfcpp.studies.reproduction.claims import verdict
 from ccfcpp.studies.reproduction.findings import Findings
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.scores import ScoreTable
-from ccfcpp.studies.tables import Row, as_markdown
+from ccfcpp.studies.tables import as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
 
@@ -35,7 +36,7 @@ def _range(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Row]]]:
+def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Json]]]:
     """Return tables for people by title, with the paper's values in parentheses.
 
     Where the paper has other images than we, its tables follow ours.
@@ -49,8 +50,8 @@ def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, 
     return tables
 
 
-def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Row]:
-    rows: list[Row] = []
+def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Json]:
+    rows: list[Json] = []
     for system in table.systems:
         row = {f"system, by {table.axis}" if table.axis else "system": system}
         for place in table.places(panel)[-_MOST_PLACES:]:
@@ -65,7 +66,7 @@ def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Row]:
     return rows
 
 
-def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
+def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
     """Return all values of a table, a row each."""
     return [
         {

@@ -15,8 +15,8 @@ from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
-from ccfcpp.studies.reproduction.plan import KINDS
 from ccfcpp.studies.results import Result
+from ccfcpp.studies.study import make_run
 from tests.support.finished_runs import points_of
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 
@@ -55,7 +55,7 @@ def run(plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> Run:
         results = []
         for planned in plans.planned(item, [block], {}):
             folder = RunFolder.create(root / planned.folder, planned.config)
-            KINDS[item.command][1](planned.config).run(folder)
+            make_run(planned.config).run(folder)
             results.append(Result(planned.config, folder))
         return results
 

@@ -59,20 +59,20 @@ def rates_by_hand(at: SplitNetwork, velocities: Layers) -> Tensor:
     return torch.stack([u[:, k] @ moved @ vt[k] for k in range(LATENT)])
 
 
+def check_descent(at: SplitNetwork, drive: Tensor, loss: Callable[[SplitNetwork], Tensor]) -> None:
+    expected = descent(lambda layers: loss(SplitNetwork(layers, at.depth)), at.layers)
+    for found, wanted in zip(layer_velocities(at.layers, drive), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+    by_hand = rates_by_hand(at, expected)
+    torch.testing.assert_close(exact_rates(at, drive), by_hand, rtol=1e-5, atol=1e-6)
+
+
 @given(SEEDS, DEPTHS)
 def test_cross_entropy_moves_layers_and_singular_values_as_autograd_says(
     seed: int, depth: int
 ) -> None:
     at, data = network(seed, depth, 1), labelled(seed)
-    expected = descent(
-        lambda layers: cross_entropy_sum(SplitNetwork(layers, depth), data), at.layers
-    )
-    drive = exact_drive(at, data)
-    for found, wanted in zip(layer_velocities(at.layers, drive), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(
-        exact_rates(at, drive), rates_by_hand(at, expected), rtol=1e-5, atol=1e-6
-    )
+    check_descent(at, exact_drive(at, data), lambda other: cross_entropy_sum(other, data))
 
 
 @given(SEEDS, DEPTHS, st.integers(1, 2), st.sampled_from([0.0, 0.5]))
@@ -80,17 +80,7 @@ def test_contrast_moves_layers_and_singular_values_as_autograd_says(
     seed: int, depth: int, head_depth: int, lam: float
 ) -> None:
     at, data = network(seed, depth, head_depth, LATENT), clustered(seed, lam)
-
-    def loss(layers: Layers) -> Tensor:
-        return contrastive_loss(SplitNetwork(layers, depth), data)
-
-    expected = descent(loss, at.layers)
-    drive = contrastive_drive(at, data)
-    for found, wanted in zip(layer_velocities(at.layers, drive), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(
-        exact_rates(at, drive), rates_by_hand(at, expected), rtol=1e-5, atol=1e-6
-    )
+    check_descent(at, contrastive_drive(at, data), lambda other: contrastive_loss(other, data))
 
 
 @given(SEEDS, st.sampled_from([0.0, 0.5]))
