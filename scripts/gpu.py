@@ -40,9 +40,9 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.runs.environment import choose_device, describe_environment
 from scripts.timing import timed
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
 from supervised.networks import Classifier, MobileNetV2Backbone
-from supervised.run import classification_run
 
 CLIENTS = 10
 _MOBILE_BATCH, _CCFC_BATCH = 64, 128

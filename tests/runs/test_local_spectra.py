@@ -20,8 +20,8 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.run import AnyLocalRun
+from supervised.classification import ClassificationRun, classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import ClassificationRun, classification_run
 from tests.support.command import TINY_TREE, ccfcpp
 
 SMALL_CLASSIFIER = (

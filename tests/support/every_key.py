@@ -22,8 +22,8 @@ from ccfcpp.core.unused import needs_of
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.run import AnyLocalRun
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import classification_run
 
 Trace = tuple[object, ...]
 """What can be seen of a run, in the order in which it happens."""
