@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.config import (
-    MethodConfig,
     PrecisionConfig,
+    RunConfig,
     Section,
     Tree,
     Unused,
@@ -66,8 +66,8 @@ class System:
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
     unused: Callable[[Any], Unused] = all_used
-    check: Callable[[MethodConfig], None] = fits_always
-    counts: Callable[[MethodConfig], bool] = lambda config: False
+    check: Callable[[RunConfig], None] = fits_always
+    counts: Callable[[RunConfig], bool] = lambda config: False
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
@@ -97,7 +97,7 @@ def check_takes(method: str, kind: DataKind) -> None:
         )
 
 
-def without_tf32(config: MethodConfig) -> None:
+def without_tf32(config: RunConfig) -> None:
     """Refuse what networks of synchronised steps do not have.
 
     Raises:
@@ -113,7 +113,7 @@ def without_tf32(config: MethodConfig) -> None:
 def early_end(key: str) -> Callable[[Any], Unused]:
     """Return the rule of a tolerance: only where all clients are there does it end a run."""
 
-    def unused(config: MethodConfig) -> Unused:
+    def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
             yield key, [need("availability.dropout_rate", 0)]
         if config.availability.sample_fraction < 1:

@@ -18,7 +18,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
 from ccfcpp.clustering.vector_checks import check_range
-from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
+from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
@@ -73,7 +73,7 @@ class ClientRun(ABC, Generic[Model]):
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
 
-    config: MethodConfig
+    config: RunConfig
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ccfcpp.clustering.systems.ccfc.config import ModelConfig
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanBackbone
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.pooled import Pooling, inside, rounded, through
 
@@ -108,7 +108,7 @@ def pooled_latents(
     return (yield from through(model.projector, features.to(x.dtype), inside(name, "projector")))
 
 
-def make_model(config: MethodConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
+def make_model(config: RunConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
     """Build the network for images of shape (channels, height, width).
 
     Raises:

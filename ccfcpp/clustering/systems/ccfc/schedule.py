@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Schedule:
         return self.from_global or (self.first_from_global and self.pretrains(number))
 
 
-def training_of(config: MethodConfig) -> TrainingConfig:
+def training_of(config: RunConfig) -> TrainingConfig:
     """The section ``training``, with the rounds that pre-training by neighbours takes."""
     training = config.section(TrainingConfig)
     if training.pretraining == "siamese":

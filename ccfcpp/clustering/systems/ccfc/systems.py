@@ -12,7 +12,7 @@ from ccfcpp.clustering.systems.fed_scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.clustering.systems.fed_scan.systems import unused_of_scan
 from ccfcpp.core.config import (
     ComputeConfig,
-    MethodConfig,
+    RunConfig,
     Section,
     Unused,
     ViewsConfig,
@@ -73,7 +73,7 @@ def _unused(config: ClusterConfig) -> Unused:
     yield from unused_of_scan(config)
 
 
-def _fits(config: MethodConfig) -> None:
+def _fits(config: RunConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     backbone = config.section(ModelConfig).backbone
     pretraining = KeyValue("training.pretraining", training.pretraining)
@@ -101,13 +101,13 @@ def _fits(config: MethodConfig) -> None:
         )
 
 
-def _counts(config: MethodConfig) -> bool:
+def _counts(config: RunConfig) -> bool:
     """Return whether Fed-SCAN's over-clusters give the centroids and are merged."""
     by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
     return by_neighbours and config.section(CentroidConfig).search == "lloyd"
 
 
-def _without_decorrelation(config: MethodConfig) -> None:
+def _without_decorrelation(config: RunConfig) -> None:
     _fits(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
