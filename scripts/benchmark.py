@@ -23,16 +23,16 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ccfcpp.clustering.ccfc.algorithm import CCFC
-from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.config import TrainingConfig
-from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.ccfc.algorithm import CCFC
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
+from ccfcpp.clustering.systems.ccfc.losses import siamese
+from ccfcpp.clustering.systems.ccfc.network import make_model
 from ccfcpp.core.config import PrecisionConfig, Tree
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness

@@ -71,7 +71,7 @@ _CLASSIFY = [
 
 
 def commands() -> dict[str, list[str]]:
-    """Arguments of ``ccfcpp`` for each run, by name."""
+    """Return the arguments of ``ccfcpp`` for each run, by name."""
     clustering = {
         method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])] for method in METHODS.own()
     }
@@ -81,7 +81,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def resumed() -> dict[str, list[str]]:
-    """Arguments of the runs that are interrupted after a round and resumed."""
+    """Return the arguments of the runs that are interrupted after a round and resumed."""
     scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
     cluster = [*_CLUSTER, "--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "3"]
     classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]

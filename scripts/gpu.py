@@ -28,11 +28,11 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.config import TrainingConfig
-from ccfcpp.clustering.ccfc.losses import siamese
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
+from ccfcpp.clustering.systems.ccfc.losses import siamese
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData
@@ -40,9 +40,9 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.runs.environment import choose_device, describe_environment
 from scripts.timing import timed
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
 from supervised.networks import Classifier, MobileNetV2Backbone
-from supervised.run import classification_run
 
 CLIENTS = 10
 _MOBILE_BATCH, _CCFC_BATCH = 64, 128

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.clustering.scan.clients import Pairs
+from ccfcpp.clustering.systems.fed_scan.clients import Pairs
 from ccfcpp.core.config_layers import read_configs
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import Randomness

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.core.config import ViewsConfig
 
 State = dict[str, Tensor]

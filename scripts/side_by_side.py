@@ -37,11 +37,11 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.core.config_layers import nest, parse_assignments, read_configs, resolve
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.engine.memories import ClientMemories
@@ -119,7 +119,7 @@ class Images:
         self.images, self.labels = images, labels
 
     def __call__(self, root: str, train: bool, download: bool, transform: Any) -> Part:
-        """A part, as the class's constructor gives it."""
+        """Make a part, as the class's constructor gives it."""
         split = len(self.images) * 6 // 7
         part = slice(0, split) if train else slice(split, None)
         return Part(self.images[part], self.labels[part].clone(), transform)
@@ -156,7 +156,7 @@ class Losses:
         self.of_samples: list[float] = []
 
     def sample(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
-        """A term of views, or of models."""
+        """Return a term of views, or of models."""
         found = of(p, z)
         self.of_samples.append(float(found.detach()))
         if self.of_clusters:
@@ -170,13 +170,13 @@ class Losses:
         return found
 
     def cluster(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
-        """A term of a cluster."""
+        """Return a term of a cluster."""
         found = of(p, z)
         self.of_clusters.append(float(found.detach()))
         return found
 
     def mean(self) -> float:
-        """The mean since it was asked for last."""
+        """Return the mean since it was asked for last."""
         found = statistics.fmean(self.steps)
         self.steps.clear()
         return found
@@ -255,7 +255,7 @@ class Quiet(ModuleType):
 
 
 def table(found: Sequence[tuple[str, int, list[Row]]], at: Sequence[int]) -> Table:
-    """Means and deviations of both sides after some rounds, and p of Welch's test of means."""
+    """Return means and deviations of both sides after some rounds, and Welch's p of the means."""
     shown = Table("after round", "measure", OURS, THEIRS, "p (Welch)")
     for number in at:
         for key, title in MEASURES.items():

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.crops.algorithm import FedEmp
-from ccfcpp.clustering.crops.coding_rate import PRECISION
-from ccfcpp.clustering.crops.network import crop_side
-from ccfcpp.clustering.crops.steps import Crops
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.setup import load_data
+from ccfcpp.clustering.systems.fed_emp.algorithm import FedEmp
+from ccfcpp.clustering.systems.fed_emp.coding_rate import PRECISION
+from ccfcpp.clustering.systems.fed_emp.network import crop_side
+from ccfcpp.clustering.systems.fed_emp.steps import Crops
+from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
+from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.models.pooled import rounding
@@ -36,7 +36,7 @@ SECTIONS = {"fed-scan": "scan", "fed-emp": "crops"}
 
 
 def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
-    """A run of such a system with a few steps a round, which finds neighbours only once."""
+    """Make a run of such a system with a few steps a round, which finds neighbours only once."""
     method = settings.get("method", "fed-scan")
     few: Tree = {"steps_per_round": STEPS, "steps": 10**6}
     if method == "fed-scan":
@@ -60,7 +60,7 @@ class Rounds:
         self.numbers = count(1)
 
     def run(self) -> None:
-        """The next one."""
+        """Run the next one."""
         self.state, _ = self.federation.run_round(self.state, next(self.numbers))
 
 
@@ -81,14 +81,14 @@ class PlainScan:
         self.generator = torch.Generator().manual_seed(0)
 
     def run(self) -> None:
-        """As many steps as a round has."""
+        """Make as many steps as a round has."""
         for _ in range(STEPS):
             self.adam.zero_grad()
             torch.autograd.backward(self.loss())
             self.adam.step()
 
     def loss(self) -> Tensor:
-        """SCAN's."""
+        """Return SCAN's loss."""
         config = self.algorithm.config
         chosen = torch.randint(len(self.images), (2 * config.batch,), generator=self.generator)
         draws = self.algorithm.views.draw(len(chosen), self.generator)
@@ -117,7 +117,7 @@ class PlainEmp:
         self.state = self.descent.optimizer.begin(dict(self.network.named_parameters()))
 
     def run(self) -> None:
-        """As many steps as a round has."""
+        """Make as many steps as a round has."""
         for _ in range(STEPS):
             self.network.zero_grad()
             torch.autograd.backward(self.loss())
@@ -133,7 +133,7 @@ class PlainEmp:
                     entry.copy_(moved[name])
 
     def loss(self) -> Tensor:
-        """Total coding rate, and how well an image's crops agree."""
+        """Return the total coding rate, and how well an image's crops agree."""
         config = self.config
         chosen = torch.randint(len(self.images), (config.batch,), generator=self.generator)
         draws = self.crops.draw(config.batch * config.each, self.generator)
@@ -148,12 +148,12 @@ class PlainEmp:
 
 
 def plain_steps(experiment: ClusteringRun) -> "PlainScan | PlainEmp":
-    """The loop of the experiment's system."""
+    """Make the loop of the experiment's system."""
     return (PlainEmp if experiment.evaluator.config.method == "fed-emp" else PlainScan)(experiment)
 
 
 def operations(experiment: ClusteringRun) -> float:
-    """Floating-point operations of the products of one measured piece of work."""
+    """Count the floating-point operations of the products of one measured piece of work."""
     total = 0.0
 
     def add(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -179,7 +179,7 @@ def operations(experiment: ClusteringRun) -> float:
 
 
 def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[int]]:
-    """The network, how many views or crops a step shows it, and their shape."""
+    """Return the network, how many views or crops a step shows it, and their shape."""
     algorithm, (channels, *sides) = experiment.algorithm, experiment.evaluator.problem.image_shape
     if isinstance(algorithm, FedEmp):
         side = crop_side(*sides)
@@ -190,7 +190,7 @@ def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[
 
 
 def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """Steps of ten clients beside the plain loop's, and the share of the best product rate."""
+    """Measure steps of ten clients and of the plain loop, and shares of the product rate."""
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
     precision = experiment.evaluator.config.section(PrecisionConfig).precision
@@ -221,7 +221,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
 
 def step_growth(settings: Tree) -> dict[str, float]:
-    """The same steps over more and more clients, each number in a process of its own."""
+    """Measure the same steps over more and more clients, each number in a process of its own."""
     results: dict[str, float] = {}
     for clients in (10, 100, 1000):
         call = f"import scripts.steps as s; s.one_growth({clients}, {settings!r})"

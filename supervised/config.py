@@ -14,10 +14,10 @@ from ccfcpp.core.config import (
     ComputeConfig,
     ConfigOfMethod,
     DataConfig,
-    MethodConfig,
     Positive,
     PositiveNumber,
     PositiveShare,
+    RunConfig,
     Section,
     Unused,
     Weight,
@@ -207,7 +207,7 @@ class AugmentationConfig(Section):
     """Largest rotation in either direction, in degrees."""
 
 
-class ClassifyConfig(MethodConfig):
+class ClassifyConfig(RunConfig):
     """All of ``ccfcpp classify``, but for the sections that methods bring."""
 
     method: str = "fedavg"

@@ -9,11 +9,11 @@ from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
-    from supervised.run import ClassificationRun
+    from supervised.classification import ClassificationRun
 
 
 def _run(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:
-    from supervised.run import classification_run
+    from supervised.classification import classification_run
 
     return classification_run(config, data)
 

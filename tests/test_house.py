@@ -82,8 +82,8 @@ def reached_from(module: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("ccfcpp.clustering.scan.algorithm", 35),
-        ("ccfcpp.clustering.ccfc.algorithm", 60),
+        ("ccfcpp.clustering.systems.fed_scan.algorithm", 35),
+        ("ccfcpp.clustering.systems.ccfc.algorithm", 60),
         ("ccfcpp.engine.federation", 20),
     ],
 )

@@ -70,7 +70,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
 def _study(
     asked: Asked, given: Given, axes: dict[str, Sequence[object]], seeds: int
 ) -> Study[ClassifyConfig] | Given:
-    """The runs that were asked for, or the settings of a single one."""
+    """Return the runs that were asked for, or the settings of a single one."""
     several = seeds > 1 or bool(axes)
     if asked.resume and not RunPaths(path := required_out(asked.out)).study.is_file():
         if several:
@@ -181,7 +181,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
 
 
 def _shown(figure: float | None, words: str) -> str:
-    """What is measured of the representations' spread, and what it means."""
+    """Write what is measured of the representations' spread, and what it means."""
     if figure is None:
         return "none: the model has diverged"
     value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"

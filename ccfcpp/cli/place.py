@@ -15,7 +15,7 @@ from ccfcpp.core.units import counted
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
 
 if TYPE_CHECKING:
-    from ccfcpp.core.config import MethodConfig
+    from ccfcpp.core.config import RunConfig
     from ccfcpp.runs.pipeline import Opening
 
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
@@ -91,7 +91,7 @@ class Place:
             )
 
 
-def refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> str:
+def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) -> str:
     """Refuse what can be refused before any client is asked.
 
     Returns:

@@ -87,7 +87,7 @@ def predict(
     if min_confidence is not None and not 0 <= min_confidence <= 1:
         raise UsageError(f"--min-confidence {min_confidence} is refused: give a number from 0 to 1")
 
-    from ccfcpp.clustering.certainty import columns_of
+    from ccfcpp.clustering.confidence import columns_of
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns

@@ -131,11 +131,9 @@ def _plan(
     runs = plan_item(item, quick, values, out / "data", root, dataset)
     study = Study(out / "runs", runs)
     # What can be checked before hours of work is: the first run left on each data set.
-    checked: set[str] = set()
-    for run in runs:
-        if run.config.dataset not in checked and not study.is_finished(run):
-            make_run(run.config)
-            checked.add(run.config.dataset)
+    left = [run for run in reversed(runs) if not study.is_finished(run)]
+    for config in {run.config.dataset: run.config for run in left}.values():
+        make_run(config)
     return study
 
 

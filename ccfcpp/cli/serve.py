@@ -34,7 +34,7 @@ from supervised.running import CLASSIFICATION
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ccfcpp.core.config import MethodConfig
+    from ccfcpp.core.config import RunConfig
     from ccfcpp.deployment.keys.roster import SignedRoster
     from ccfcpp.deployment.link.packet import Link
     from ccfcpp.deployment.link.run_spec import RunSpec
@@ -99,7 +99,7 @@ def _going_on(run: Path, asked: Asked, given: Given, task: str, place: Place) ->
     return replace(asked, out=out, resume=True)
 
 
-def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
+def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.control import controlled
     from ccfcpp.deployment.server.serving import open_server
@@ -136,7 +136,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
 
 
 def _signed_roster(
-    opening: Opening[MethodConfig], place: Place, console: Console
+    opening: Opening[RunConfig], place: Place, console: Console
 ) -> SignedRoster | None:
     """The roster that clients are given for secure sums; None where they need none."""
     from ccfcpp.deployment.keys.making import roster_for_sums
@@ -153,7 +153,7 @@ def _signed_roster(
 
 
 def _gathered(
-    opening: Opening[MethodConfig],
+    opening: Opening[RunConfig],
     task: str,
     place: Place,
     link: Link,

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client
 from ccfcpp.models.state import ModelState
@@ -30,7 +30,7 @@ class Problem:
         noisy: Whether noise is added to sums, so that each exchange takes a part of the budget.
     """
 
-    config: MethodConfig
+    config: RunConfig
     image_shape: tuple[int, ...]
     clusters: int
     device: torch.device

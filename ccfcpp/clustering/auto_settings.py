@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.crops.config import CropsConfig
-from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 

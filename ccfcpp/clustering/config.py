@@ -12,8 +12,8 @@ from ccfcpp.core.config import (
     Affects,
     ConfigOfMethod,
     DataConfig,
-    MethodConfig,
     Positive,
+    RunConfig,
     Section,
     Share,
     Unused,
@@ -175,7 +175,7 @@ AnyPartition = Annotated[
 ]
 
 
-class ClusterConfig(MethodConfig):
+class ClusterConfig(RunConfig):
     """All of ``ccfcpp cluster``, but for the sections that methods bring."""
 
     method: str = "ccfc++"

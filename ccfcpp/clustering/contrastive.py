@@ -18,8 +18,8 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, required_centroids
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.kmeans.server import nearest
-from ccfcpp.clustering.scan.representations import Latents
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.systems.fed_scan.representations import Latents
+from ccfcpp.clustering.systems.fed_scan.views import Views
 from ccfcpp.core.config import (
     AffineViewsConfig,
     IntensityViewsConfig,

@@ -23,12 +23,12 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.mahalanobis import saved, split
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import check_encoder
-from ccfcpp.clustering.typical import saved, split
 from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
@@ -235,7 +235,7 @@ class FederatedClustering(
         """How far each sample is from its cluster, of shape (n,), in units of what is usual.
 
         It is the Mahalanobis distance from the cluster's mean, with one covariance for all clusters
-        (``ccfcpp.clustering.typical``), over its root mean square among the samples of ``fit``.
+        (``ccfcpp.clustering.mahalanobis``), over its root mean square among the samples of ``fit``.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``, or nothing is known of

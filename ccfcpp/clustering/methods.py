@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.config import (
-    MethodConfig,
     PrecisionConfig,
+    RunConfig,
     Section,
     Tree,
     Unused,
@@ -66,8 +66,8 @@ class System:
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
     unused: Callable[[Any], Unused] = all_used
-    check: Callable[[MethodConfig], None] = fits_always
-    counts: Callable[[MethodConfig], bool] = lambda config: False
+    check: Callable[[RunConfig], None] = fits_always
+    counts: Callable[[RunConfig], bool] = lambda config: False
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
@@ -97,7 +97,7 @@ def check_takes(method: str, kind: DataKind) -> None:
         )
 
 
-def without_tf32(config: MethodConfig) -> None:
+def without_tf32(config: RunConfig) -> None:
     """Refuse what networks of synchronised steps do not have.
 
     Raises:
@@ -113,7 +113,7 @@ def without_tf32(config: MethodConfig) -> None:
 def early_end(key: str) -> Callable[[Any], Unused]:
     """Return the rule of a tolerance: only where all clients are there does it end a run."""
 
-    def unused(config: MethodConfig) -> Unused:
+    def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
             yield key, [need("availability.dropout_rate", 0)]
         if config.availability.sample_fraction < 1:
@@ -143,22 +143,22 @@ METHODS: Registry[System] = Registry(
     "ccfcpp.methods",
     "method",
     {
-        "km": "ccfcpp.clustering.synthetic.systems:KM",
-        "fcm": "ccfcpp.clustering.synthetic.systems:FCM",
-        "k-fed": "ccfcpp.clustering.shallow.systems:K_FED",
-        "ffcm-avg": "ccfcpp.clustering.shallow.systems:FFCM_AVG",
-        "ffcm-km": "ccfcpp.clustering.shallow.systems:FFCM_KM",
-        "feddp-kmeans": "ccfcpp.clustering.shallow.systems:FEDDP_KMEANS",
-        "sda-fc-km": "ccfcpp.clustering.synthetic.systems:SDA_FC_KM",
-        "sda-fc-fcm": "ccfcpp.clustering.synthetic.systems:SDA_FC_FCM",
-        "ppfc-gan": "ccfcpp.clustering.synthetic.systems:PPFC_GAN",
-        "ccfc": "ccfcpp.clustering.ccfc.systems:CCFC",
-        "ccfc++": "ccfcpp.clustering.ccfc.systems:CCFC_PLUS_PLUS",
-        "fed-scan": "ccfcpp.clustering.scan.systems:FED_SCAN",
-        "fed-emp": "ccfcpp.clustering.crops.systems:FED_EMP",
-        "fed-km": "ccfcpp.clustering.exact.systems:FED_KM",
-        "fed-fcm": "ccfcpp.clustering.exact.systems:FED_FCM",
-        "fed-em": "ccfcpp.clustering.exact.systems:FED_EM",
+        "km": "ccfcpp.clustering.systems.synthetic.systems:KM",
+        "fcm": "ccfcpp.clustering.systems.synthetic.systems:FCM",
+        "k-fed": "ccfcpp.clustering.systems.shallow.systems:K_FED",
+        "ffcm-avg": "ccfcpp.clustering.systems.shallow.systems:FFCM_AVG",
+        "ffcm-km": "ccfcpp.clustering.systems.shallow.systems:FFCM_KM",
+        "feddp-kmeans": "ccfcpp.clustering.systems.shallow.systems:FEDDP_KMEANS",
+        "sda-fc-km": "ccfcpp.clustering.systems.synthetic.systems:SDA_FC_KM",
+        "sda-fc-fcm": "ccfcpp.clustering.systems.synthetic.systems:SDA_FC_FCM",
+        "ppfc-gan": "ccfcpp.clustering.systems.synthetic.systems:PPFC_GAN",
+        "ccfc": "ccfcpp.clustering.systems.ccfc.systems:CCFC",
+        "ccfc++": "ccfcpp.clustering.systems.ccfc.systems:CCFC_PLUS_PLUS",
+        "fed-scan": "ccfcpp.clustering.systems.fed_scan.systems:FED_SCAN",
+        "fed-emp": "ccfcpp.clustering.systems.fed_emp.systems:FED_EMP",
+        "fed-km": "ccfcpp.clustering.systems.pooled.systems:FED_KM",
+        "fed-fcm": "ccfcpp.clustering.systems.pooled.systems:FED_FCM",
+        "fed-em": "ccfcpp.clustering.systems.pooled.systems:FED_EM",
     },
     "ccfcpp.clustering.methods:System",
 )

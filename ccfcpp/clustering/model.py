@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.certainty import certainty
+from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.mahalanobis import Typical, split
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.typical import Typical, split
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
@@ -125,7 +125,7 @@ class Model:
             UsageError: The images are of another type or shape.
         """
         holder, clusters = self._assigned(images)
-        sure = certainty(self.algorithm, self.delivery, holder, clusters, self.typical)
+        sure = confidence(self.algorithm, self.delivery, holder, clusters, self.typical)
         return {"cluster": clusters} | sure
 
     def probabilities(self, images: Samples) -> Tensor | None:

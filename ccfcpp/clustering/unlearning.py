@@ -83,7 +83,7 @@ def _numbers(folder: RunFolder, clients: Sequence[str]) -> list[int]:
 
 def _from_its_model(finished: RunFolder, config: ClusterConfig, new: RunFolder) -> Path:
     from ccfcpp.clustering.run import clustering_run
-    from ccfcpp.clustering.scan.network import MERGE
+    from ccfcpp.clustering.systems.fed_scan.network import MERGE
 
     check_from(finished, {}, "forget --quick")
     new.refuse_if_taken()

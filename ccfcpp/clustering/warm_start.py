@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, stack, validate
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.folder import RunFolder
@@ -81,7 +81,7 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
 
     The finished run's clients take part again, and its clusters keep their numbers. The new run
     begins with its encoder and clusters, and takes a fifth of its steps
-    (``ccfcpp.clustering.scan.newcomers``).
+    (``ccfcpp.clustering.systems.fed_scan.newcomers``).
 
     Args:
         path: Folder of the finished run, of Fed-SCAN.
@@ -175,7 +175,7 @@ class WarmStart:
         Raises:
             UsageError: There would be no new clusters.
         """
-        from ccfcpp.clustering.scan.newcomers import GrowingScan, to_grow
+        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, to_grow
 
         assert isinstance(algorithm, GrowingScan)  # as on images, and vectors as they are
         last = self.last(algorithm, device)

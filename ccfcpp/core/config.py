@@ -304,43 +304,6 @@ class ComputeConfig(PrecisionConfig):
         return value
 
 
-class RunConfig(Section):
-    """Settings of every run."""
-
-    dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """A data set's name, or a path to an image folder, an archive of one, an ``.npz`` file, or a
-    file of vectors or a folder of such files."""
-    seed: int = 0
-    device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
-    evaluate_every: Positive | None = None
-    """Score the global model after each so many rounds; classification also after the last. None:
-    after each round, but in Fed-SCAN's steps where neighbours are found again, and after the
-    last."""
-    track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
-    """Log the rounds for one of these, too, which are extras to install."""
-    availability: AvailabilityConfig = AvailabilityConfig()
-
-    @classmethod
-    def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
-        """Return the kind of configuration for a tree of settings."""
-        return cls
-
-    @classmethod
-    def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
-        """Return the fields that some run has, by dotted key."""
-        return fields_of(cls)
-
-    @classmethod
-    def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
-        """Return the settings that a layer fixes by naming a method."""
-        return {}
-
-    @classmethod
-    def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return the key of the number of rounds, and that of the steps in a round, if any."""
-        return "", ""
-
-
 def fits_always(config: object) -> None:
     """Accept any configuration, as the check of a method."""
 
@@ -374,10 +337,27 @@ class ConfigOfMethod(Protocol):
         """Raises ``ValueError`` where a configuration does not fit the method."""
 
 
-class MethodConfig(RunConfig):
-    """A configuration with the sections of a registered method beside those of every run."""
+class RunConfig(Section):
+    """Settings of every run; a method adds sections."""
 
+    dataset: Annotated[str, Field(min_length=1)] = "digits"
+    """A data set's name, or a path to an image folder, an archive of one, an ``.npz`` file, or a
+    file of vectors or a folder of such files."""
+    seed: int = 0
+    device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
+    evaluate_every: Positive | None = None
+    """Score the global model after each so many rounds; classification also after the last. None:
+    after each round, but in Fed-SCAN's steps where neighbours are found again, and after the
+    last."""
+    track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
+    """Log the rounds for one of these, too, which are extras to install."""
+    availability: AvailabilityConfig = AvailabilityConfig()
     method: str
+
+    @classmethod
+    def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
+        """Return the key of the number of rounds, and that of the steps in a round, if any."""
+        return "", ""
 
     @classmethod
     def own_methods(cls) -> list[str]:
@@ -455,9 +435,9 @@ class MethodConfig(RunConfig):
         return self
 
     @classmethod
-    def _declared(cls) -> "type[MethodConfig]":
+    def _declared(cls) -> "type[RunConfig]":
         """Return the class in a module, without the sections that are added at run time."""
-        return cls if cls.__base__ is MethodConfig else cls.__mro__[1]
+        return cls if cls.__base__ is RunConfig else cls.__mro__[1]
 
     def __reduce__(self) -> tuple[object, ...]:
         # Another process makes the class with its sections anew.
@@ -465,7 +445,7 @@ class MethodConfig(RunConfig):
 
 
 @functools.cache
-def _with_sections(base: type[MethodConfig], method: str) -> type[MethodConfig]:
+def _with_sections(base: type[RunConfig], method: str) -> type[RunConfig]:
     """Make a configuration with the sections of a method."""
     sections = base.methods()[method].sections
     for name in sections:
@@ -478,5 +458,5 @@ def _with_sections(base: type[MethodConfig], method: str) -> type[MethodConfig]:
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 
 
-def _restored(base: type[MethodConfig], values: Tree) -> MethodConfig:
+def _restored(base: type[RunConfig], values: Tree) -> RunConfig:
     return base.kind_for(values).model_validate(values)

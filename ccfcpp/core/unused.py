@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
-from ccfcpp.core.config import MethodConfig, RunConfig, Section, Tree, kinds_of, need
+from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, need
 from ccfcpp.core.config_layers import Shipped, resolve
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, joined
 
@@ -18,7 +18,7 @@ _ABSENT = object()
 
 
 def refuse_unused(
-    configs: Sequence[MethodConfig], presets: str, files: Sequence[Tree], values: Tree
+    configs: Sequence[RunConfig], presets: str, files: Sequence[Tree], values: Tree
 ) -> None:
     """Refuse a user's settings that have an effect in none of some runs.
 
@@ -45,7 +45,7 @@ def refuse_unused(
             raise _refusal(configs, key, value)
 
 
-def needs_of(config: MethodConfig, key: str) -> list[Sequence[Piece]] | None:
+def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
     """Return what a setting without effect needs; None where it has an effect.
 
     There is nothing where the method never looks at the setting.
@@ -60,7 +60,7 @@ def needs_of(config: MethodConfig, key: str) -> list[Sequence[Piece]] | None:
     return [needs for needs in found if needs] if found else None
 
 
-def _kind_with(config: MethodConfig, name: str, key: str) -> Sequence[Piece]:
+def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
     """Return the kind of a section that has a setting; nothing where none of them has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
@@ -69,7 +69,7 @@ def _kind_with(config: MethodConfig, name: str, key: str) -> Sequence[Piece]:
     return [need(f"{name}.{by}", " or ".join(values))] if kinds else ()
 
 
-def _unused(configs: Sequence[MethodConfig], layer: Tree) -> Iterator[tuple[str, object]]:
+def _unused(configs: Sequence[RunConfig], layer: Tree) -> Iterator[tuple[str, object]]:
     """Yield the settings of a layer that have no effect in any run, with their values."""
     for key in configs[0].known_fields({"method": configs[0].method}) if configs else ():
         value: object = layer
@@ -84,7 +84,7 @@ def _is_whole(layer: Tree) -> bool:
     return RunConfig.model_fields.keys() <= layer.keys()
 
 
-def _refusal(configs: Sequence[MethodConfig], key: str, value: object) -> UsageError:
+def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageError:
     """Return the line that refuses a setting that counts in none of the runs."""
     said = KeyValue(key, value)
     if needs := next(filter(None, (needs_of(config, key) for config in configs)), None):

@@ -30,7 +30,6 @@ def open_dataset(
     data: DataConfig = DataConfig(),  # noqa: B008 - it cannot change
     vectors: VectorsConfig = VectorsConfig(),  # noqa: B008 - it cannot change
     folders_are_clients: bool = False,
-    classes: Sequence[str] | None = None,
     flat: bool = False,
     shape: Shape | None = None,
     columns: Sequence[str] = (),
@@ -44,7 +43,6 @@ def open_dataset(
         vectors: Which columns of a table of vectors, or of texts, hold what.
         folders_are_clients: Whether each top-level folder of images is a client, or each name in
             the array `clients` of an `.npz`, or in the client column of a table.
-        classes: The names of the only classes of images to read; None reads all.
         flat: Whether folders of images tell nothing, and files lie at any depth.
         shape: Channels, height and width of all images of a user, over `data.image_size`.
         columns: Of tables that name their columns, those to take, in this order; all without any.
@@ -73,7 +71,7 @@ def open_dataset(
             missing=vectors.missing,
             columns=columns,
         )
-    return _open_images(source, encoder, data, folders_are_clients, classes, flat, shape)
+    return _open_images(source, encoder, data, folders_are_clients, None, flat, shape)
 
 
 def open_images(
@@ -85,7 +83,7 @@ def open_images(
     flat: bool = False,
     shape: Shape | None = None,
 ) -> ImageData:
-    """Read images alone; arguments and errors are as for ``open_dataset``."""
+    """Read images alone, perhaps of some classes; all else is as for ``open_dataset``."""
     images = _open_images(source, None, data, folders_are_clients, classes, flat, shape)
     assert isinstance(images, ImageData)
     return images

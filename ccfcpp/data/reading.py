@@ -122,7 +122,8 @@ def read_files(
         images = np.empty((len(kept), *settled_shape), np.uint8)
         for row, number in enumerate(kept):
             try:
-                if (pixels := decoded.get(number)) is None:
+                # Taken out one by one, so that the memory holds no image twice.
+                if (pixels := decoded.pop(number, None)) is None:
                     with open_image(tree.disk(files[number]), how.max_pixels) as image:
                         pixels = image.decode(how.window)
                 images[row] = fitted(pixels, settled_shape)

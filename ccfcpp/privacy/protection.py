@@ -90,7 +90,8 @@ class Protection:
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
     """Refuse a system of which the server needs each client's part, and bounds of no part."""
-    asked = "privacy.secure_sums" if config.secure_sums else f"privacy.level = {config.level}"
+    level = KeyValue("privacy.level", config.level)
+    asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
     known: set[str] = set()
     for exchange in exchanges:
         if exchange.travels:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import first_of
@@ -52,7 +52,7 @@ class RecordedRun:
     """
 
     path: Path
-    config: MethodConfig
+    config: RunConfig
     title: str
     log: list[Json]
     summary: Json | None
@@ -252,7 +252,7 @@ def read_run(path: Path) -> RecordedRun:
     )
 
 
-def _predictions(folder: RunFolder, config: MethodConfig) -> Mapping[str, Tensor]:
+def _predictions(folder: RunFolder, config: RunConfig) -> Mapping[str, Tensor]:
     """Read the predictions that are shown: each test image once."""
     found = folder.read_arrays("predictions")
     if not found or not isinstance(config, ClassifyConfig) or config.partition.kind == "domain":
@@ -270,12 +270,12 @@ def title_of_system(config: RunConfig) -> str:
     return title_of(config.method, config.decorrelation.kind)
 
 
-def _config(folder: RunFolder) -> MethodConfig:
+def _config(folder: RunFolder) -> RunConfig:
     if not folder.config.is_file():
         raise UsageError(_no_run(folder.path))
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
-    kinds: tuple[type[MethodConfig], ...] = (ClusterConfig, ClassifyConfig)
+    kinds: tuple[type[RunConfig], ...] = (ClusterConfig, ClassifyConfig)
     for kind in kinds:
         if method in kind.methods():
             return validate(kind, tree)

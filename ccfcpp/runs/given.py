@@ -1,4 +1,4 @@
-"""Settings that a user gave for a run, and the check that each of them counts."""
+"""Settings that a user gave for a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Union, get_args, get_origin
 
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, merge, nest
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.unused import refuse_unused
 from ccfcpp.runs.paths import MAY_CHANGE
 
 
@@ -66,28 +65,7 @@ class Given:
         return replace(self, files=(*files, *self.files))
 
 
-def refuse_idle(
-    given: Given,
-    configs: Sequence[MethodConfig],
-    presets: str,
-    axes: Mapping[str, object] | None = None,
-) -> None:
-    """Refuse settings without effect, by ``ccfcpp.core.unused``.
-
-    Args:
-        given: The user's settings.
-        configs: The configurations of all runs that follow from them.
-        presets: Folder of the data sets' presets.
-        axes: Lists that the user gave, by dotted key.
-
-    Raises:
-        UsageError: In one line, the first such value, and what would give it an effect.
-    """
-    values = merge(given.values, as_tree(axes or {}))
-    refuse_unused(configs, presets, without_grids(given.files), values)
-
-
-def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
+def take_lists(kind: type[RunConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
     """Take lists that were given for keys with a single value: they are axes of a study.
 
     Args:

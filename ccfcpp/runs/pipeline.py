@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.runs.given import Given, refuse_idle
+from ccfcpp.core.unused import refuse_unused
+from ccfcpp.runs.given import Given, without_grids
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
-M = TypeVar("M", bound=MethodConfig)
+M = TypeVar("M", bound=RunConfig)
 R = TypeVar("R", bound="AnyLocalRun")
 AnyR = TypeVar("AnyR", bound="AnyRun")
 
@@ -86,7 +87,7 @@ class Pipeline(Generic[M, R]):
         config = resolve(self.kind, self.command, suited or {}, *given.layers)
         # What counts may follow from images that are not there yet: it is checked again with them.
         possible = [config] if suited is not None else self._possible(config, given)
-        refuse_idle(given, possible, self.command)
+        refuse_unused(possible, self.command, without_grids(given.files), given.values)
         return config
 
     def _possible(self, config: M, given: Given) -> list[M]:

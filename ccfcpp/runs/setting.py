@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from ccfcpp.core.config import MethodConfig, PrecisionConfig
+from ccfcpp.core.config import PrecisionConfig, RunConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import counted
@@ -36,14 +36,14 @@ class Setting:
         privacy: Settings of privacy.
     """
 
-    config: MethodConfig
+    config: RunConfig
     device: torch.device
     randomness: Randomness
     availability: Availability
     privacy: PrivacyConfig
 
     @classmethod
-    def of(cls, config: MethodConfig) -> Self:
+    def of(cls, config: RunConfig) -> Self:
         """Read a configuration.
 
         Raises:

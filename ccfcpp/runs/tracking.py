@@ -1,21 +1,31 @@
-"""Trackers of experiments, which get the numbers of ``metrics.jsonl`` beside it."""
+"""Trackers of experiments, which get the numbers of ``metrics.jsonl`` beside it.
+
+Their packages are extras, and are imported where a tracker is wanted.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
+import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.paths import Json
+from ccfcpp.core.files import write_whole
+from ccfcpp.runs.paths import Json, RunPaths
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 Line = Json
 """A round's report, and its scores under ``scores``."""
 NONE = "none"
-_TRACKERS = {
-    "tensorboard": ("TensorBoard", "ccfcpp.runs.tensorboard", "TensorBoardLog"),
-    "mlflow": ("MLflow", "ccfcpp.runs.mlflow", "MlflowLog"),
-}
+_EXPERIMENT = "ccfcpp"
+"""Name of all runs together in MLflow."""
+_MOST_AT_ONCE = 100
+"""Largest number of parameters that MLflow takes at once."""
 
 
 class Tracker(Protocol):
@@ -28,6 +38,91 @@ class Tracker(Protocol):
         """End the session; nothing may have been logged in it."""
 
 
+class TensorBoardLog:
+    """Event files of one session of a run, beside those of earlier sessions."""
+
+    def __init__(self, run: Path, settings: Json) -> None:
+        self.folder = RunPaths(run).tensorboard
+        self._writer: SummaryWriter | None = None
+
+    def log_round(self, line: Line) -> None:
+        """Write a round to the file.
+
+        The session's first round hides the lines of earlier sessions for it and for later rounds.
+        """
+        number = line["round"]
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Not earlier: a finished run that is resumed has no rounds, and needs no file.
+            self._writer = SummaryWriter(str(self.folder), purge_step=number)
+        for tag, value in scalars(line).items():
+            self._writer.add_scalar(tag, value, number)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MlflowLog:
+    """A run in MLflow, with which later sessions go on.
+
+    It is where MLflow is told to write (``$MLFLOW_TRACKING_URI``), else in a local store in the
+    working directory. Rounds that are run again are there twice, with the same numbers.
+    """
+
+    def __init__(self, run: Path, settings: Json) -> None:
+        self.file = RunPaths(run).mlflow
+        self.name = str(run)
+        self.settings = settings
+        self._run: tuple[Any, str] | None = None
+
+    def log_round(self, line: Line) -> None:
+        """Log the numbers of a round; the first one begins the run, or goes on with it."""
+        from mlflow.entities import Metric
+
+        client, run = self._run = self._run or self._begun()
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name.replace(" ", "_"), float(value), now, line["round"])
+            for name, value in scalars(line).items()
+            if math.isfinite(value)
+        ]
+        client.log_batch(run, metrics=metrics)
+
+    def close(self) -> None:
+        """Mark the run as finished; a later session may go on with it."""
+        if self._run is not None:
+            client, run = self._run
+            client.set_terminated(run)
+
+    def _begun(self) -> tuple[Any, str]:
+        import mlflow
+        from mlflow.entities import Param
+
+        client = mlflow.MlflowClient()
+        if self.file.is_file():
+            run = str(json.loads(self.file.read_text())["run_id"])
+            client.update_run(run, status="RUNNING")
+            return client, run
+        found = client.get_experiment_by_name(_EXPERIMENT)
+        of = found.experiment_id if found else client.create_experiment(_EXPERIMENT)
+        run = str(client.create_run(of, run_name=self.name).info.run_id)
+        write_whole(self.file, json.dumps({"run_id": run}).encode())
+        known = [Param(key, str(own)) for key, own in self.settings.items() if own is not None]
+        for first in range(0, len(known), _MOST_AT_ONCE):
+            client.log_batch(run, params=known[first : first + _MOST_AT_ONCE])
+        return client, run
+
+
+_TRACKERS: dict[str, tuple[str, str, type[TensorBoardLog | MlflowLog]]] = {
+    "tensorboard": ("TensorBoard", "torch.utils.tensorboard", TensorBoardLog),
+    "mlflow": ("MLflow", "mlflow", MlflowLog),
+}
+
+
 def tracker(name: str, run: Path, settings: Json) -> Tracker:
     """Return a tracker for a session of a run.
 
@@ -36,9 +131,8 @@ def tracker(name: str, run: Path, settings: Json) -> Tracker:
         run: Folder of the run.
         settings: The run's settings by dotted key.
     """
-    _, module, kind = _TRACKERS[name]
-    made: Tracker = getattr(importlib.import_module(module), kind)(run, settings)
-    return made
+    _, _, kind = _TRACKERS[name]
+    return kind(run, settings)
 
 
 def check_tracker(name: str) -> None:
@@ -47,7 +141,7 @@ def check_tracker(name: str) -> None:
         return
     title, module, _ = _TRACKERS[name]
     try:
-        importlib.import_module(module).library()
+        importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
             f"logging for {title} needs the package {name}: pip install '.[{name}]', or leave "

@@ -48,7 +48,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> Table:
 
 
 def scores(summaries: Sequence[Json]) -> list[str]:
-    """Keys of the scores of runs: accuracy, also of each domain, and effective rank."""
+    """Return the keys of the scores of runs: accuracy, also of each domain, and effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
     return ["accuracy", *domains, "effective_rank"]

@@ -16,7 +16,8 @@ from ccfcpp.core.config_layers import (
 )
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import KeyValue, UsageError, joined
-from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
+from ccfcpp.core.unused import refuse_unused
+from ccfcpp.runs.given import Given, as_number, as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
 from ccfcpp.studies.grids import Grid, Order, Planned, config_hash, grids_of
@@ -99,7 +100,9 @@ def settled(
         before = Study.reopen(study.path, type(study.runs[0].config), {})
         there = {run.folder for run in before.runs}
     if new := [run for run in study.runs if run.folder not in there]:
-        refuse_idle(given, [run.config for run in study.runs], presets, axes)
+        values = merge(given.values, as_tree(axes))
+        configs = [run.config for run in study.runs]
+        refuse_unused(configs, presets, without_grids(given.files), values)
         check(new)
     with writable(study.path):
         study.write_plan()

@@ -31,7 +31,7 @@ def make_run(config: RunConfig) -> "AnyRun":
         from ccfcpp.clustering.run import clustering_run
 
         return clustering_run(config)
-    from supervised.run import classification_run
+    from supervised.classification import classification_run
 
     assert isinstance(config, ClassifyConfig)
     return classification_run(config)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
@@ -110,7 +110,6 @@ def join(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
 def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
     """Return a run's axes, and those of other studies with the values that it has."""
     values = values_of(run.config)
-    assert isinstance(run.config, MethodConfig)
     return run.axes | {
         key: values[full]
         for key in names
@@ -135,10 +134,7 @@ def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json
         for key in shared[0]
         if key not in left and all(key in each for each in shared)
     }
-    configs_of = [
-        [run.config for run in study.runs if isinstance(run.config, MethodConfig)]
-        for study in studies
-    ]
+    configs_of = [[run.config for run in study.runs] for study in studies]
     return {
         key: own
         for key, own in found.items()

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 import ccfcpp as package
 from ccfcpp.cli.app import app
-from ccfcpp.clustering.ccfc import representations
-from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
-from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc import representations
+from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer, Trained
+from ccfcpp.clustering.systems.ccfc.representations import represent
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork

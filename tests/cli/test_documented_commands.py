@@ -61,7 +61,7 @@ def _on_named_data(command: str) -> bool:
     return words[1] in OF_COMMAND and named and not elsewhere
 
 
-def blank(name: str, **_: object) -> ImageData:
+def blank(name: str, *_: object, **__: object) -> ImageData:
     """Black images, of the number, the size and the classes of a named data set."""
     about = DATASETS[name]
     labels = torch.arange(about.images) % about.classes
@@ -87,7 +87,7 @@ PAGES = [page for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(setup, "load", blank)
+    monkeypatch.setattr(setup, "open_dataset", blank)
     monkeypatch.setattr(Shown, "run", begin)
     monkeypatch.setattr(levels, "least_noise", lambda *_: 10.0)  # It takes seconds to find.
     monkeypatch.setattr(parallel, "run_in_processes", begin_study)

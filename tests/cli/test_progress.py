@@ -14,8 +14,8 @@ from ccfcpp.core.config_layers import validate
 from ccfcpp.core.progress import RoundProgress, followed, tell_exchanges, tell_images, tell_round
 from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import classification_run
 from tests.support.clustering import tiny
 
 SAMPLES = 100

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.shallow.pixels import PixelRule
+from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores, covariance

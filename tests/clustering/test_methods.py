@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.synthetic.gan_training import GANTrainer
+from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer
+from ccfcpp.clustering.systems.synthetic.gan_training import GANTrainer
 from ccfcpp.core.config_layers import resolve, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.availability import Availability

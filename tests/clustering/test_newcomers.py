@@ -16,7 +16,7 @@ from torch import Tensor
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.scan.newcomers import gathered, heads_at, unexplained
+from ccfcpp.clustering.systems.fed_scan.newcomers import gathered, heads_at, unexplained
 from ccfcpp.clustering.unlearning import run_without
 from ccfcpp.clustering.warm_start import run_with
 from ccfcpp.core.config import AvailabilityConfig, Tree

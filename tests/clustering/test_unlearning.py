@@ -13,7 +13,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.unlearning import run_without
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError

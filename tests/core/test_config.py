@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.core import config
 from ccfcpp.core.config import Positive, Section, all_used, fits_always
 from ccfcpp.core.config_layers import merge, resolve, validate

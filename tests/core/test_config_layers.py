@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
     differing_keys,

@@ -6,7 +6,7 @@ import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -126,7 +126,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_images(tmp_path_factory.mktemp("images") / "digits.npz")
 
 
-def variants(kind: type[MethodConfig], base: Tree, given: Tree, name: str) -> list[Variant]:
+def variants(kind: type[RunConfig], base: Tree, given: Tree, name: str) -> list[Variant]:
     common = merge(merge(_COMMON, base), given)
     return [Variant(kind, merge(common, tree)) for tree in [{}, *VARIANTS.get(name, [])]]
 

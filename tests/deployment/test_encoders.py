@@ -11,7 +11,7 @@ from ccfcpp.cli.serve import fitted
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
@@ -101,7 +101,7 @@ def test_three_clients_are_the_same_as_one_process(
     assert (east / "pictures.npz").is_file()
 
 
-def enrolled(config: MethodConfig, grid: Grid) -> list[str]:
+def enrolled(config: RunConfig, grid: Grid) -> list[str]:
     """Who is left out, and why."""
     names, told = list(grid.workers), Told()
     enrol(Channel(grid, AT_ONCE, told), config, "cluster", names, len(names) - 1)

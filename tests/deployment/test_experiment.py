@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from ccfcpp.clustering.evaluation.words import MEASURES
-from ccfcpp.clustering.exact.config import MeansConfig
 from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.clustering.systems.pooled.config import MeansConfig
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.permissions import KINDS
@@ -47,7 +47,7 @@ THREE: Tree = {"clusters": 3, "device": "cpu"}
 
 def experiment_on(
     grid: Grid,
-    config: MethodConfig,
+    config: RunConfig,
     command: str = "cluster",
     least: int | None = None,
     channel: Channel | None = None,
@@ -294,7 +294,7 @@ def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fed-scan", "fedavg"])
 def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=method == "fedavg")
-    config: MethodConfig = tiny("fed-scan", THREE)
+    config: RunConfig = tiny("fed-scan", THREE)
     if method == "fedavg":
         config = small_config("method=fedavg", "compute.cohort=1", "device=cpu")
     command = "classify" if method == "fedavg" else "cluster"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.deployment.link.packet import Packet
 from supervised.classifiers import CLASSIFIERS
 from tests.clustering.test_exchanges import TWO_ROUNDS, VARIANTS
@@ -51,7 +51,7 @@ BY_CELLS = {"fed-km 0", "fed-fcm 0", "fed-em 0"}
 def _targets() -> dict[str, Callable[[Path], Target]]:
     found: dict[str, Callable[[Path], Target]] = {}
 
-    def add(name: str, config: Callable[[], MethodConfig], sizes: tuple[int, ...]) -> None:
+    def add(name: str, config: Callable[[], RunConfig], sizes: tuple[int, ...]) -> None:
         lives = name in BY_CELLS
         found[name] = lambda folder: Target(config(), labelled_clients(*sizes), folder, lives)
 

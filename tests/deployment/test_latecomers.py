@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.server.channel import Channel
@@ -36,7 +36,7 @@ class Late:
     """
 
     def __init__(
-        self, config: MethodConfig, grid: Grid, folder: Path, command: str = "cluster"
+        self, config: RunConfig, grid: Grid, folder: Path, command: str = "cluster"
     ) -> None:
         self.config, self.grid, self.folder = config, grid, RunFolder.create(folder / "run", config)
         self.told = Told()

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save
 
-from ccfcpp.clustering.synthetic.pooled import GAN_EPOCH
-from ccfcpp.clustering.typical import split
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.clustering.mahalanobis import split
+from ccfcpp.clustering.systems.synthetic.pooled import GAN_EPOCH
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
@@ -389,7 +389,7 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-def config_of(method: str, privacy: Tree) -> tuple[MethodConfig, str]:
+def config_of(method: str, privacy: Tree) -> tuple[RunConfig, str]:
     if method == "fed-scan":
         return tiny(method, SUMS, {"clusters": 3, "privacy": privacy}), "cluster"
     settings = [f"privacy.{key}={value}" for key, value in {"secure_sums": True, **privacy}.items()]

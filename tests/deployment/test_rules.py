@@ -14,9 +14,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
-from ccfcpp.clustering.shallow.config import PixelsConfig
-from ccfcpp.clustering.shallow.ffcm import LocalFuzzyCMeans
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.clustering.systems.shallow.config import PixelsConfig
+from ccfcpp.clustering.systems.shallow.ffcm import LocalFuzzyCMeans
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS

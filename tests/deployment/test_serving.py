@@ -13,7 +13,7 @@ from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.serve import fitted, header, missing_rows
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import rehearse

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from ccfcpp.clustering.typical import saved
+from ccfcpp.clustering.mahalanobis import saved
 from ccfcpp.engine.payload import pack
 from tests.support.command import assigned
 from tests.support.processes import replayed, tensors_of

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel, NeighbourModel
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel, NeighbourModel
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.network import ScanBackbone
-from ccfcpp.clustering.synthetic.config import GANConfig
-from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.network import ScanBackbone
+from ccfcpp.clustering.systems.synthetic.config import GANConfig
+from ccfcpp.clustering.systems.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.network import FlatNetwork, training_bytes

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.messages import LABELS, refinement_exchange
-from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.kmeans.centroids import cluster_sums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.scan.messages import CENTRES
+from ccfcpp.clustering.systems.ccfc.messages import LABELS, refinement_exchange
+from ccfcpp.clustering.systems.ccfc.synchronised import CollectSizes
+from ccfcpp.clustering.systems.fed_scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments
 from ccfcpp.core.randomness import Randomness

@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.clustering.ccfc.config import LossConfig
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.ccfc.pooled_losses import (
+from ccfcpp.clustering.systems.ccfc.config import LossConfig
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.ccfc.pooled_losses import (
     LARGEST_OF_CONTRAST,
     LARGEST_OF_SIAMESE,
     contrast_program,
     siamese_program,
 )
-from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.network import ScanNetwork
-from ccfcpp.clustering.scan.objective import PREDICTIONS
-from ccfcpp.clustering.scan.objective import program as scan_program
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
+from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS
+from ccfcpp.clustering.systems.fed_scan.objective import program as scan_program
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import added_up

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.messages import refinement_exchange
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.leakage import leakage
-from ccfcpp.clustering.scan.messages import CENTRES
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.messages import refinement_exchange
+from ccfcpp.clustering.systems.fed_scan.messages import CENTRES
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext

@@ -16,7 +16,7 @@ from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.systems.fed_scan.views import Views
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, read_yaml, resolve
 from ccfcpp.core.errors import UsageError
@@ -346,7 +346,7 @@ def test_a_run_says_where_noise_drowns_all_clients(
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
-    from ccfcpp.clustering.ccfc.messages import TrainingUpdate, training_exchange
+    from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, training_exchange
 
     exchange = training_exchange("training", with_centroids=False)
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
-from ccfcpp.clustering.ccfc.messages import (
-    ClusterSizes,
-    TrainingUpdate,
-    refinement_exchange,
-    training_exchange,
-)
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidUpdate
+from ccfcpp.clustering.systems.ccfc.messages import (
+    ClusterSizes,
+    TrainingUpdate,
+    refinement_exchange,
+    training_exchange,
+)
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError

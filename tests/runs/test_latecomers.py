@@ -15,7 +15,7 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.run import AnyLocalRun
-from supervised.run import classification_run
+from supervised.classification import classification_run
 from tests.support.classification import small_config
 from tests.support.clustering import tiny
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel, make_model
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel, make_model
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.metrics import effective_rank, spectrum
 from ccfcpp.data.images import to_float
@@ -20,8 +20,8 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.run import AnyLocalRun
+from supervised.classification import ClassificationRun, classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import ClassificationRun, classification_run
 from tests.support.command import TINY_TREE, ccfcpp
 
 SMALL_CLASSIFIER = (

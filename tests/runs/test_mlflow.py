@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from ccfcpp.core.config_layers import flatten
-from ccfcpp.runs.mlflow import MlflowLog
-from ccfcpp.runs.tracking import scalars
+from ccfcpp.runs.tracking import MlflowLog, scalars
 from tests.support.command import ccfcpp, succeeded
 
 KM = ("cluster", "--method", "ffcm-avg", "--set", "data.images=60", "--set", "ffcm.rounds=3")

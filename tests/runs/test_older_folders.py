@@ -26,13 +26,13 @@ def renamed(path: Path, new: str, old: str) -> None:
 
 
 def test_a_run_from_before_absent_clients_were_scored_apart(tmp_path: Path) -> None:
-    """Nor was there a Dirichlet partition for clustering, nor an imbalance."""
+    """Its settings held what did not count for it, and no imbalance."""
     run = tmp_path / "run"
     settings = ("--method", "km", "--clients", 4, "--disconnection-rate", 0.5)
     succeeded("cluster", *settings, "--out", run)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    for key in ("alpha", "min_samples"):
-        config["partition"].pop(key, None)
+    assert config["partition"]["kind"] == "skew"
+    config["partition"] |= {"alpha": 0.5, "classes_per_client": 2, "min_samples": 10}
     del config["data"]["imbalance"]
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     whole = json.loads((run / "summary.json").read_text())

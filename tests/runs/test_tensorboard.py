@@ -14,8 +14,7 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.tensorboard import TensorBoardLog
-from ccfcpp.runs.tracking import scalars
+from ccfcpp.runs.tracking import TensorBoardLog, scalars
 from tests.support.command import TINY, TINY_TREE, ccfcpp
 
 SHORT = (*TINY, "--dropout-rate", "0.3")
@@ -209,7 +208,7 @@ def test_without_the_package_a_run_says_so_before_it_begins(
 
 def test_nothing_of_it_is_imported_unless_wanted() -> None:
     program = (
-        "import sys, ccfcpp.cli.app, supervised.run\n"
+        "import sys, ccfcpp.cli.app, supervised.classification\n"
         "print([n for n in sys.modules if 'tensorboard' in n and not n.startswith('ccfcpp.')])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """What ``scripts/benchmark.py`` measures by default can be measured."""
 
-from ccfcpp.clustering.ccfc.config import TrainingConfig
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from scripts.benchmark import Setting, rounds
 
 

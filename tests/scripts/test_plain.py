@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
-from ccfcpp.clustering.ccfc.local_training import pretraining_loss
-from ccfcpp.clustering.ccfc.messages import CENTROIDS
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
+from ccfcpp.clustering.systems.ccfc.local_training import pretraining_loss
+from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatAdam

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.crops.steps import crops_program
+from ccfcpp.clustering.systems.fed_emp.steps import crops_program
 from ccfcpp.core.config import Tree
 from scripts.steps import STEPS, PlainEmp, PlainScan, Rounds, experiment_of, operations
 

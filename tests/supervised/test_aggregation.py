@@ -15,7 +15,7 @@ from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.messages import LocalUpdate, ServerState
 from supervised.methods.scaffold import ControlledState, ControlledUpdate
-from tests.clustering.ccfc.test_losses import SEEDS, normal
+from tests.clustering.systems.ccfc.test_losses import SEEDS, normal
 
 PARAMETERS = ["head.weight", "head.bias"]
 CONTROL = 9

@@ -16,7 +16,7 @@ from supervised.losses import (
     model_contrast,
     structured_decov,
 )
-from tests.clustering.ccfc.test_losses import SEEDS, normal, value_and_gradient
+from tests.clustering.systems.ccfc.test_losses import SEEDS, normal, value_and_gradient
 
 Loss = Callable[[Tensor], Tensor]
 GROUPS = 3

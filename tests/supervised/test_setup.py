@@ -19,9 +19,9 @@ from ccfcpp.data.training_augmentation import draw_crops, render_crops
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from supervised.augmentation import Augmenter, Normalisation
+from supervised.classification import ClassificationRun, classification_run
 from supervised.config import ClassifyConfig, LabelPartitionConfig
 from supervised.messages import LocalUpdate
-from supervised.run import ClassificationRun, classification_run
 from supervised.setup import partition_samples, split
 
 

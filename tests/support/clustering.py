@@ -10,10 +10,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.systems.ccfc.algorithm import CCFC
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
 from ccfcpp.core.randomness import Randomness

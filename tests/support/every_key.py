@@ -15,15 +15,15 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.core.config import Affects, MethodConfig, Section, Tree, kinds_of
+from ccfcpp.core.config import Affects, RunConfig, Section, Tree, kinds_of
 from ccfcpp.core.config_layers import merge, nest, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.unused import needs_of
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.run import AnyLocalRun
+from supervised.classification import classification_run
 from supervised.config import ClassifyConfig
-from supervised.run import classification_run
 
 Trace = tuple[object, ...]
 """What can be seen of a run, in the order in which it happens."""
@@ -85,7 +85,7 @@ _OTHER: dict[str, object] = {
 }
 """Values other than the default where the type does not tell one that shows."""
 
-_CLIPPED: dict[type[MethodConfig], str] = {ClusterConfig: "gradient", ClassifyConfig: "model"}
+_CLIPPED: dict[type[RunConfig], str] = {ClusterConfig: "gradient", ClassifyConfig: "model"}
 """Which part of an update has a bound of its own."""
 
 _LARGE = {"auto", "resnet18", "resnet20", "resnet32", "mobilenetv2", "alexnet"}
@@ -132,7 +132,7 @@ def write_vectors(path: Path) -> str:
     return str(path)
 
 
-def seen(config: MethodConfig) -> Iterator[object]:
+def seen(config: RunConfig) -> Iterator[object]:
     """Run a configuration, and yield what can be seen of it from its clients to its last round.
 
     With a large network it ends with the first weights.
@@ -182,7 +182,7 @@ class Variant:
         unused: Those of them that have no effect.
     """
 
-    def __init__(self, kind: type[MethodConfig], tree: Tree) -> None:
+    def __init__(self, kind: type[RunConfig], tree: Tree) -> None:
         self.kind = kind
         self.tree = tree
         self.config = validate(kind, tree)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.deployment.link.messages import Request, Response
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server.channel import Channel
@@ -296,7 +296,7 @@ class Target:
     """
 
     def __init__(
-        self, config: MethodConfig, clients: Sequence[Client], folder: Path, lives: bool = False
+        self, config: RunConfig, clients: Sequence[Client], folder: Path, lives: bool = False
     ) -> None:
         self.tape = Tape(Grid({c.name: worker_of(c, folder, CLASSES) for c in clients}), lives)
         command = "cluster" if hasattr(config, "clusters") else "classify"

@@ -21,7 +21,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.clustering.typical import saved, split
+from ccfcpp.clustering.mahalanobis import saved, split
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run

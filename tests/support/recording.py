@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ccfcpp.models.steps import Replay
 
 TRAINERS = (
-    "ccfcpp.clustering.ccfc.local_training",
-    "ccfcpp.clustering.synthetic.gan_training",
+    "ccfcpp.clustering.systems.ccfc.local_training",
+    "ccfcpp.clustering.systems.synthetic.gan_training",
     "supervised.local_training",
 )
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours
-from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.neighbours import FEATURES, drawn_neighbours
+from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import AffineViewsConfig, IntensityViewsConfig, Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.randomness import Randomness

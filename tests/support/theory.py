@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.losses import cluster_contrast
+from ccfcpp.clustering.systems.ccfc.losses import cluster_contrast
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.networks import SplitNetwork, product, random_layers
 from ccfcpp.studies.theory.problems import ClusteredData, LabelledData, one_hot

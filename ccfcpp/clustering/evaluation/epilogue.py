@@ -4,7 +4,7 @@ After the last round there are some exchanges. In the first, clients add up the 
 cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In the second, they add
 up each point's distance from the mean of its cluster, its simplified silhouette, and the products
 of its offset's coordinates, of which the server makes what is typical of the clusters
-(``ccfcpp.clustering.typical``). The others ask whether halves of the images have the same clusters
+(``mahalanobis``). The others ask whether halves of the images have the same clusters
 (``MoveHalves``). Points are what the system clusters: latents, or pixels;
 of unit length where images are assigned by angle.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.certainty import placed
+from ccfcpp.clustering.confidence import placed
 from ccfcpp.clustering.evaluation.server import (
     MOVES,
     AddMembers,

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.client_data import holder
+from ccfcpp.clustering.confidence import columns_of, confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
+from ccfcpp.clustering.mahalanobis import Typical, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.core.metrics import (
     calibration,
     clustering_scores,
@@ -238,7 +238,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return how sure the cluster of every image is, floats of shape (samples,) by name."""
         found: dict[str, Tensor] = {}
         for part, one in self._holders():
-            known = certainty(self.algorithm, state, one, clusters[part], typical)
+            known = confidence(self.algorithm, state, one, clusters[part], typical)
             for name, own in known.items():
                 found.setdefault(name, own.new_empty(len(self.data)))[part] = own
         return found

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
-from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
+from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures

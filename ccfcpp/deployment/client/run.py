@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.certainty import certainty, columns_of
+from ccfcpp.clustering.confidence import columns_of, confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.server import NAMES
+from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import check_encoder, encoder_of
-from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.clustering.vector_checks import check_range
-from ccfcpp.core.config import DataConfig, MethodConfig, Tree, VectorsConfig
+from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
@@ -73,7 +73,7 @@ class ClientRun(ABC, Generic[Model]):
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
 
-    config: MethodConfig
+    config: RunConfig
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None
@@ -161,7 +161,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringRun(ClientRun[Final[Any]]):
+class ClusteringClient(ClientRun[Final[Any]]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -202,7 +202,7 @@ class ClusteringRun(ClientRun[Final[Any]]):
 
     def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
-        sure = certainty(self.algorithm, model.model, client, found, model.typical)
+        sure = confidence(self.algorithm, model.model, client, found, model.typical)
         columns = columns_of({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
@@ -222,7 +222,7 @@ class ClusteringRun(ClientRun[Final[Any]]):
         return None if self.data.labels is None else self._numbered(self.data.labels)
 
 
-class ClassificationRun(ClientRun[ServerState]):
+class ClassificationClient(ClientRun[ServerState]):
     """A client of a method of classification. Images that do not train are for testing."""
 
     config: ClassifyConfig
@@ -283,10 +283,10 @@ class Counting(ClientWork[Model, Counts]):
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
     """Return a client's side of a run."""
     if spec.command == "cluster":
-        return ClusteringRun(spec, data, device)
+        return ClusteringClient(spec, data, device)
     if not isinstance(data, ImageData):
         raise UsageError("vectors are not classified: give images")
-    return ClassificationRun(spec, data, device)
+    return ClassificationClient(spec, data, device)
 
 
 def load_for(

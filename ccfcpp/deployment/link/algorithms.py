@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.typical import Final
+from ccfcpp.clustering.mahalanobis import Final
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import Exchange
 from supervised.algorithm import FederatedClassification

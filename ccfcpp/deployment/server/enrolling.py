@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.sizes import settled
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def enrol(
     channel: Channel,
-    config: MethodConfig,
+    config: RunConfig,
     command: str,
     names: Sequence[str],
     least: int | None,
@@ -80,7 +80,7 @@ class Enroller:
         self,
         channel: Channel,
         enrolment: Enrolment,
-        config: MethodConfig,
+        config: RunConfig,
         admitted: Sequence[str],
         grew: Callable[[Enrolment], None] = lambda enrolment: None,
         roster: "SignedRoster | None" = None,
@@ -191,7 +191,7 @@ class Enroller:
         )
 
 
-def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: MethodConfig) -> Tree:
+def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig) -> Tree:
     """Return what the first clients of a run settle, such as the shape in which images meet."""
     first = known[0]
     shape: tuple[int, ...] = (first.length,)

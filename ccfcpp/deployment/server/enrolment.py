@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import DataConfig, MethodConfig, Tree
+from ccfcpp.core.config import DataConfig, RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
@@ -56,13 +56,13 @@ class Enrolment:
         """Whether it goes on from a finished run, and no new client has come."""
         return len(self.members) == self.known
 
-    def with_config(self, config: MethodConfig) -> "Enrolment":
+    def with_config(self, config: RunConfig) -> "Enrolment":
         """Return a copy whose clients are sent another configuration."""
         sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
     def begun(
-        self, config: MethodConfig, channel: Channel, come: "Come" = lambda: None
+        self, config: RunConfig, channel: Channel, come: "Come" = lambda: None
     ) -> DeployedRun:
         """Return the run with these clients.
 
@@ -101,7 +101,7 @@ Come = Callable[[], Enrolment | None]
 _FILE = TypeAdapter(Enrolment)
 
 
-def rehearse(config: MethodConfig, command: str, clients: int) -> None:
+def rehearse(config: RunConfig, command: str, clients: int) -> None:
     """Refuse a run that would fit no clients, before any of them is asked.
 
     Args:
@@ -127,7 +127,7 @@ def rehearse(config: MethodConfig, command: str, clients: int) -> None:
     raise refusals[0]
 
 
-def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
+def _rehearse(config: RunConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
     clusters = 0
     if config.availability.late:
         raise UsageError(

@@ -15,9 +15,9 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.evaluator import NO_SCORES
 from ccfcpp.clustering.evaluation.server import Judged
+from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.typical import Final, saved
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec

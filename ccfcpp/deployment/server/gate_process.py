@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -60,7 +59,7 @@ class _Keeper:
 
     def __init__(self, setting: GateSetting, listening: socket.socket, log: Path) -> None:
         self._setting, self._listening, self._log = setting, listening, log
-        self._closing = threading.Event()
+        self._closing, self._lock = threading.Event(), threading.Lock()
         self._process = self._started()
         self._thread = threading.Thread(target=self._keep, name="gate", daemon=True)
         self._thread.start()
@@ -90,15 +89,18 @@ class _Keeper:
     def _keep(self) -> None:
         while True:
             self._process.wait()
-            time.sleep(_PAUSE)
-            if self._closing.is_set():
+            if self._closing.wait(_PAUSE):
                 return
-            self._process = self._started()
+            with self._lock:
+                if self._closing.is_set():
+                    return
+                self._process = self._started()
 
     def close(self) -> None:
         """End the process when its requests have ended."""
-        self._closing.set()
-        process = self._process
+        with self._lock:  # No process is started any more.
+            self._closing.set()
+            process = self._process
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()

@@ -9,7 +9,7 @@ import torch
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Built,
@@ -53,7 +53,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
 
     def __init__(
         self,
-        config: MethodConfig,
+        config: RunConfig,
         spec: RunSpec,
         members: Sequence[Member],
         connect: Connect,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import (
     Addends,
@@ -32,14 +32,15 @@ _PRESENT = " present"
 """Added to the name of a mean that some clients do not have: the weight of those who have it."""
 
 
-def refuse_alone(asked: str, system: str, exchange: AnyExchange) -> None:
+def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
     """Refuse an exchange in which the server needs each client's part of something."""
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
             raise UsageError(
-                f"{asked}: in {system}'s exchange {exchange.name!r} the server needs each client's "
-                f"part {name!r}, and not the sum; docs/trust.md lists what has sums"
+                asked,
+                f": in {system}'s exchange {exchange.name!r} the server needs each client's part "
+                f"{name!r}, and not the sum; docs/trust.md lists what has sums",
             )
 
 

@@ -92,7 +92,7 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
 
 
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[Drawn]:
-    """Singular values for a logarithmic scale, of the first run of each line."""
+    """Draw singular values on a logarithmic scale, of the first run of each line."""
     # What stands side by side is of one run.
     chosen = first_seeds(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
@@ -107,7 +107,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
 def _pictures(
     item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
 ) -> list[Drawn]:
-    """Figures of single runs, or of several; ``left_out`` takes a line on each that fails."""
+    """Draw single runs, or several together; ``left_out`` takes a line on each that fails."""
     chosen = [
         result
         for result in first_seeds(results)
@@ -132,7 +132,7 @@ def _pictures(
 
 
 def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
-    """Correlations of several runs in one figure, without the runs that have none."""
+    """Draw correlations of several runs in one figure, without the runs that have none."""
     gathered = []
     for result in group:
         run = replace(result.recorded, label=label(spec.line, result))

@@ -91,7 +91,7 @@ def summarised(key: str, result: Result, factor: float = 1.0) -> Readings[float]
 
 
 def _accuracy_by_domain(result: Result) -> Readings[float]:
-    """Mean accuracy over the domains and that of each, in percent."""
+    """Return the mean accuracy over the domains and that of each, in percent."""
     readings: list[tuple[Facts, float | None]] = []
     for key, value in result.summary.items():
         kind, _, name = key.partition(" ")
@@ -104,19 +104,19 @@ def _accuracy_by_domain(result: Result) -> Readings[float]:
 
 
 def _accuracy_by_round(result: Result) -> Readings[float]:
-    """Accuracy after each scored round, in percent; the first round is round 1."""
+    """Return the accuracy after each scored round, in percent; the first round is round 1."""
     rows = [row for row in result.folder.read_log() if row["scores"]]
     return [({"round": str(row["round"] + 1)}, 100 * row["scores"]["accuracy"]) for row in rows]
 
 
 def _seconds_of_a_round(result: Result) -> Readings[float]:
-    """Median of all rounds but the first, in which everything is done for the first time."""
+    """Return the median of all rounds but the first, which does things for the first time."""
     seconds = [float(row["seconds"]) for row in result.folder.read_log()[1:]]
     return [({}, statistics.median(seconds) if seconds else None)]
 
 
 def _term_by_epoch(result: Result) -> Readings[float]:
-    """Decorrelation term of each client in the first round, after each local epoch."""
+    """Return the term of each client in the first round, after each local epoch."""
     readings = []
     for key, value in result.folder.read_log()[0]["figures"].items():
         name, *numbers = key.split("/")
@@ -127,7 +127,7 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 
 
 def _correlation(result: Result) -> Readings[float]:
-    """Mean absolute correlation of two dimensions of the global model's representations."""
+    """Return the mean |correlation| of two dimensions of the global model's representations."""
     with suppress(CannotDrawError):
         found = pair_correlations(result.recorded.representations("covariance"))
         return [({}, float(found.abs().mean()))]

@@ -92,12 +92,12 @@ def _classified(
 
 
 def _printed(path: Simulation, data: LabelledData) -> Tensor:
-    """Eq. (32), with the matrix G of class means."""
+    """Return dσ_k/dt by Eq. (32), with the matrix G of class means."""
     return path.theorem(class_mean_drive(path.network, data))
 
 
 def _derived(path: Simulation, data: LabelledData) -> Tensor:
-    """Eq. (44): Eq. (32) before Eq. (45) replaces (y − γ) Xᵀ by N · G."""
+    """Return dσ_k/dt by Eq. (44): Eq. (32) before Eq. (45) replaces (y − γ) Xᵀ by N · G."""
     return path.theorem(exact_drive(path.network, data))
 
 
@@ -159,7 +159,7 @@ def _without_assumptions(randomness: Randomness) -> list[Statement]:
 
 
 def _few_classes(randomness: Randomness) -> list[Statement]:
-    """Fewer classes at a client: G of lower rank, and fewer singular values that grow."""
+    """State that fewer classes at a client give G of lower rank, and fewer values that grow."""
     generator = randomness.generator("theorem 1, conclusions")
     held = list(range(1, CLASSES + 1))
     data = labelled_data(2 * DRAWS, held, SPREAD, generator)
@@ -251,7 +251,7 @@ def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
 
 
 def _more_skew(randomness: Randomness) -> list[Statement]:
-    """More skew: Q̄ of lower rank, fewer singular values that grow, an encoder of lower rank."""
+    """State that more skew gives Q̄ and an encoder of lower rank, and fewer values that grow."""
     generator = randomness.generator("theorem III.4, conclusions")
     sizes = 4 * DRAWS, (2, 1), REPRESENTATION
     start = aligned_start(*sizes, STARTING_VALUES, _CONSTANT, generator)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.kmeans.trials import STEPS, MoveTrials, Trials, between, trial_works
-from ccfcpp.clustering.shallow.pixels import CentroidState
+from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError

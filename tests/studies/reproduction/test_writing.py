@@ -172,11 +172,3 @@ def as_strings(rows: object) -> list[dict[str, str]]:
     return [
         {key: "" if value is None else str(value) for key, value in row.items()} for row in rows
     ]
-
-
-def test_what_was_written_before_is_replaced(tmp_path: Path) -> None:
-    findings = Findings([(OURS, None)], [], [])
-    write(tmp_path, "first", findings)
-    write(tmp_path, "second", findings)
-    assert (tmp_path / "result.md").read_text() == "second"
-    assert not list(tmp_path.rglob("*.tmp"))

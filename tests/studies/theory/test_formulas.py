@@ -27,7 +27,7 @@ from ccfcpp.studies.theory.problems import (
     exact_drive,
     residuals,
 )
-from tests.clustering.ccfc.test_losses import equation_2
+from tests.clustering.systems.ccfc.test_losses import equation_2
 from tests.support.theory import (
     LATENT,
     OUTPUTS,

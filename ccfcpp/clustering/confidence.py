@@ -1,0 +1,87 @@
+"""How sure the assignment of an image to its cluster is, where a system tells."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.mahalanobis import Typical
+from ccfcpp.core.metrics import distances
+from ccfcpp.engine.client import Client
+
+_AT_A_TIME = 1 << 16
+
+_TOLD = ("probability", "distance", "outlier")
+"""What is told of an image, in the order of a table's columns."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor of shape (samples,) as a column of a table: Python's numbers, floats of six digits.
+
+    They are made as they are read: those of many samples at once would fill the memory.
+    """
+
+    values: Tensor
+
+    def __iter__(self) -> Iterator[float]:
+        for part in torch.split(self.values, _AT_A_TIME):
+            for number in part.tolist():
+                yield float(f"{number:.6g}") if isinstance(number, float) else number
+
+
+def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
+    """Return tensors of shape (samples,) as columns of a table."""
+    return {name: Numbers(own) for name, own in found.items()}
+
+
+def placed(points: Tensor, by_angle: bool) -> Tensor:
+    """Return points (samples, d) where a system judges them: of unit length if by angle."""
+    return F.normalize(points.double(), dim=1) if by_angle else points
+
+
+def confidence(
+    algorithm: ClusteringAlgorithm[Any],
+    known: Any,
+    holder: Client,
+    clusters: Tensor,
+    typical: Typical | None = None,
+) -> dict[str, Tensor]:
+    """Return what a system says of the assignment of a holder's images.
+
+    Args:
+        algorithm: The system.
+        known: The server's state, or what clients receive of it in the end.
+        holder: Holds the images.
+        clusters: The cluster of each image, int64 of shape (samples,).
+        typical: Where the images of the run lie, if that is known.
+
+    Returns:
+        Floats of shape (samples,) on the CPU, each only where it is known: ``probability`` of the
+        cluster, by the system or else by ``Typical.probabilities``; ``distance`` to its centre,
+        Euclidean or in degrees; and ``outlier``, how far the image is from its cluster in units of
+        what is usual (``Typical.distances``).
+    """
+    found = dict[str, Tensor]()
+    probabilities = algorithm.probabilities(known, holder)
+    centres = algorithm.centres(known) if hasattr(known, "centroids") else None
+    asked = centres is not None or typical is not None
+    points = algorithm.represent(known, holder) if asked else None
+    if points is not None:
+        own = clusters.to(points.device)
+        if centres is not None:
+            apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
+            found["distance"] = apart.to(points.dtype)
+        if typical is not None:
+            where = placed(points, algorithm.by_angle)
+            found["outlier"] = typical.distances(where, own)
+            if probabilities is None:
+                probabilities = typical.probabilities(where)
+    if probabilities is not None:
+        own = clusters.to(probabilities.device)
+        found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1)
+    return {name: found[name].cpu() for name in _TOLD if name in found}

@@ -1,0 +1,1 @@
+"""The systems of federated clustering, each in a package of its own."""

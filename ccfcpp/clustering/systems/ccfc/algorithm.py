@@ -1,0 +1,274 @@
+"""CCFC and CCFC++: cluster-contrastive federated clustering.
+
+Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
+Decorrelation*, Section III. CCFC is CCFC++ with η = 0.
+
+A run has two phases. In the pre-training rounds (which the paper leaves out and the authors' code
+has) clients learn from random views, without clusters. In each cluster-contrastive round a client
+
+1. labels its images with the nearest global centroid of the global model's representations,
+2. trains on Eq. (10) with these pseudo-labels,
+3. clusters its representations into k local centroids;
+
+the server averages the models by the clients' sizes and clusters all local centroids into k global
+ones.
+
+That is with local steps. In synchronised steps (``synchronised``) the losses
+are over the batches of all clients. Pre-training may also be Fed-SCAN's: by neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.clients import GlobalEncoderCentroids, LocalTraining
+from ccfcpp.clustering.systems.ccfc.config import ModelConfig
+from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer
+from ccfcpp.clustering.systems.ccfc.messages import refinement_exchange, training_exchange
+from ccfcpp.clustering.systems.ccfc.network import NeighbourModel, make_model
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
+from ccfcpp.clustering.systems.ccfc.schedule import Schedule, training_of
+from ccfcpp.clustering.systems.ccfc.server import (
+    CentroidAggregation,
+    HeadCentroids,
+    ModelAggregation,
+)
+from ccfcpp.clustering.systems.ccfc.synchronised import SynchronisedTraining
+from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan, config_of
+from ccfcpp.clustering.systems.fed_scan.messages import CENTRES
+from ccfcpp.core.config import ComputeConfig
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
+from ccfcpp.engine.threads import Cohort, cohort_of, threaded, threads_of
+from ccfcpp.models.network import FlatNetwork, training_bytes
+from ccfcpp.models.pooled import rounding
+from ccfcpp.models.state import random_state
+
+
+class CCFC(ClusteringAlgorithm[EncoderState]):
+    """CCFC and CCFC++, of which the weight of the decorrelation term decides."""
+
+    state_type = EncoderState
+
+    def __init__(self, problem: Problem) -> None:
+        config = problem.config
+        self.problem = problem
+        self.training = training_of(config)
+        self.centroids = config.section(CentroidConfig)
+        self.points_travel = self.centroids.search == "k-means"
+        # In synchronised steps, and where centroids are sums, the global model is the only one.
+        local = self.training.steps == "local" and self.centroids.encoder == "local"
+        one_model = not (local and self.points_travel)
+        first = self.centroids.first_encoder == "global"
+        self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
+        self.rounds = self.schedule.rounds
+        self.model = config.section(ModelConfig)
+        self.make_model = partial(make_model, config, problem.image_shape)
+        self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
+        with_centroids = not self.schedule.from_global
+        self.pretraining = training_exchange("pre-training", with_centroids)
+        self.contrast = training_exchange("cluster contrast", with_centroids)
+        self.refinement = refinement_exchange(self.rule.unit_length)
+        # The global model's representations serve the scores and the clients of this process.
+        precision = config.section(ComputeConfig).precision
+        self.global_model = GlobalModel(
+            FlatNetwork(self.make_model, problem.device, trained=False, precision=precision)
+        )
+        by_neighbours = self.training.pretraining == "neighbours"
+        self.scored_every = config_of(problem).period if by_neighbours else 1
+        self.by_angle = self.centroids.assignment == "cosine"
+        self.by_model = self.global_model.of_other
+
+    def _overclustering(self) -> int:
+        """Return the number of centroids for each cluster."""
+        # k-means finds new centroids in each round, which nothing would merge.
+        if self.training.pretraining == "siamese" or self.points_travel:
+            return 1
+        return config_of(self.problem).overclustering
+
+    @cached_property
+    def start(self) -> FedScan | None:
+        """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
+        if self.training.pretraining == "siamese":
+            return None
+        precision = rounding(
+            self.problem.config.section(ComputeConfig).precision, self.problem.device
+        )
+        clusters = self.rule.clusters
+        return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), clusters, precision))
+
+    @cached_property
+    def synchronised(self) -> SynchronisedTraining | None:
+        """Training in synchronised steps, where it is configured."""
+        if self.training.steps == "local":
+            return None
+        return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
+
+    def delivery(self, state: EncoderState) -> EncoderState:
+        """The global model and the global centroids."""
+        return state.public
+
+    def describe(self) -> dict[str, object]:
+        """Return what a summary says of the system."""
+        found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
+        if self.synchronised and not self.points_travel:
+            found["sends"] = "sums of statistics and gradients"
+        return found
+
+    def found(self, state: EncoderState) -> dict[str, object]:
+        """The number of clusters, as pre-training has found it."""
+        return self.start.found(state) if self.start else {}
+
+    def initial_state(self, randomness: Randomness) -> EncoderState:
+        """A model with random weights, without centroids."""
+        generator = randomness.generator("model")
+        make = self.start.make_network if self.start else self.make_model
+        groups = self.start.single_groups() if self.start else None
+        return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
+
+    def knows_clusters(self, state: EncoderState) -> bool:
+        """Return whether there are centroids; in pre-training by neighbours the head assigns."""
+        if self.start and _has_head(state):
+            return self.start.knows_clusters(state)
+        return state.centroids is not None
+
+    def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
+        """Training, then (as the configuration has it) centroids and their refinement."""
+        pretrains = self.schedule.pretrains(number)
+        works: list[AnyServerWork] = []
+        if not pretrains and state.centroids is None:
+            # Without pre-training, or where nobody delivered centroids in its last round.
+            works.append(self._find(_has_head(state)))
+        works += self._training(number)
+        if self.schedule.ends_with_centroids(number):
+            by_head = pretrains and self.start is not None
+            if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
+                works.append(self._find(by_head))
+            works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
+        return works
+
+    def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
+        """Return what ``exchanges`` gives; first centroids are looked for in one round alone."""
+        first, later = state, replace(state, centroids=torch.empty(0))
+        return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
+
+    def _training(self, number: int) -> Sequence[AnyServerWork]:
+        """The training of a round."""
+        pretrains = self.schedule.pretrains(number)
+        if pretrains and self.start:
+            return self.start.training(number)
+        if self.synchronised:
+            works = self.synchronised
+            return works.pretraining_works() if pretrains else works.contrast_works(number)
+        exchange = self.pretraining if pretrains else self.contrast
+        with_centroids = self.schedule.trained_give_centroids(number)
+        return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
+
+    def _find(self, by_head: bool) -> AnyServerWork:
+        """Centroids from all clients: of the head's clusters, or by k-means."""
+        latent = self.model.latent
+        if by_head:
+            return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
+        return CentroidAggregation(self.rule, latent)
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """Training in the configured way, centroids, and sums for their refinement."""
+        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
+        if self.points_travel:
+            own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
+            wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
+            works.append(threaded([own] * threads_of(wanted, context.together, device)))
+        if self.start:
+            works += self.start.client_works(context)
+            works.append(SumMembers(CENTRES, self._of_head, context))
+        if self.synchronised:
+            return ClientSide.of(*works, *self.synchronised.client_works(context))
+        cohort = self._cohort(context)
+        threads = [
+            [
+                ContrastiveTrainer(self.problem, self.make_model, self.global_model, self.rule)
+                for _ in range(cohort.together)
+            ]
+            for _ in range(cohort.threads)
+        ]
+        shared = self.rule, self.schedule, context.least, self.problem.device
+        pretraining = [
+            LocalTraining(self.pretraining, [own.pretrain for own in thread], *shared)
+            for thread in threads
+        ]
+        contrast = [
+            LocalTraining(self.contrast, [own.contrast for own in thread], *shared)
+            for thread in threads
+        ]
+        return ClientSide.of(
+            *works, threaded(pretraining), threaded(contrast), cohort=cohort.clients
+        )
+
+    def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
+        latents = self.represent(message, client)
+        centroids = required_centroids(message.centroids)
+        return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
+
+    def _of_head(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Return the latents of a client, and the head's over-cluster of each."""
+        assert self.start
+        latents = self.start.space.latents(message, client)
+        clusters = self.start.space.predictions(message, client).argmax(dim=1)
+        return latents, clusters, self.rule.clusters
+
+    def _cohort(self, context: ClientContext) -> Cohort:
+        problem = self.problem
+        batch = min(self.training.batch_size, context.largest)
+        views = 2 if self.training.pretrain_rounds else 1
+        bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
+        wanted = problem.config.section(ComputeConfig).cohort
+        return cohort_of(wanted, context.together, bytes_of_one, problem.device)
+
+    def centres(self, state: EncoderState) -> Tensor | None:
+        """The mean of each cluster's centroids."""
+        if state.centroids is None or state.groups is None:
+            return state.centroids
+        groups = state.groups.to(state.centroids.device)
+        numbers = groups.bincount()
+        sums = torch.zeros(len(numbers), self.model.latent).to(state.centroids)
+        sums.index_add_(0, groups, state.centroids)
+        return sums / numbers.clamp(min=1).unsqueeze(1)
+
+    def probabilities(self, known: EncoderState, holder: Client) -> Tensor | None:
+        """The head's probabilities in pre-training by neighbours; None later."""
+        if self.start and _has_head(known):
+            return self.start.probabilities(known, holder)
+        return None
+
+    def assign(self, state: EncoderState, holder: Client) -> Tensor:
+        """The cluster of each image by the global model and the global centroids.
+
+        Returns:
+            int64 tensor of shape (samples,).
+        """
+        if self.start and _has_head(state):
+            return self.start.assign(state, holder)
+        seen = self.global_model.representations(state.model, state.version, holder)
+        found = self.rule.assign(seen.latents, required_centroids(state.centroids))
+        return found if state.groups is None else state.groups.to(found.device)[found]
+
+    def represent(self, state: EncoderState, holder: Client) -> Tensor:
+        """The global model's latents z, of shape (samples, latent)."""
+        if self.start and _has_head(state):
+            return self.start.represent(state, holder)
+        return self.global_model.representations(state.model, state.version, holder).latents
+
+
+def _has_head(state: EncoderState) -> bool:
+    """Whether the model is still in pre-training by neighbours."""
+    return "head.weight" in state.model

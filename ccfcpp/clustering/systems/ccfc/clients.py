@@ -1,0 +1,87 @@
+"""What the clients of CCFC and CCFC++ are asked for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule, CentroidUpdate
+from ccfcpp.clustering.systems.ccfc.local_training import Trained
+from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS, TrainingUpdate
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
+from ccfcpp.clustering.systems.ccfc.schedule import Schedule
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
+from ccfcpp.models.steps import Training, side_by_side
+
+
+@dataclass(frozen=True)
+class LocalTraining(ClientWork[EncoderState, TrainingUpdate]):
+    """Local training, and the centroids of what the trained models make of the images.
+
+    Attributes:
+        exchange: Pre-training, or cluster contrast.
+        beginnings: What begins the training of each client of a cohort; with True the trained
+            model also sees the images.
+        rule: How representations become centroids.
+        schedule: Which rounds end with such centroids.
+        least: The fewest images over which a client sends a centroid.
+        device: Where they are trained.
+    """
+
+    exchange: Exchange[EncoderState, TrainingUpdate]
+    beginnings: Sequence[Callable[[EncoderState, Client, Randomness, bool], Training[Trained]]]
+    rule: CentroidRule
+    schedule: Schedule
+    least: int
+    device: torch.device
+
+    @property
+    def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
+        """Return the number of clients that are trained side by side."""
+        return len(self.beginnings)
+
+    def local_updates(
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[TrainingUpdate | RefusedUpdateError]:
+        """Train, and cluster the trained models' representations where that is asked for."""
+        with_centroids = self.schedule.trained_give_centroids(task.round)
+        begun = [
+            train(message, client, randomness, with_centroids)
+            for train, client in zip(self.beginnings, clients, strict=False)
+        ]
+        trained = side_by_side(begun, self.device)
+        local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)
+        if with_centroids:
+            latents = [own.latents for own in trained if own.latents is not None]
+            sources = [randomness.of_client(client.id) for client in clients]
+            local = self.rule.local_centroids(latents, sources, self.least)
+        return [
+            found
+            if isinstance(found, RefusedUpdateError)
+            else TrainingUpdate(own.model, len(client), own.loss, found)
+            for client, own, found in zip(clients, trained, local, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
+    """Clients cluster the *global* model's representations."""
+
+    model: GlobalModel
+    rule: CentroidRule
+    least: int
+    exchange = CENTROIDS
+
+    def local_updates(
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[CentroidUpdate | RefusedUpdateError]:
+        """k-means on what the global model makes of each client's images."""
+        latents = [
+            self.model.representations(message.model, message.version, client).latents
+            for client in clients
+        ]
+        sources = [randomness.of_client(client.id) for client in clients]
+        return self.rule.local_centroids(latents, sources, self.least)

@@ -1,0 +1,222 @@
+"""Local training of CCFC and CCFC++, on a client's own images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, ModelConfig
+from ccfcpp.clustering.systems.ccfc.losses import (
+    cluster_contrast,
+    decorrelation,
+    negative_cosine,
+    siamese,
+)
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel, represent
+from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_of
+from ccfcpp.core.config import ComputeConfig, ViewsConfig
+from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.augmentation import draw_views, render_views
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.models.network import FlatNetwork
+from ccfcpp.models.optimizers import FlatAdam
+from ccfcpp.models.state import ModelState, random_state
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Result of a client's local training.
+
+    Attributes:
+        model: A copy of its weights and buffers.
+        loss: Mean loss of its batches; None for one that has no batch of two samples.
+        latents: What the model makes of the client's images, of shape (samples, latent); None
+            where nobody asked for them.
+    """
+
+    model: ModelState
+    loss: float | None
+    latents: Tensor | None = None
+
+
+def pretraining_loss(
+    latents: tuple[Tensor, Tensor],
+    predictions: tuple[Tensor, Tensor],
+    references: tuple[Tensor, Tensor] | None,
+    weights: LossConfig,
+) -> Tensor:
+    """Return SimSiam's loss with the model-contrastive term, and decorrelation where it has weight.
+
+    Args:
+        latents: z of two views of each image, each of shape (batch, latent).
+        predictions: p of both, of the same shape.
+        references: The global model's predictions; None where λ is 0.
+        weights: Weights of the terms.
+
+    Returns:
+        A scalar.
+    """
+    loss = siamese(predictions, latents)
+    if references is not None:
+        drifts = map(negative_cosine, predictions, references)
+        loss = loss + weights.lam * sum(drift.mean() for drift in drifts) / 2
+    if weights.pretrain_eta:
+        terms = [decorrelation(own, weights.scale) for own in latents]
+        loss = loss + weights.pretrain_eta * (terms[0] + terms[1]) / 2
+    return loss
+
+
+class ContrastiveTrainer:
+    """A network that is trained for one client after another, and the frozen global one.
+
+    Its methods prepare a client's training at once; what they return runs it.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        make_model: Callable[[], ContrastiveModel],
+        global_model: GlobalModel,
+        rule: CentroidRule,
+    ) -> None:
+        config, self.device = problem.config, problem.device
+        self.make_model = make_model
+        self.global_model = global_model
+        self.rule = rule
+        self.model = config.section(ModelConfig)
+        self.training = training_of(config)
+        self.loss = config.section(LossConfig)
+        self.views = config.section(ViewsConfig)
+        self.network = FlatNetwork(
+            make_model, self.device, precision=config.section(ComputeConfig).precision
+        )
+        self.adam = FlatAdam(self.network)
+        self.inputs = Inputs(self.device, recorder_of(self.device))
+        whole = self.training.batch_size
+        self.batches = Batches(self.inputs, whole)
+        self.mean = MeanLoss(self.device)
+        self.pretraining = Step(self._pretraining_step, whole, self.inputs)
+        self.contrasting = Step(self._contrast_step, whole, self.inputs)
+
+    def pretrain(
+        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
+    ) -> Training[Trained]:
+        """Contrastive pre-training on two random views of each image.
+
+        Training starts from the global model, at first from weights of the client's own.
+        """
+        own, start = randomness.of_client(client.id), message.model
+        if message.version == 0 and self.model.initialization == "separate":
+            start = random_state(self.make_model, own.generator("model"), self.device)
+        self.global_model.use(message.model, message.version)
+
+        def begin(epoch: int) -> None:
+            with section("views: draw"):
+                shape, source = client.images.shape[2:], own.generator(f"views {epoch}")
+                drawn = draw_views(2 * len(client), self.views, (shape[0], shape[1]), source)
+                self.inputs.put("first views", drawn[: len(client)])
+                self.inputs.put("second views", drawn[len(client) :])
+
+        rate = self.training.learning_rate
+        return self._train(client, own, "pretraining", start, rate, see, self.pretraining, begin)
+
+    def contrast(
+        self, message: EncoderState, client: Client, randomness: Randomness, see: bool
+    ) -> Training[Trained]:
+        """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
+        centroids = required_centroids(message.centroids)
+        seen = self.global_model.representations(message.model, message.version, client)
+        self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
+        self.inputs.put("references", seen.predictions if self.loss.lam else None)
+
+        def step(samples: int) -> None:
+            self.contrasting(samples, len(centroids))
+
+        own = randomness.of_client(client.id)
+        rate = contrast_learning_rate(self.training, randomness.round)
+        return self._train(client, own, "contrast", message.model, rate, see, step)
+
+    def _pretraining_step(self, samples: int) -> None:
+        index = self.batches.next(samples)
+        images = to_float(self.inputs["images"][index])
+        with section("views: render"):
+            views = [
+                render_views(images, self.inputs[name][index])
+                for name in ("first views", "second views")
+            ]
+        with section("training: forward"):
+            (z1, p1), (z2, p2) = map(self.network, views)
+            references = None
+            if self.loss.lam:
+                with section("global model"), torch.no_grad():
+                    first, second = (self.global_model.network(view)[1] for view in views)
+                    references = first, second
+            loss = pretraining_loss((z1, z2), (p1, p2), references, self.loss)
+        self._descend(loss)
+
+    def _contrast_step(self, samples: int, clusters: int) -> None:
+        index, references = self.batches.next(samples), self.inputs["references"]
+        with section("training: forward"):
+            latents, predictions = self.network(to_float(self.inputs["images"][index]))
+            loss = cluster_contrast(
+                predictions,
+                latents,
+                None if references is None else references[index],
+                self.inputs["labels"][index],
+                clusters,
+                self.loss.lam,
+                self.loss.min_cluster_size,
+            )
+            if self.loss.eta:
+                loss = loss + self.loss.eta * decorrelation(latents, self.loss.scale)
+        self._descend(loss)
+
+    def _descend(self, loss: Tensor) -> None:
+        with section("training: backward"):
+            self.network.backward(loss)
+        with section("training: optimizer"):
+            self.adam.step()
+        self.mean.add(loss)
+
+    def _train(
+        self,
+        client: Client,
+        own: Randomness,
+        phase: str,
+        start: ModelState,
+        learning_rate: float,
+        see: bool,
+        step: Callable[[int], None],
+        begin: Callable[[int], None] = lambda epoch: None,
+    ) -> Training[Trained]:
+        """Descend from ``start``, with the client's own Adam moments of this phase."""
+        training, steps = self.training, 0
+        self.network.load(start)
+        self.network.train()
+        remembered = memory_of(client.memory, phase) if training.keep_optimizer else None
+        self.adam.begin(learning_rate, remembered)
+        self.mean.begin()
+        self.inputs.put("images", client.images)
+        for epoch in range(training.local_epochs):
+            begin(epoch)
+            for samples in self.batches.shuffle(len(client), own.generator(f"batches {epoch}")):
+                step(samples)
+                steps += 1
+                tell_images(samples, training.local_epochs)
+                yield
+        if training.keep_optimizer and steps:  # Else what the client remembers still stands.
+            # Moments of another phase are forgotten.
+            client.memory = {f"{phase}/{name}": t for name, t in self.adam.moments().items()}
+        model = self.network.state()
+        latents = represent(self.network, client.images).latents if see else None
+        return Trained(model, self.mean.mean(steps), latents)

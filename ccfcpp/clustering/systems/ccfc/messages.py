@@ -1,0 +1,69 @@
+"""What travels between the server and the clients of CCFC and CCFC++."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import PARTS as CENTROID_PARTS
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidUpdate
+from ccfcpp.engine.exchange import Exchange, Images
+from ccfcpp.engine.parts import Count, Mean, Part
+from ccfcpp.models.state import ModelState
+
+
+@dataclass(frozen=True)
+class TrainingUpdate:
+    """A client's update after local training.
+
+    Attributes:
+        model: The local model.
+        samples: Number of the client's samples, its weight in the average.
+        loss: Mean training loss; None where the client could not train.
+        local: Local centroids, where this exchange asks for them.
+    """
+
+    model: ModelState
+    samples: int
+    loss: float | None = None
+    local: CentroidUpdate | None = None
+
+
+@dataclass(frozen=True)
+class ClusterSizes:
+    """Numbers of images by pseudo-label: float64 of shape (k,)."""
+
+    counts: Tensor
+
+
+_ONE_BY_ONE = Images(largest={"counts": 1.0})
+_MODEL: dict[str, Part] = {
+    "model": Mean("samples"),
+    "samples": Count(),
+    "loss": Mean("samples", report=True, optional=True),
+}
+_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PARTS.items()}
+
+
+def training_exchange(name: str, with_centroids: bool) -> Exchange[EncoderState, TrainingUpdate]:
+    """The exchange of local training."""
+    parts = _MODEL | _LOCAL if with_centroids else _MODEL
+    return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
+
+
+CENTROIDS = Exchange("centroids", EncoderState, CentroidUpdate, CENTROID_PARTS)
+LABELS = Exchange(
+    "pseudo-labels",
+    EncoderState,
+    ClusterSizes,
+    {"counts": Count()},
+    uses_memory=True,
+    images=_ONE_BY_ONE,
+)
+
+
+def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
+    """The exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
+    largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
+    return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

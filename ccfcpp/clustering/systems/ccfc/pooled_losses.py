@@ -1,0 +1,221 @@
+"""The losses of CCFC and CCFC++ over the batches of all clients, as programs of a step.
+
+Source: Yan, Liu, Ning and Zhang, *CCFC++*, Eqs. (2) and (10). Each loss is a function of a few sums
+over images, which are pooled: the loss over the union of all batches is the common part of the
+objective, and clients have no part of their own.
+
+The model-contrastive term, the second line of Eq. (2), is left out. It holds a local model near the
+global one, and in synchronised steps there is one model only.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.systems.ccfc.config import LossConfig
+from ccfcpp.clustering.systems.ccfc.losses import negative_cosine
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel, pooled_latents
+from ccfcpp.models.decorrelation import EPSILON
+from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, through
+
+_ROUNDING = 1.001
+"""By how much sums of unit vectors may be longer than their number."""
+
+LARGEST_OF_SIAMESE = {"sums/siamese": 2**0.5}
+"""Largest part of one image in the sums of ``siamese_program``: 1, and a mean of cosines."""
+
+LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
+"""Largest part of one image in the sums of ``contrast_program``: 1, and two unit vectors."""
+
+
+def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
+    """SimSiam's loss of the pre-training phase, with decorrelation where it is asked for.
+
+    Both views of all images are one batch: batch normalisation and covariance are over both. (In
+    local steps they are over each view by itself.)
+
+    Args:
+        model: The model.
+        weights: Weights of the terms.
+        pairs: Of shape (images, 2, channels, height, width): two views of each image.
+
+    Returns:
+        The objective; its figure is ``loss``.
+    """
+    views = pairs.transpose(0, 1).flatten(0, 1)
+    z = yield from pooled_latents(model, views)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta, weights.scale)
+    p = yield from through(model.predictor, z, "predictor")
+    sums = partial(_siamese_sums, z.detach())
+    p, totals = yield Pool(
+        "siamese", p, sums, common=True, valid=_plausible_cosines, nearest=_nearest_cosines
+    )
+    loss = totals[1] / totals[0] + decorrelation
+    return _shared(loss, len(views) / (2 * totals[0].detach()))
+
+
+def contrast_program(
+    model: ContrastiveModel, clusters: int, weights: LossConfig, images: Tensor, labels: Tensor
+) -> Program:
+    """Eq. (10) of the paper with the first line of Eq. (2), over the batches of all clients.
+
+    With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the
+    mean over its pairs −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together
+    are left out.
+
+    Args:
+        model: The model.
+        clusters: Number of clusters k.
+        weights: Weights of the terms.
+        images: Of shape (batch, channels, height, width).
+        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
+
+    Returns:
+        The objective; its figure is ``loss``.
+    """
+    z = yield from pooled_latents(model, images)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.eta, weights.scale)
+    return (yield from _contrast(model, clusters, weights, z, labels, decorrelation))
+
+
+def predictor_program(
+    model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
+) -> Program:
+    """The first line of Eq. (2) for the predictor alone: the latents are what they are.
+
+    The arguments are those of ``contrast_program``, with latents z of shape (batch, latent).
+    """
+    common = latents.new_zeros(())
+    return (yield from _contrast(model, clusters, weights, latents, labels, common))
+
+
+def _contrast(
+    model: ContrastiveModel,
+    clusters: int,
+    weights: LossConfig,
+    z: Tensor,
+    labels: Tensor,
+    decorrelation: Tensor,
+) -> Program:
+    """The first line of Eq. (2) from latents on, and another term of the common loss."""
+    p = yield from through(model.predictor, z, "predictor")
+    # What F.one_hot gives, which does not go through vmap and grad.
+    members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
+    sums = partial(_cluster_sums, members, z.detach())
+    plausible, nearest = (
+        partial(_plausible_clusters, clusters),
+        partial(_nearest_clusters, clusters),
+    )
+    p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible, nearest=nearest)
+    counts, of_predictions, of_latents = _by_cluster(totals, clusters)
+    counts = counts.detach()
+    kept = counts >= weights.min_cluster_size
+    pairs = -(of_predictions * of_latents).sum(dim=1) / counts.clamp(min=1).square()
+    loss = (pairs * kept).sum() / kept.sum().clamp(min=1)
+    return _shared(loss + decorrelation, len(labels) / counts.sum().clamp(min=1))
+
+
+def pooled_decorrelation(
+    z: Tensor, eta: float, scale: str = "paper"
+) -> Pooling[tuple[Tensor, Tensor]]:
+    """Return the decorrelation term of Eq. (10) with its weight, over the latents of all clients.
+
+    It is made of their unbiased covariance Σ, from (n, Σz, Σzzᵀ).
+
+    Args:
+        z: Latents of shape (batch, d).
+        eta: Its weight η. Where it is 0, nothing is pooled.
+        scale: As of :func:`~ccfcpp.clustering.systems.ccfc.losses.decorrelation`; N is n.
+
+    Returns:
+        What stands for z from here on, and the term: a scalar.
+    """
+    if eta == 0:
+        return z, z.new_zeros(())
+    d = z.shape[1]
+    plausible, nearest = partial(_plausible_products, d), partial(_nearest_products, d)
+    z, totals = yield Pool(
+        "covariance", z, _products, common=True, valid=plausible, nearest=nearest
+    )
+    count, sums, products = totals[0].detach(), totals[1 : d + 1], totals[d + 1 :].view(d, d)
+    freedom = (count - 1).clamp(min=1)
+    covariance = (products - torch.outer(sums, sums) / count) / freedom
+    if scale == "paper":
+        return z, eta * covariance.square().sum() / d**2
+    deviations = (covariance.diagonal() + EPSILON).sqrt()
+    squares = (covariance / torch.outer(deviations, deviations)).square()
+    off_diagonal = (squares.sum() - squares.diagonal().sum()) / max(1, d * (d - 1))
+    return z, eta * off_diagonal * freedom**2 / count
+
+
+def _shared(loss: Tensor, own: Tensor) -> Objective:
+    """A common loss; for the report each client has the share of it that it has of the batch."""
+    return Objective(torch.zeros_like(loss.detach()), loss, {"loss": loss.detach() * own})
+
+
+def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
+    """(n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
+    first, second = z.chunk(2)
+    crossed = negative_cosine(p, torch.cat([second, first])).double()
+    count = crossed.new_tensor([len(first)])
+    return torch.cat([count, crossed.sum(dim=0, keepdim=True) / 2])
+
+
+def _cluster_sums(members: Tensor, z: Tensor, p: Tensor) -> Tensor:
+    """n, Σ p̂ and Σ ẑ of each cluster, float64 of shape (k · (1 + 2d),)."""
+    parts = [members.T @ F.normalize(each, dim=1).double() for each in (p, z)]
+    return torch.cat([members.sum(dim=0), *(part.flatten() for part in parts)])
+
+
+def _by_cluster(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """N of shape (k,), Σ p̂ and Σ ẑ of shape (k, d)."""
+    first, second = sums[clusters:].chunk(2)
+    return sums[:clusters], first.view(clusters, -1), second.view(clusters, -1)
+
+
+def _products(z: Tensor) -> Tensor:
+    """(n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
+    wide = z.double()
+    count = wide.new_tensor([len(wide)])
+    return torch.cat([count, wide.sum(dim=0), (wide.T @ wide).flatten()])
+
+
+def _plausible_cosines(sums: Tensor) -> bool:
+    return bool(sums[0] >= 0) and bool(sums[1].abs() <= _ROUNDING * sums[0])
+
+
+def _nearest_cosines(sums: Tensor) -> Tensor:
+    """One image at least, and no larger sum than so many cosines have."""
+    count = sums[:1].clamp(min=1)
+    return torch.cat([count, torch.clamp(sums[1:], -count, count)])
+
+
+def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
+    counts, *vectors = _by_cluster(sums, clusters)
+    return bool((counts >= 0).all()) and all(
+        bool((part.norm(dim=1) <= _ROUNDING * counts).all()) for part in vectors
+    )
+
+
+def _nearest_clusters(clusters: int, sums: Tensor) -> Tensor:
+    """No negative number of images, and no longer vectors than so many unit vectors add up to."""
+    counts, *vectors = _by_cluster(sums, clusters)
+    counts = counts.clamp(min=0)
+    longest = [(counts / v.norm(dim=1).clamp(min=1e-300)).clamp(max=1) for v in vectors]
+    parts = [(v * m.unsqueeze(1)).flatten() for v, m in zip(vectors, longest, strict=True)]
+    return torch.cat([counts, *parts])
+
+
+def _plausible_products(d: int, sums: Tensor) -> bool:
+    squares = sums[d + 1 :].view(d, d).diagonal()
+    return bool(sums[0] >= 0) and bool((squares >= 0).all())
+
+
+def _nearest_products(d: int, sums: Tensor) -> Tensor:
+    """Project sums on those of one image at least, symmetric and without negative squares."""
+    products = sums[d + 1 :].view(d, d)
+    values, vectors = torch.linalg.eigh((products + products.T) / 2)
+    near = (vectors * values.clamp(min=0)) @ vectors.T
+    return torch.cat([sums[:1].clamp(min=1), sums[1 : d + 1], near.flatten()])

@@ -1,0 +1,135 @@
+"""What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import (
+    CentroidRule,
+    CentroidUpdate,
+    centroid_form,
+    check_update,
+)
+from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS, TrainingUpdate
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.fed_scan.server import FindCentres
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.aggregation import ModelAverage
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
+from ccfcpp.engine.parts import Form, Spec, form_of
+from ccfcpp.engine.payload import check_samples
+from ccfcpp.models.state import ModelState, random_state
+
+
+@dataclass(frozen=True)
+class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
+    """Local models become the global one, and local centroids global ones."""
+
+    exchange: Exchange[EncoderState, TrainingUpdate]
+    rule: CentroidRule
+    latent: int
+    with_centroids: bool
+
+    def broadcast(self, state: EncoderState) -> EncoderState:
+        """The global model and the global centroids."""
+        return state.public
+
+    def form(self, message: EncoderState) -> Form:
+        """A model like the global one, and centroids where they are asked for."""
+        form = form_of(message.model, "model/")
+        form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
+        if self.with_centroids:
+            local = centroid_form(self.rule.clusters, self.latent)
+            form |= {f"local/{name}": spec for name, spec in local.items()}
+        return form
+
+    def check(
+        self, message: EncoderState, update: TrainingUpdate, senders: Sequence[Member]
+    ) -> None:
+        """Refuse numbers of samples that are not the senders'."""
+        check_samples(update.samples, senders)
+        if update.local is not None:
+            check_update(update.local, senders)
+
+    def aggregate(
+        self, state: EncoderState, updates: Iterable[TrainingUpdate], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
+        """Average the models by size, cluster the centroids, and report the mean loss."""
+        average = ModelAverage()
+        local: list[CentroidUpdate] = []
+        trained, total_loss = 0, 0.0
+        for update in updates:
+            with section("average"):
+                average.add(update.model, update.samples)
+            if update.local is not None:
+                local.append(update.local)
+            if update.loss is not None:
+                trained += update.samples
+                total_loss += update.samples * update.loss
+        centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
+        # Over the samples of the clients that could train.
+        figures = {"loss": total_loss / trained} if trained else {}
+        after = replace(
+            state, model=average.result(), version=state.version + 1, centroids=centroids
+        )
+        return after, figures
+
+    def local_model(self, update: TrainingUpdate) -> ModelState:
+        """The client's model."""
+        return update.model
+
+
+@dataclass(frozen=True)
+class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]):
+    """Local centroids of the *global* model's representations become global centroids."""
+
+    rule: CentroidRule
+    latent: int
+    exchange = CENTROIDS
+
+    def broadcast(self, state: EncoderState) -> EncoderState:
+        """The global model; the old centroids are of no use."""
+        return replace(state.public, centroids=None)
+
+    def form(self, message: EncoderState) -> Form:
+        """Return the form of at most k centroids and their sizes."""
+        return centroid_form(self.rule.clusters, self.latent)
+
+    def check(
+        self, message: EncoderState, update: CentroidUpdate, senders: Sequence[Member]
+    ) -> None:
+        """Refuse centroids that cannot be those of the senders' images."""
+        check_update(update, senders)
+
+    def aggregate(
+        self, state: EncoderState, updates: Iterable[CentroidUpdate], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
+        """k-means over all local centroids; the first ones end pre-training and its descent."""
+        centroids = self.rule.global_centroids(list(updates), randomness)
+        descent = None if state.centroids is None else state.descent
+        return replace(state, centroids=centroids, descent=descent), {}
+
+
+@dataclass(frozen=True)
+class HeadCentroids(FindCentres[EncoderState]):
+    """Mean latents of the head's clusters, after pre-training by neighbours.
+
+    The head has served, and the contrastive model gets a predictor.
+    """
+
+    make_model: Callable[[], ContrastiveModel] = field(kw_only=True)
+
+    def aggregate(
+        self, state: EncoderState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
+        """The first centroids, and the model without the head: the descent ends."""
+        found, figures = super().aggregate(state, updates, randomness)
+        device = state.model["head.weight"].device
+        fresh = random_state(self.make_model, randomness.generator("model"), device)
+        model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
+        return replace(found, model=model, version=state.version + 1, descent=None), figures

@@ -1,0 +1,287 @@
+"""Training of CCFC and CCFC++ in synchronised steps: each is one over the batches of all clients.
+
+In local steps each client descends the loss over its own images, and models are averaged after a
+round. Here gradients are added up in every step, and whatever couples images is pooled: batch
+normalisation, the means of clusters in Eq. (2), and the covariance in Eq. (10). A step is then the
+same for every partition. The server keeps Adam's moments; clients keep none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import cluster_counts, required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.systems.ccfc.config import LossConfig
+from ccfcpp.clustering.systems.ccfc.messages import LABELS, ClusterSizes
+from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.ccfc.pooled_losses import (
+    LARGEST_OF_CONTRAST,
+    LARGEST_OF_SIAMESE,
+    contrast_program,
+    predictor_program,
+    siamese_program,
+)
+from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
+from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_of
+from ccfcpp.clustering.systems.fed_scan.objective import entropy
+from ccfcpp.clustering.systems.fed_scan.representations import Latents
+from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.augmentation import draw_views, render_views
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
+    Figures,
+    ServerWork,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.parts import Form, Spec
+from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.synchronised.contract import Batch, Known
+from ccfcpp.engine.synchronised.descent import Descent, Turn
+from ccfcpp.engine.synchronised.optimizers import Adam
+from ccfcpp.models.pooled import Program
+
+_LABELS = "pseudo-labels"
+"""The name under which a client remembers the pseudo-labels of its images."""
+
+_ROUND = "round"
+"""The name under which it remembers of which round they are."""
+
+_PREDICTOR_RATE = 1e-3
+"""Adam's usual rate, at which a predictor alone learns in a hundred steps."""
+
+
+class SynchronisedTraining:
+    """Both phases."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        make_model: Callable[[], ContrastiveModel],
+        rule: CentroidRule,
+        global_model: GlobalModel,
+    ) -> None:
+        self.problem = problem
+        self.training = training_of(problem.config)
+        self.loss = problem.config.section(LossConfig)
+        self.rule = rule
+        self.global_model = global_model
+        self.model = Latents(make_model, problem.device)
+        rate = self.training.learning_rate
+        self.pretraining = self._descent(
+            "pre-training step", self._siamese, LARGEST_OF_SIAMESE, rate
+        )
+        labelled = partial(self._descent, largest=LARGEST_OF_CONTRAST, uses_memory=True)
+        self.contrast = labelled("contrast step", self._contrast, rate=rate)
+        self.predictor = labelled(
+            "predictor step", self._prediction, rate=_PREDICTOR_RATE, part="predictor."
+        )
+
+    def _descent(
+        self,
+        name: str,
+        rehearsal: Callable[[], Program],
+        largest: Mapping[str, float],
+        rate: float,
+        uses_memory: bool = False,
+        part: str = "",
+    ) -> Descent:
+        return Descent(
+            name,
+            self.model.network,
+            rehearsal,
+            Adam(rate),
+            self.training.synchronised_batch,
+            self.problem.samples,
+            largest,
+            precision=torch.bfloat16 if self.training.gradients == "bfloat16" else None,
+            uses_memory=uses_memory,
+            part=part,
+        )
+
+    @property
+    def steps(self) -> range:
+        """Steps of a round: as many as ``local_epochs`` passes over all images take."""
+        images = self.training.local_epochs * self.problem.samples
+        return range(max(1, round(images / self.training.synchronised_batch)))
+
+    def pretraining_works(self) -> Sequence[AnyServerWork]:
+        """The server's work in a round of pre-training."""
+        return self.pretraining.trips(self.steps, lambda _: 1.0)
+
+    def contrast_works(self, number: int) -> Sequence[AnyServerWork]:
+        """The server's work in a cluster-contrastive round: pseudo-labels, and steps."""
+        rate = contrast_learning_rate(self.training, number)
+        share = rate / self.training.learning_rate
+        works: list[AnyServerWork] = [CollectSizes(self.rule.clusters)]
+        if number == self.training.pretrain_rounds:
+            alone = range(self.training.predictor_steps)
+            works += self.predictor.trips(alone, lambda _: 1.0, ends=True)
+        return works + self.contrast.trips(self.steps, lambda _: share)
+
+    def client_works(self, context: ClientContext) -> list[AnyClientWork]:
+        """The clients' work in both phases."""
+        views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
+        labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
+        works: list[AnyClientWork] = [
+            Labelling(self.global_model, self.rule, context),
+            *self.pretraining.works(views, context.bounding, context.least),
+            *self.contrast.works(labelled, context.bounding, context.least),
+        ]
+        if self.training.predictor_steps:
+            works += self.predictor.works(
+                replace(labelled, alone=True), context.bounding, context.least
+            )
+        return works
+
+    def _siamese(self) -> Program:
+        return siamese_program(self.model.network, self.loss, self._few_images(2))
+
+    def _contrast(self) -> Program:
+        images, clusters = self._few_images(), self.rule.clusters
+        labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+        return contrast_program(self.model.network, clusters, self.loss, images, labels)
+
+    def _prediction(self) -> Program:
+        latents = torch.zeros(4, self.model.network.latent, device=self.problem.device)
+        labels = torch.zeros(4, dtype=torch.int64, device=self.problem.device)
+        model, clusters = self.model.network, self.rule.clusters
+        return predictor_program(model, clusters, self.loss, latents, labels)
+
+    def _few_images(self, *views: int) -> torch.Tensor:
+        # Four images are enough to see all trips, whatever is shown of them.
+        shape = (4, *views, *self.problem.image_shape)
+        return torch.zeros(shape, device=self.problem.device)
+
+
+@dataclass(frozen=True)
+class SiameseBatches:
+    """Two random views of each image, for pre-training."""
+
+    model: Latents[ContrastiveModel]
+    loss: LossConfig
+    views: ViewsConfig
+
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """Two views of the images whose turn it is."""
+        model = self.model.load(known)
+        with section("views"):
+            pairs = [self._pair(known.version, each, randomness) for each in turns]
+            shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
+        if shown.shape[1] == 0:
+            return None
+        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
+
+    def _pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+        client = turn.client
+        shown = to_float(client.images[torch.cat([turn.chosen, turn.chosen])])
+        if len(shown) == 0:
+            return shown, shown
+        generator = randomness.of_client(client.id).generator(f"views {step}")
+        shape = (client.images.shape[2], client.images.shape[3])
+        drawn = draw_views(len(shown), self.views, shape, generator).to(shown.device)
+        first, second = render_views(shown, drawn).chunk(2)
+        return first, second
+
+
+@dataclass(frozen=True)
+class LabelledBatches:
+    """Images with their pseudo-labels, for cluster-contrastive training.
+
+    Attributes:
+        alone: Whether the predictor alone is trained, on latents of the model as it is used.
+    """
+
+    model: Latents[ContrastiveModel]
+    loss: LossConfig
+    clusters: int
+    alone: bool = False
+
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """Images whose turn it is; clients without labels of this round show none."""
+        model = self.model.load(known)
+        images, labels = [], []
+        for turn in turns:
+            memory = turn.client.memory
+            if int(memory.get(_ROUND, torch.tensor(-1))) == task.round:
+                images.append(to_float(turn.client.images[turn.chosen]))
+                labels.append(memory[_LABELS][turn.chosen])
+        if sum(map(len, labels)) == 0:
+            return None
+        shown, given = torch.cat(images), torch.cat(labels)
+        if not self.alone:
+            return Batch(partial(contrast_program, model, self.clusters, self.loss), (shown, given))
+        with torch.no_grad():
+            latents = model.encode(shown)
+        return Batch(partial(predictor_program, model, self.clusters, self.loss), (latents, given))
+
+
+@dataclass(frozen=True)
+class Labelling(SummedWork[EncoderState, ClusterSizes]):
+    """Pseudo-labels for a round, Eq. (1) of the paper: clients keep them and send counts."""
+
+    model: GlobalModel
+    rule: CentroidRule
+    context: ClientContext
+    exchange = LABELS
+
+    def local_sum(
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
+    ) -> ClusterSizes:
+        """Label each client's images by the global centroids."""
+        centroids = required_centroids(message.centroids)
+        counts, context = [], self.context
+        for client in clients:
+            seen = self.model.representations(message.model, message.version, client)
+            labels = self.rule.assign(seen.latents, centroids)
+            client.memory = {_LABELS: labels, _ROUND: torch.tensor(task.round)}
+            clusters = self.rule.clusters
+            counts.append(cluster_counts(labels, clusters, LABELS, context.bounding, context.least))
+        return ClusterSizes(torch.stack(counts).sum(dim=0))
+
+
+@dataclass(frozen=True)
+class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
+    """The server hears how many images have which pseudo-label."""
+
+    clusters: int
+    exchange = LABELS
+
+    def broadcast(self, state: EncoderState) -> EncoderState:
+        """The global model and the global centroids."""
+        return state.public
+
+    def form(self, message: EncoderState) -> Form:
+        """A number for each cluster."""
+        return {"counts": Spec(torch.float64, (self.clusters,))}
+
+    def check(self, message: EncoderState, update: ClusterSizes, senders: Sequence[Member]) -> None:
+        """Refuse sizes that the senders' images cannot have."""
+        check_counts(update.counts, senders)
+
+    def project_noisy(self, message: EncoderState, update: ClusterSizes) -> ClusterSizes:
+        """Raise negative numbers, which noise makes, to almost 0."""
+        return ClusterSizes(update.counts.clamp(min=1e-9))
+
+    def aggregate(
+        self, state: EncoderState, updates: Iterable[ClusterSizes], randomness: Randomness
+    ) -> tuple[EncoderState, Figures]:
+        """The state stays as it is; the figure is the entropy of the clusters' shares."""
+        counts = added_up(updates).counts
+        return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

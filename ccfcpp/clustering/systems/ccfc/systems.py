@@ -1,0 +1,144 @@
+"""CCFC and CCFC++, described."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.systems.ccfc.config import LossConfig, ModelConfig, TrainingConfig
+from ccfcpp.clustering.systems.fed_scan.systems import SECTIONS as SCAN_SECTIONS
+from ccfcpp.clustering.systems.fed_scan.systems import unused_of_scan
+from ccfcpp.core.config import (
+    ComputeConfig,
+    RunConfig,
+    Section,
+    Unused,
+    ViewsConfig,
+    need,
+    need_other,
+    without,
+)
+from ccfcpp.core.errors import KeyValue, UsageError
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.config import ClusterConfig
+
+_SECTIONS: dict[str, type[Section]] = {
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "loss": LossConfig,
+    "centroids": CentroidConfig,
+    "views": ViewsConfig,
+    "compute": ComputeConfig,
+    **SCAN_SECTIONS,
+}
+_MAKE = late("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
+
+
+def _unused(config: ClusterConfig) -> Unused:
+    """Yield the settings of other phases than those that a run has."""
+    training, centroids = config.section(TrainingConfig), config.section(CentroidConfig)
+    if training.steps == "synchronised":
+        keys = "model.initialization training.batch_size training.keep_optimizer loss.lam "
+        keys += "compute.cohort centroids.encoder centroids.first_encoder"
+        yield from without(keys, need("training.steps", "local"))
+    else:
+        keys = "training.synchronised_batch training.gradients training.predictor_steps"
+        yield from without(keys, need("training.steps", "synchronised"))
+    siamese = "model.initialization loss.pretrain_eta views centroids.first_encoder"
+    if training.pretraining == "neighbours":
+        keys = f"{siamese} training.pretrain_rounds"
+        yield from without(keys, need("training.pretraining", "siamese"))
+    else:
+        yield from without("scan affine intensity", need("training.pretraining", "neighbours"))
+    if training.pretrain_rounds == 0:
+        yield from without(siamese, *need_other("training.pretrain_rounds", 0))
+    if training.rounds == 0:
+        keys = "training.predictor_steps training.schedule loss.eta loss.min_cluster_size"
+        yield from without(keys, *need_other("training.rounds", 0))
+    if config.privacy.level == "image":
+        yield from without("training.gradients", need("privacy.level", "none or client"))
+    if config.section(ModelConfig).backbone != "scan":
+        yield from without("scan.stem scan.widths scan.hidden", need("model.backbone", "scan"))
+    if centroids.search == "lloyd":
+        keys = "encoder first_encoder server_weights restarts iterations"
+        for key in keys.split():
+            yield from without(f"centroids.{key}", need("centroids.search", "k-means"))
+    else:
+        yield from without("scan.overclustering scan.merge", need("centroids.search", "lloyd"))
+    if centroids.encoder == "global":
+        yield from without("centroids.first_encoder", need("centroids.encoder", "local"))
+    yield from unused_of_scan(config)
+
+
+def _fits(config: RunConfig) -> None:
+    centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
+    backbone = config.section(ModelConfig).backbone
+    pretraining = KeyValue("training.pretraining", training.pretraining)
+    lloyd = KeyValue("centroids.search", "lloyd")
+    if backbone == "scan" and training.pretraining != "neighbours":
+        raise UsageError(
+            KeyValue("model.backbone", "scan"),
+            " is for pre-training by neighbours, and ",
+            pretraining,
+            ": set training.pretraining=neighbours or another backbone",
+        )
+    if centroids.search == "lloyd" and training.pretraining != "neighbours":
+        raise UsageError(
+            lloyd,
+            " has no first centroids with ",
+            pretraining,
+            ": set training.pretraining=neighbours",
+        )
+    if centroids.search == "lloyd" and centroids.refine_steps == 0:
+        raise UsageError(
+            lloyd,
+            " with ",
+            KeyValue("centroids.refine_steps", 0),
+            " never moves a centroid: give 1 at least",
+        )
+
+
+def _counts(config: RunConfig) -> bool:
+    """Return whether Fed-SCAN's over-clusters give the centroids and are merged."""
+    by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
+    return by_neighbours and config.section(CentroidConfig).search == "lloyd"
+
+
+def _without_decorrelation(config: RunConfig) -> None:
+    _fits(config)
+    loss = config.section(LossConfig)
+    if loss.eta > 0 or loss.pretrain_eta > 0:
+        raise UsageError(
+            "method = 'ccfc' is CCFC++ with eta = 0, but ",
+            KeyValue("loss.eta", loss.eta),
+            " and ",
+            KeyValue("loss.pretrain_eta", loss.pretrain_eta),
+            ": set both to 0 or take 'ccfc++'",
+        )
+
+
+CCFC = System(
+    title="CCFC",
+    sends="model, centroids",
+    kinds=("models", "centroids", "sums"),
+    make=_MAKE,
+    sections=_SECTIONS,
+    counts=_counts,
+    ignores=("scan.latent", "scan.normalisation", "loss.scale"),
+    unused=_unused,
+    fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
+    check=_without_decorrelation,
+    rounds="training.rounds",
+    summary="cluster-contrastive training from global centroids",
+)
+CCFC_PLUS_PLUS = replace(
+    CCFC,
+    title="CCFC++",
+    fixed={},
+    ignores=("scan.latent", "scan.normalisation"),
+    check=_fits,
+    summary="CCFC with decorrelated representations",
+)

@@ -1,0 +1,244 @@
+"""Fed-EMP: an encoder learns from crops in steps over all clients, then exact k-means clusters.
+
+Both halves are sums over all clients, so that the result is that of all images in one place, for
+every partition. The first half is a phase; the second is Fed-KM on the latents.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.preprocessing.phased import PhasedClustering
+from ccfcpp.clustering.preprocessing.vectors import PARTS, Sums
+from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
+from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side
+from ccfcpp.clustering.systems.fed_emp.steps import CropBatches, Crops, crops_program
+from ccfcpp.clustering.systems.fed_scan.representations import Latents
+from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
+from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.intensity import draw_intensity, render_intensity
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
+    Exchange,
+    Figures,
+    ServerWork,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.parts import Form, Spec
+from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.phases import Phase
+from ccfcpp.engine.synchronised.contract import DescentState
+from ccfcpp.engine.synchronised.descent import Descent
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
+from ccfcpp.models.pooled import Program, rounding
+from ccfcpp.models.state import ModelState, random_state
+
+_STARTS = 10
+"""Of k-means, where the configuration does not say how many are tried."""
+_MEANS_OF_A_ROUND = 10
+"""Steps of k-means in a round, since the encoder goes down in each."""
+_TOLD = "an image has many crops in the sums; take another method"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder as the server knows it.
+
+    Attributes:
+        model: Its parameters.
+        version: How many steps it has come through.
+        descent: The optimizer's state; None after the last step.
+        mean: The mean latent of all images, float64 (d,); None before it is known. All latents have
+            much in common, which says nothing of clusters: directions are compared about it.
+    """
+
+    model: ModelState
+    version: int
+    descent: DescentState | None = None
+    mean: Tensor | None = None
+
+    @property
+    def public(self) -> "Encoder":
+        """Without the optimizer's state, which a lost last step leaves."""
+        return replace(self, descent=None)
+
+
+MEAN = Exchange("mean latent", Encoder, Sums, PARTS, once=True)
+
+
+class CropLatents(Latents[CropEncoder]):
+    """Latents of whole images, by their crops.
+
+    Latents of single crops still tell colours. So crops are changed in colour as in a step: each
+    place of the grid has a change of its own, which is the same for all images, clients and runs.
+
+    Args:
+        encoder: Makes the encoder.
+        device: Where it computes.
+        intensity: The largest changes.
+    """
+
+    def __init__(
+        self,
+        encoder: Callable[[], CropEncoder],
+        device: torch.device,
+        intensity: IntensityViewsConfig,
+    ) -> None:
+        super().__init__(encoder, device)
+        crops, generator = self.network.grid**2, torch.Generator().manual_seed(0)
+        self.draws = draw_intensity(crops, generator).to(device)
+        self.intensity = intensity
+
+    def described(self, network: CropEncoder, images: Tensor) -> Tensor:
+        """Directions of the means over crops."""
+        return network.described(images, self._changed)
+
+    def _changed(self, place: int, crops: Tensor) -> Tensor:
+        return render_intensity(crops, self.draws[:, place : place + 1], self.intensity)
+
+
+class CropPhase(Phase[Encoder]):
+    """Steps of the encoder on crops, and the mean latent.
+
+    Args:
+        problem: The setting.
+    """
+
+    knowledge = Encoder
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.config = problem.config.section(CropsConfig)
+        self.intensity = problem.config.section(IntensityViewsConfig)
+        self.rounds = self.config.rounds
+        precision = rounding(problem.config.section(PrecisionConfig).precision, problem.device)
+        self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
+        self.space = CropLatents(self.make_encoder, problem.device, self.intensity)
+        self.descent = Descent(
+            "crops",
+            self.space.network,
+            self._rehearsal,
+            Muon(self.config.matrix_rate, Adam(self.config.learning_rate), ()),
+            self.config.batch,
+            problem.samples,
+            _TOLD,
+            precision=torch.bfloat16 if self.config.gradients == "bfloat16" else None,
+            known_trips=2,
+        )
+
+    def _rehearsal(self) -> Program:
+        channels, height, width = self.problem.image_shape
+        side = crop_side(height, width)
+        crops = torch.zeros(2, 2, channels, side, side, device=self.problem.device)
+        return crops_program(self.space.network, self.config.weight, crops)
+
+    def begin(self, randomness: Randomness) -> Encoder:
+        """Random weights."""
+        model = random_state(self.make_encoder, randomness.generator("model"), self.problem.device)
+        return Encoder(model, 0, self.descent.begin(model))
+
+    def exchanges(self, number: int) -> Sequence[AnyServerWork]:
+        """Steps of the encoder."""
+        each, of = self.config.steps_per_round, self.config.steps
+        steps = range(number * each, min((number + 1) * each, of))
+        return self.descent.trips(steps, lambda step: falling(step / of), ends=steps.stop == of)
+
+    def last_exchanges(self) -> Sequence[AnyServerWork]:
+        """The mean latent."""
+        return [FindMean(self.config.latent)]
+
+    def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
+        """Steps on crops, and sums of latents."""
+        crops = Crops(self.intensity, self.config.flip_probability)
+        batches = CropBatches(self.config, crops, self.space)
+        latents = SumLatents(self.config.latent, self.space, context.least)
+        return [*self.descent.works(batches, context.bounding, context.least), latents]
+
+    def is_learnt(self, known: Encoder) -> bool:
+        """Whether the mean latent is known."""
+        return known.mean is not None
+
+    def samples(self, known: Encoder, client: Client) -> Tensor:
+        """The latents' directions from their mean."""
+        assert known.mean is not None
+        z = self.space.latents(known, client)
+        return F.normalize(z - known.mean.to(z), dim=1)
+
+    def public(self, known: Encoder) -> Encoder:
+        """The encoder and the mean."""
+        return known.public
+
+
+@dataclass(frozen=True)
+class FindMean(ServerWork[Encoder, Encoder, Sums]):
+    """The server's half of the sum of latents, once the encoder is trained."""
+
+    d: int
+    exchange = MEAN
+
+    def broadcast(self, state: Encoder) -> Encoder:
+        """The encoder."""
+        return state.public
+
+    def form(self, message: Encoder) -> Form:
+        """A sum and a number."""
+        return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
+
+    def check(self, message: Encoder, update: Sums, senders: Sequence[Member]) -> None:
+        """Refuse a count that the clients' images cannot have."""
+        check_counts(update.counts, senders)
+
+    def aggregate(
+        self, state: Encoder, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[Encoder, Figures]:
+        """The encoder with the mean."""
+        return replace(state, mean=added_up(updates).mean), {}
+
+
+@dataclass(frozen=True)
+class SumLatents(SummedWork[Encoder, Sums]):
+    """The clients' half; nothing of a client with too few images."""
+
+    d: int
+    space: CropLatents
+    least: int
+    exchange = MEAN
+
+    def local_sum(
+        self, task: Task, message: Encoder, clients: Sequence[Client], randomness: Randomness
+    ) -> Sums:
+        """The sum of the latents of some clients."""
+        return added_up(self._of(message, each) for each in clients)
+
+    def _of(self, message: Encoder, client: Client) -> Sums:
+        z = client.images.new_zeros((0, self.d), dtype=torch.float64)
+        if len(client) >= self.least:
+            z = self.space.latents(message, client).double()
+        return Sums(z.sum(dim=0), z.new_full((1,), len(z)))
+
+
+class FedEmp(PhasedClustering):
+    """The algorithm of Fed-EMP.
+
+    Args:
+        problem: The setting.
+    """
+
+    phase: CropPhase
+    system: ExactMeans
+
+    def __init__(self, problem: Problem) -> None:
+        phase = CropPhase(problem)
+        inner = replace(problem, image_shape=(phase.config.latent,))
+        super().__init__(phase, ExactMeans(inner, hard, _STARTS, _MEANS_OF_A_ROUND))
+        self.by_pixels = False

@@ -1,0 +1,190 @@
+"""What the clients of Fed-SCAN do, those of one process together.
+
+All clients have the same model in a step, and send sums: the images of all clients of a process go
+through one network as one batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
+from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, Model, Transitions
+from ccfcpp.clustering.systems.fed_scan.neighbours import (
+    FEATURES,
+    drawn_neighbours,
+    nearest_neighbours,
+)
+from ccfcpp.clustering.systems.fed_scan.objective import program
+from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
+from ccfcpp.clustering.systems.fed_scan.views import AnyViews
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import SummedWork, Task
+from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.synchronised.contract import Batch, Known
+from ccfcpp.engine.synchronised.descent import Turn
+from ccfcpp.engine.synchronised.optimizers import falling
+
+_PERIOD = "period"
+"""The name under which a client remembers for which period of the run it has neighbours."""
+
+_NEIGHBOURS = "neighbours"
+"""The name under which it remembers the neighbours of its images."""
+
+_FIRST = "first features"
+"""Key in its scratch: the kind of first features, and these."""
+
+_WIDTHS = (1, 2, 4, 8)
+"""Times ``scan.neighbours``."""
+
+
+class Pairs:
+    """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
+
+    def __init__(
+        self, config: ScanConfig, views: AnyViews, space: LatentSpace, folds: int = 1
+    ) -> None:
+        self.config = config
+        self.views = views
+        self.space = space
+        self.folds = folds
+
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """The pairs of a step. Where it is time, clients find neighbours first."""
+        if self.config.pairs == "neighbours":
+            for each in turns:
+                self.find_neighbours(known, each.client)
+        with section("batches"):
+            pairs = self._views(known.version, turns, randomness)
+        network = self.space.load(known)
+        # A small client may have no image whose turn it is.
+        if len(pairs) == 0:
+            return None
+        return Batch(partial(program, network, self._balance(known.version)), (pairs,))
+
+    def _balance(self, step: int) -> float:
+        """λ of a step: from the first weight to the last along a half cosine."""
+        first, last = self.config.balance, self.config.last_balance
+        if last is None:
+            return first
+        return last + (first - last) * falling(step / self.config.steps)
+
+    def find_neighbours(self, known: Model, client: Client) -> None:
+        """Let a client remember the neighbours of its images, once in each period.
+
+        At first they are by features of the images, then among latents.
+        """
+        period = known.version // self.config.mine_every
+        if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
+            return
+        points = self._points(known, client) if period else self._features(client)
+        with section("neighbours"):
+            found = nearest_neighbours(points, self.widths[-1])
+        client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Numbers of an image's nearest neighbours over which transitions are means.
+
+        Where k is to be found they are several: kinds of a large class may be no near neighbours.
+        """
+        several = _WIDTHS if self.folds > 1 else (1,)
+        return [self.config.neighbours * width for width in several]
+
+    def near(self, p: Tensor, client: Client) -> Tensor:
+        """The mean of p over the neighbours of each image, and over all ``widths`` of them."""
+        nearest = client.memory[_NEIGHBOURS].to(p.device).T
+        total = torch.zeros_like(p)
+        for width in self.widths:
+            mean = torch.zeros_like(p)
+            for column in nearest[:width]:
+                mean += p[column.long()] / min(width, len(nearest))
+            total += mean
+        return total / len(self.widths)
+
+    def _points(self, known: Model, client: Client) -> Tensor:
+        """Latents, and beside them the first features where these have a weight."""
+        latents = self.space.latents(known, client)
+        if not self.config.first_weight:
+            return latents
+        features = F.normalize(self._features(client), dim=1)
+        return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
+
+    def _features(self, client: Client) -> Tensor:
+        """The first features, in half precision, in which they are kept where they serve again."""
+        kind = self.config.first_neighbours
+        held = client.scratch.get(_FIRST)
+        if held is None or held[0] != kind:
+            with section("first features"):
+                found = FEATURES[kind](client.images)
+                if client.images.is_floating_point():  # Vectors may be too large for 16 bits.
+                    found = F.normalize(found, dim=1)
+                held = kind, found.half()
+            if self.config.first_weight:
+                client.scratch[_FIRST] = held
+        features: Tensor = held[1].float()
+        return features
+
+    def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
+        """Views of the images whose turn it is and of their neighbours, as ``program`` has them."""
+        pairs = [self._pairs(step, each, randomness) for each in turns]
+        images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
+        draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
+        views, each = self.views.render(images, draws), self.config.pairs_each
+        shape = 2, len(views) // (2 * each), each, *views.shape[1:]
+        return views.view(shape).transpose(0, 1).flatten(1, 2)
+
+    def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+        """Images of shape (2, pairs, …) and draws of shape (draws, 2, pairs), by images."""
+        client, source = turn.client, randomness.of_client(turn.client.id)
+        chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
+        others = chosen
+        if self.config.pairs == "neighbours":
+            nearest = client.memory[_NEIGHBOURS][:, : self.config.neighbours]
+            others = drawn_neighbours(nearest, chosen, source, step)
+        draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
+        return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
+
+
+@dataclass(frozen=True)
+class SumTransitions(SummedWork[EncoderState, Transitions]):
+    """Sums of the over-clusters of images with those of neighbours, and of the client's others.
+
+    Neighbours are found anew for that. Fewer images than ``least``, in a fold too, add nothing.
+    """
+
+    pairs: Pairs
+    least: int = 0
+    exchange = TRANSITIONS
+
+    def local_sum(
+        self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
+    ) -> Transitions:
+        """Sums over images x of p(x) qᵀ.
+
+        q is the mean of p over the neighbours of x, or over all other images of its client.
+        """
+        return added_up(self._of(message, each, randomness.of_client(each.id)) for each in clients)
+
+    def _of(self, message: EncoderState, client: Client, randomness: Randomness) -> Transitions:
+        self.pairs.find_neighbours(message, client)
+        p = self.pairs.space.predictions(message, client).double()
+        near = self.pairs.near(p, client)
+        folds = self.pairs.folds
+        fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
+        by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
+        by_fold *= (fold.bincount(minlength=folds) >= self.least).view(-1, 1, 1)
+        total = p.sum(dim=0)
+        # An image and itself are no pair: they would say that an over-cluster goes with itself.
+        pairs = torch.outer(total, total) - p.mT @ p
+        pairs *= len(p) >= self.least
+        return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))

@@ -1,0 +1,86 @@
+"""What a network that is trained in steps makes of images between them."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.fed_scan.messages import Model
+from ccfcpp.clustering.systems.fed_scan.network import MERGE, ClusterNetwork
+from ccfcpp.core.profiling import section
+from ccfcpp.data.images import forward_batch, to_float
+from ccfcpp.engine.client import Client
+from ccfcpp.models.state import build
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Latents(Generic[Network]):
+    """The network of a process: it gives latents of images, and between that it is trained."""
+
+    def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
+        # Its weights come with a state. Batch statistics are the steps' affair.
+        self.network = build(make_network, torch.Generator()).to(device).eval()
+        self._loaded: int | None = None
+
+    def load(self, state: Model) -> Network:
+        """The network with the parameters of a state, which are copied into its own."""
+        if self._loaded != state.version:
+            self.network.load_state_dict(state.model)
+            self._loaded = state.version
+        return self.network
+
+    def latents(self, state: Model, holder: Client) -> Tensor:
+        """Latents z of a holder's images, of shape (samples, d).
+
+        They are computed once for each model, and kept in the holder's scratch.
+        """
+        held = holder.scratch.get("latents")
+        if held is None or held[:2] != (self, state.version):
+            with section("latents of all images"):
+                held = (self, state.version, self._compute(state, holder.images))
+            holder.scratch["latents"] = held
+        found: Tensor = held[2]
+        return found
+
+    @torch.no_grad()
+    def _compute(self, state: Model, images: Tensor) -> Tensor:
+        network, size = self.load(state), forward_batch(images[:1].numel() // images.shape[1])
+        parts = torch.split(images, size)
+        return torch.cat([self.described(network, to_float(part)) for part in parts])
+
+    def described(self, network: Network, images: Tensor) -> Tensor:
+        """Latents of some images."""
+        latents: Tensor = network(images)
+        return latents
+
+
+class LatentSpace(Latents[ClusterNetwork]):
+    """Latents of a network with a head, which assigns images to clusters."""
+
+    def load(self, state: Model) -> ClusterNetwork:
+        """The network with a state's parameters; a merge may be newer than these."""
+        network = super().load(state)
+        if network.merge is not None:
+            network.merge.load_state_dict(
+                {name: state.model[f"{MERGE}.{name}"] for name in ("groups", "shares")}
+            )
+        return network
+
+    @torch.no_grad()
+    def predictions(self, state: Model, holder: Client) -> Tensor:
+        """P of a holder's images, of shape (samples, m)."""
+        latents = self.latents(state, holder)
+        return self.load(state).predictions(latents)
+
+    def probabilities(self, state: EncoderState, holder: Client) -> Tensor:
+        """The probability of each cluster, of shape (samples, k).
+
+        A cluster is as likely as its over-clusters together.
+        """
+        assert state.groups is not None
+        p = self.predictions(state, holder)
+        return p @ F.one_hot(state.groups.to(p.device)).to(p)

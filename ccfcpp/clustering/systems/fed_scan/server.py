@@ -1,0 +1,220 @@
+"""What the server of Fed-SCAN does beside the steps: it merges over-clusters, and finds centres."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.fed_scan.merging import Rule, evidence, merged, numbered_like
+from ccfcpp.clustering.systems.fed_scan.messages import (
+    CENTRES,
+    TRANSITIONS,
+    OwnTransitions,
+    Transitions,
+)
+from ccfcpp.clustering.systems.fed_scan.network import MERGE
+from ccfcpp.core.errors import FederationError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Figures, ServerWork
+from ccfcpp.engine.parts import Form, Spec, form_of
+from ccfcpp.engine.payload import added_up, check_counts, pack
+from ccfcpp.engine.synchronised.server import part_of, with_absent
+from ccfcpp.models.state import ModelState
+
+
+def snapshot(state: EncoderState) -> EncoderState:
+    """Return what clients need of a state to use the model.
+
+    Raises:
+        FederationError: There was no step, or over-clusters have not been merged.
+    """
+    if state.version == 0 or state.groups is None:
+        raise FederationError(
+            "no client has contributed to a step: see the refused updates above, or lower "
+            "availability.dropout_rate"
+        )
+    return EncoderState(state.model, state.version, groups=state.groups)
+
+
+_LEAST_SHARE = 1e-4
+"""Of a cluster to which steps keep."""
+
+_PART = "transitions/"
+"""What the names of parts in transitions begin with."""
+
+M = TypeVar("M", bound=EncoderState)
+
+
+@dataclass(frozen=True)
+class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
+    """Over-clusters become the clusters that are asked for.
+
+    Attributes:
+        clusters: k; or the largest that it may be.
+        overclusters: m.
+        folds: Of the images, from which k is found; 1 where it is known.
+        fewest: The least that k may be, where it is to be found.
+        rule: By which over-clusters are merged.
+        trained: Whether the next steps train the clusters as they are merged.
+        again: Whether it is left out where merged clusters are trained already.
+    """
+
+    clusters: int
+    overclusters: int
+    folds: int = 1
+    fewest: int = 0
+    rule: Rule = "both"
+    trained: bool = False
+    again: bool = False
+    exchange = TRANSITIONS
+
+    def is_due(self, state: M) -> bool:
+        """Whether it was not done yet, where it is tried again."""
+        return not (self.again and trains_merged(state.model))
+
+    def broadcast(self, state: M) -> EncoderState:
+        """The model."""
+        return EncoderState(state.model, state.version)
+
+    def form(self, message: EncoderState) -> Form:
+        """Return the form of sums from each over-cluster to each."""
+        square = self.overclusters, self.overclusters
+        return {
+            "neighbours": Spec(torch.float64, (self.folds, *square)),
+            "holders": Spec(torch.float64, square),
+        }
+
+    def check(self, message: EncoderState, update: Transitions, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images, each of which adds 1."""
+        for part in (update.neighbours, update.holders):
+            check_counts(part, senders)
+
+    def project_noisy(self, message: EncoderState, update: Transitions) -> Transitions:
+        """With noise there may be negative ones: they become 0."""
+        return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
+
+    def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
+        """Transitions of one client have its number."""
+        return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
+
+    def aggregate(
+        self, state: M, updates: Iterable[Transitions], randomness: Randomness
+    ) -> tuple[M, Figures]:
+        """The cluster of each over-cluster; of as many as speaks most for, where k is not known.
+
+        Clusters keep the numbers that they had at the last merge. Absent clients count with their
+        last transitions; while those of some are unknown, no merge is trained, which would keep to
+        the shares of the others.
+        """
+        parts = dict(state.descent.parts) if state.descent else {}
+        total, complete = transitions_of_all(updates, parts)
+        sums = torch.stack([total.neighbours.sum(dim=0), total.holders])
+        descent = state.descent and replace(state.descent, parts=parts)
+        changes: dict[str, Any] = {"descent": descent}
+        if self.fewest:
+            found = evidence(total.neighbours, self.fewest, self.clusters)
+            changes["evidence"] = found.to(sums.device)
+            # Among so many over-clusters random starts find worse merges, slowly.
+            groups = merged(sums, most_to_least(found, self.fewest)[0], None, self.rule)
+        else:
+            groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
+        of_each = sums[0].sum(dim=1).cpu()
+        if state.groups is not None:
+            groups = numbered_like(groups, state.groups.cpu(), of_each)
+        if complete and (self.trained or trains_merged(state.model)):
+            changes["model"] = state.model | merge_as(groups, of_each, state.model)
+        return replace(state, groups=groups.to(sums.device), **changes), {}
+
+
+def trains_merged(model: ModelState) -> bool:
+    """Whether a model trains merged clusters."""
+    groups = model.get(f"{MERGE}.groups")
+    return groups is not None and int(groups.max()) + 1 < len(groups)
+
+
+def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
+    """A network's merge, with the shares of images that clusters have.
+
+    Args:
+        groups: The cluster of each over-cluster, int64 of shape (m,).
+        of_each: How many images each over-cluster has, of shape (m,).
+        model: Says where tensors are.
+    """
+    shares = model[f"{MERGE}.shares"]
+    found = torch.zeros_like(of_each)
+    found = found.index_add(0, groups, of_each) / of_each.sum().clamp(min=1e-300)
+    found = found.clamp(min=_LEAST_SHARE)  # The divergence from none would have no bound.
+    # No image is in a cluster that there is not.
+    found[int(groups.max()) + 1 :] = 1.0
+    return {
+        f"{MERGE}.groups": groups.to(shares.device, copy=True),
+        f"{MERGE}.shares": found.to(shares),
+    }
+
+
+def transitions_of_all(
+    updates: Iterable[Transitions], parts: dict[str, Tensor]
+) -> tuple[Transitions, bool]:
+    """Transitions of all clients, and whether they are of all that have taken part in steps.
+
+    Args:
+        updates: Of the clients that are there.
+        parts: The last part that each client had in each sum, by ``part_of``; changed in place.
+    """
+    there = set[int]()
+
+    def noted() -> Iterator[Transitions]:
+        for update in updates:
+            if isinstance(update, OwnTransitions):
+                there.add(update.client)
+                own = {"neighbours": update.neighbours, "holders": update.holders}
+                parts.update({part_of(update.client, f"{_PART}{n}"): t for n, t in own.items()})
+            yield Transitions(update.neighbours, update.holders)
+
+    total = added_up(noted())
+    sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
+    found = with_absent(sums, parts, there)
+    clients = {key.partition("/")[0] for key in parts}
+    told = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
+    return Transitions(*found.values()), not there or clients == told
+
+
+@dataclass(frozen=True)
+class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
+    """Mean latents of the clusters, or of the over-clusters, after the last step.
+
+    Attributes:
+        latent: d.
+        overclusters: m where each of them has a centre of its own; None where clusters have.
+        early: Whether it may be too early, and is left out where there are no clusters yet.
+    """
+
+    latent: int
+    overclusters: int | None = None
+    early: bool = False
+    exchange = CENTRES
+
+    def is_due(self, state: M) -> bool:
+        """Whether there are clusters, where it may be too early."""
+        return not self.early or (state.version > 0 and state.groups is not None)
+
+    def broadcast(self, state: M) -> EncoderState:
+        """The model."""
+        return snapshot(state)
+
+    def form(self, message: EncoderState) -> Form:
+        """A sum and a number for each cluster."""
+        return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
+
+    def aggregate(
+        self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[M, Figures]:
+        """Set the centres; that of an empty cluster is the origin."""
+        origin = state.model["head.weight"].new_zeros(self.latent)
+        return replace(state, centroids=cluster_means(updates, origin)), {}

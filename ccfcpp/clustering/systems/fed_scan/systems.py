@@ -1,0 +1,93 @@
+"""Fed-SCAN, described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ccfcpp.clustering.methods import System, late, without_tf32
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
+from ccfcpp.core.config import (
+    AffineViewsConfig,
+    IntensityViewsConfig,
+    PrecisionConfig,
+    Section,
+    Tree,
+    Unused,
+    need,
+    need_other,
+    without,
+)
+from ccfcpp.core.permissions import Kind
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.config import ClusterConfig
+    from ccfcpp.clustering.methods import Made
+
+SECTIONS: dict[str, type[Section]] = {
+    "scan": ScanConfig,
+    "affine": AffineViewsConfig,
+    "intensity": IntensityViewsConfig,
+}
+
+
+def unused_of_scan(config: ClusterConfig) -> Unused:
+    """Yield settings of Fed-SCAN's steps that have no effect beside those of other sections."""
+    scan = config.section(ScanConfig)
+    more, counts = need_other("scan.overclustering", 1), need("clusters", "auto")
+    if isinstance(config.clusters, str):
+        yield from without("scan.overclustering scan.merged_from", *need_other("clusters", "auto"))
+    elif scan.overclustering == 1:
+        yield from without("scan.merge", *more, ", or ", counts)
+        if scan.pairs == "views":
+            keys = "scan.first_neighbours scan.first_weight scan.neighbours scan.mine_every"
+            yield from without(
+                keys, need("scan.pairs", "neighbours"), ", or ", *more, ", or ", counts
+            )
+    if scan.overclustering == 1:
+        yield from without("scan.merged_from", *more)
+    if config.privacy.level == "image":
+        yield from without("scan.precision", need("privacy.level", "none or client"))
+
+
+def _unused(config: ClusterConfig) -> Unused:
+    yield from unused_of_scan(config)
+    if config.data_kind == "images":
+        yield from without("vector_views scan.encoder", "a dataset of vectors")
+    if config.data_kind == "vectors":
+        yield from without("affine intensity scan.stem scan.widths", "a dataset of images")
+        if config.section(ScanConfig).encoder == "linear":
+            other = need_other("scan.encoder", "linear")
+            yield from without("scan.hidden", "a dataset of images, or ", *other)
+
+
+def _also(settings: Tree) -> tuple[Kind, ...]:
+    """Return what newcomers of a run that goes on from a finished one send: centres."""
+    data = settings.get("data")
+    grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
+    return ("centroids",) if grows else ()
+
+
+def _make(problem: Problem) -> Made:
+    plain = late("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
+    grows = late("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
+    return (grows if problem.grows else plain)(problem)
+
+
+FED_SCAN = System(
+    title="Fed-SCAN",
+    sends="sums of statistics and gradients",
+    kinds=("sums",),
+    more_kinds=_also,
+    make=_make,
+    sections={**SECTIONS, "vector_views": VectorViewsConfig, "compute": PrecisionConfig},
+    counts=lambda config: True,
+    unused=_unused,
+    check=without_tf32,
+    rounds="scan.steps",
+    round_steps="scan.steps_per_round",
+    takes=("images", "vectors"),
+    soft=True,
+    summary="neighbours inside each client, synchronised steps",
+)

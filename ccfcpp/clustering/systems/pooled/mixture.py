@@ -1,0 +1,280 @@
+"""Mixtures of Gaussian distributions by expectation maximisation over all clients.
+
+Source: Dempster, Laird and Rubin, *Maximum Likelihood from Incomplete Data via the EM Algorithm*
+(1977). With responsibilities r(x, j), clients send Σ r, Σ r x, Σ r (x − μ)(x − μ)ᵀ about the means
+that came down, and the log-likelihood; the server makes weights, means and covariances of the
+totals. Each step is the one of scikit-learn's ``GaussianMixture`` on all vectors in one place.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.blocks import SumBlocks
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    Started,
+    SumsWork,
+    large_enough,
+    required_centroids,
+)
+from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.systems.pooled.config import MixtureConfig
+from ccfcpp.clustering.systems.shallow.pixels import PixelRule, StartedBySums
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    Exchange,
+    Figures,
+)
+from ccfcpp.engine.parts import Form, Sum, form_of
+from ccfcpp.engine.payload import added_up, pack
+
+_EMPTY = 10 * torch.finfo(torch.float64).eps
+"""Added to the responsibilities of a component, as scikit-learn does."""
+
+
+@dataclass(frozen=True)
+class Mixture(Started):
+    """A mixture of k distributions in d dimensions, float64; centroids are their means.
+
+    Attributes:
+        weights: Shares of the components, (k,); None before the first step, which takes each point
+            to the nearest mean.
+        covariances: Of shape (k, d, d), or variances (k, d).
+        bound: Mean log-likelihood in the last step; None before the second one.
+        grown: By how much it grew.
+    """
+
+    weights: Tensor | None = None
+    covariances: Tensor | None = None
+    bound: float | None = None
+    grown: float | None = None
+
+    @property
+    def public(self) -> "Mixture":
+        """Return what goes down."""
+        known = self.centroids
+        return Mixture(known, weights=self.weights, covariances=self.covariances)
+
+
+@dataclass(frozen=True)
+class MixtureSums(ClusterSums):
+    """A client's sums over its points x, with responsibilities r for counts: float64.
+
+    Attributes:
+        scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).
+        likelihood: Σ log p(x), (1,); 0 in the first step.
+    """
+
+    scatters: Tensor
+    likelihood: Tensor
+
+
+EM = Exchange(
+    "expectation",
+    Mixture,
+    MixtureSums,
+    {**PARTS, "scatters": Sum(), "likelihood": Sum()},
+    images="the log-likelihood of one vector has no bound",
+)
+
+
+def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
+    """Log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
+    means, weights, covariances = mixture.centroids, mixture.weights, mixture.covariances
+    assert means is not None
+    assert weights is not None
+    assert covariances is not None
+    points = points.double()
+    if covariances.ndim == 2:
+        scaled = (points.unsqueeze(1) - means) / covariances.sqrt()
+        squares, halves = scaled.square().sum(dim=2), 0.5 * covariances.log().sum(dim=1)
+    else:
+        factors: Tensor = torch.linalg.cholesky(covariances)
+        centred = (points.unsqueeze(0) - means.unsqueeze(1)).mT
+        squares = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
+        halves = factors.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    constant = 0.5 * points.shape[1] * math.log(2 * math.pi)
+    return weights.log() - constant - halves - 0.5 * squares
+
+
+def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Responsibilities of a block of points, (samples, k), and log p(x), (samples,).
+
+    Before the first step each point belongs to the nearest mean.
+    """
+    if mixture.weights is None:
+        means = required_centroids(mixture.centroids)
+        hard = F.one_hot(assigned(points, means), len(means)).double()
+        return hard, hard.new_zeros(len(points))
+    logs = log_probabilities(points, mixture)
+    total = torch.logsumexp(logs, dim=1)
+    return (logs - total.unsqueeze(1)).exp(), total
+
+
+@dataclass(frozen=True)
+class Expectation(SumBlocks[Mixture, MixtureSums]):
+    """The clients' half."""
+
+    rule: PixelRule
+    covariance: str
+    exchange = EM
+
+    def width(self, message: Mixture, row: int) -> int:
+        """An offset from each mean."""
+        return required_centroids(message.centroids).numel()
+
+    def block(self, message: Mixture, images: Tensor) -> MixtureSums:
+        """Share points among the components, and add them up."""
+        means, points = required_centroids(message.centroids), self.rule.points(images)
+        r, logs = responsibilities(points, message)
+        points = points.double()
+        if self.covariance == "diag":
+            centred = (points.unsqueeze(1) - means).square()
+            scatters = torch.einsum("nk,nkd->kd", r, centred)
+        else:
+            scatters = torch.stack(
+                [
+                    (points - mean).T @ (own.unsqueeze(1) * (points - mean))
+                    for mean, own in zip(means, r.T, strict=True)
+                ]
+            )
+        return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
+
+    def told(self, total: MixtureSums, samples: int) -> MixtureSums:
+        """Components of enough points, and the likelihood of enough points."""
+        likelihood = total.likelihood * (samples >= self.context.least)
+        return replace(large_enough(total, self.context.least), likelihood=likelihood)
+
+
+def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
+    """Sums over no point, for means of shape (k, d)."""
+    clusters, d = means.shape
+    shape = (clusters, d, d) if covariance == "full" else (clusters, d)
+    sums, counts, scatters, likelihood = (
+        torch.zeros(size, dtype=torch.float64, device=means.device)
+        for size in ((clusters, d), (clusters,), shape, (1,))
+    )
+    return MixtureSums(sums, counts, scatters, likelihood)
+
+
+def maximised(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
+    """Weights, means and covariances of the totals; a component without points keeps its mean."""
+    before = required_centroids(mixture.centroids)
+    counts = total.counts + _EMPTY
+    each = counts.unsqueeze(1)
+    means = torch.where(total.counts.unsqueeze(1) > 0, total.sums / each, before)
+    moved = means - before
+    if total.scatters.ndim == 2:
+        variances = (total.scatters / each - moved.square()).clamp(min=0) + regularisation
+        covariances = variances
+    else:
+        outer = moved.unsqueeze(2) * moved.unsqueeze(1)
+        covariances = _positive(total.scatters / each.unsqueeze(2) - outer, regularisation)
+    return replace(mixture, centroids=means, weights=counts / counts.sum(), covariances=covariances)
+
+
+def _positive(covariances: Tensor, regularisation: float) -> Tensor:
+    """Add to the diagonals; where that does not make a matrix definite, raise its eigenvalues."""
+    d = covariances.shape[-1]
+    ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
+    found = (covariances + covariances.mT) / 2 + ridge
+    _, failed = torch.linalg.cholesky_ex(found)
+    for number in failed.nonzero().flatten().tolist():
+        values, vectors = torch.linalg.eigh(found[number])
+        least = max(regularisation, _EMPTY * d * float(values[-1].clamp(min=1e-300)))
+        found[number] = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
+    return found
+
+
+@dataclass(frozen=True)
+class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
+    """The server's half."""
+
+    config: MixtureConfig
+    exchange = EM
+
+    def is_due(self, state: Mixture) -> bool:
+        """Whether there are means."""
+        return state.centroids is not None
+
+    def broadcast(self, state: Mixture) -> Mixture:
+        """The mixture so far."""
+        required_centroids(state.centroids)
+        return state.public
+
+    def form(self, message: Mixture) -> Form:
+        """Sums for each component."""
+        means = required_centroids(message.centroids)
+        return form_of(pack(sums_zeros(means, self.config.covariance)))
+
+    def aggregate(
+        self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness
+    ) -> tuple[Mixture, Figures]:
+        """The next mixture; the figures report the mean log-likelihood of the last one."""
+        total = added_up(updates)
+        after = maximised(state, total, self.config.regularisation)
+        if state.weights is None:
+            return after, {}
+        bound = float(total.likelihood) / float(total.counts.sum().clamp(min=1))
+        grown = None if state.bound is None else bound - state.bound
+        return replace(after, bound=bound, grown=grown), {"log_likelihood": bound}
+
+
+class GaussianMixtures(StartedBySums[Mixture]):
+    """Expectation maximisation, from the k-means of a codebook."""
+
+    state_type = Mixture
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.by_angle = False
+        self.config = problem.config.section(MixtureConfig)
+        self.rounds = self.config.rounds
+
+    def initial_state(self, randomness: Randomness) -> Mixture:
+        """A mixture of which nothing is known."""
+        return Mixture()
+
+    def start(self) -> Sequence[AnyServerWork]:
+        """Means; covariances of the points that are nearest to them; and a first step."""
+        return [*super().start(), *self.steps(0), *self.steps(0)]
+
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
+        """A step in each round."""
+        return [Maximisation(self.config)]
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """Sums for the start and for the steps."""
+        expectation = Expectation(context, self.rule, self.config.covariance)
+        return ClientSide.of(SumCells(context, self.rule.points), expectation)
+
+    def has_converged(self, state: Mixture) -> bool:
+        """Whether the log-likelihood has grown by no more than the tolerance."""
+        grown = None if state.grown is None else abs(state.grown)
+        return self.is_settled(grown, self.config.tolerance)
+
+    def assign(self, state: Mixture, holder: Client) -> Tensor:
+        """The likeliest component of each sample, int64 of shape (samples,)."""
+        return self.probabilities(state, holder).argmax(dim=1)
+
+    def probabilities(self, known: Mixture, holder: Client) -> Tensor:
+        """Responsibilities, of shape (samples, k)."""
+        means = required_centroids(known.centroids)
+        parts = self.rule.blocks(holder.images, means.numel())
+        return torch.cat([responsibilities(part, known)[0] for part in parts])
+
+    def delivery(self, state: Mixture) -> Mixture:
+        """The mixture."""
+        return state.public

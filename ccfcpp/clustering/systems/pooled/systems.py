@@ -1,0 +1,58 @@
+"""k-means, fuzzy c-means and Gaussian mixtures by sums, described."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ccfcpp.clustering.kmeans.config import MembershipConfig
+from ccfcpp.clustering.methods import System, early_end, late
+from ccfcpp.clustering.systems.pooled.config import MeansConfig, MixtureConfig
+from ccfcpp.clustering.systems.shallow.config import PixelsConfig
+from ccfcpp.core.config import Unused, need
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.config import ClusterConfig
+
+_MEANS = "ccfcpp.clustering.systems.pooled.means"
+
+
+def unused_of_means(config: ClusterConfig) -> Unused:
+    """Yield what has no effect on exact means where clients are absent or there is noise."""
+    yield from early_end("means.tolerance")(config)
+    if config.privacy.level != "none":
+        yield "means.starts", [need("privacy.level", "none")]
+
+
+FED_KM = System(
+    title="Fed-KM",
+    sends="sums and counts by cluster",
+    kinds=("pixels", "sums"),
+    make=late(_MEANS, "ExactMeans", "hard"),
+    sections={"pixels": PixelsConfig, "means": MeansConfig},
+    ignores=("pixels.assignment",),
+    unused=unused_of_means,
+    rounds="means.rounds",
+    counts=lambda config: True,
+    takes=("images", "vectors"),
+    summary="k-means whose steps are those of all samples in one place",
+)
+FED_FCM = replace(
+    FED_KM,
+    title="Fed-FCM",
+    make=late(_MEANS, "ExactFuzzyMeans", "fuzzy"),
+    sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": MembershipConfig},
+    soft=True,
+    summary="fuzzy c-means whose steps are those of all samples in one place",
+)
+FED_EM = replace(
+    FED_KM,
+    title="Fed-EM",
+    sends="sums, counts and scatters by cluster",
+    make=late("ccfcpp.clustering.systems.pooled.mixture", "GaussianMixtures"),
+    sections={"pixels": PixelsConfig, "mixture": MixtureConfig},
+    unused=early_end("mixture.tolerance"),
+    rounds="mixture.rounds",
+    soft=True,
+    summary="a mixture of Gaussian distributions by expectation maximisation over all clients",
+)

@@ -1,0 +1,329 @@
+"""FedDP-KMeans: k-means by few sums, to which noise can be added.
+
+Source: Scott, Lampert and Saulpic, *Differentially Private Federated k-Means Clustering with
+Server-Side Data* (ICML 2025). Sums of outer products give the subspace of most variance. There,
+counts of the images nearest to each of the server's points weigh these points, whose weighted
+k-means gives the first centroids. Then sums of the images of each cluster move them. docs/
+differences.md lists what is ours.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
+from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
+from ccfcpp.clustering.systems.shallow.config import FedDPConfig
+from ccfcpp.clustering.systems.shallow.feddp_sums import (
+    LLOYD,
+    MEAN,
+    PRODUCTS,
+    SEPARATED,
+    WEIGHTS,
+    AddMembers,
+    AddMoments,
+    Centres,
+    Compared,
+    CountNearest,
+    Moments,
+    Weights,
+)
+from ccfcpp.clustering.systems.shallow.frames import (
+    Frame,
+    from_half,
+    low_frequencies,
+    top_subspace,
+    whole_space,
+)
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
+from ccfcpp.core.config import DataConfig
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import load
+from ccfcpp.data.images import random_part
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    Exchange,
+    Figures,
+    ServerWork,
+)
+from ccfcpp.engine.parts import Form, Spec, form_of
+from ccfcpp.engine.payload import added_up, check_counts, pack
+
+_FEWEST = 0.2
+"""With noise, a cluster with a smaller part of the mean number of images stays where it is."""
+
+
+@dataclass(frozen=True)
+class FedDPState:
+    """State of the server of FedDP-KMeans.
+
+    Attributes:
+        frame: Where images are compared: the whole space, and from the outer products on the
+            subspace.
+        given: The server's images as rows, float32 of shape (points, d); None: points are drawn.
+        points: The server's points in the frame, float64 of shape (points, r).
+        coordinates: Centroids in the frame, float64 of shape (k, r); before there are any, some of
+            the points.
+        centroids: Centroids in the space of pixels, float32 of shape (k, d); None before there are
+            any.
+        sums_in: The frame of the next sums; None: ``frame``.
+        moved: The furthest that a coordinate of a centroid moved in the last round.
+    """
+
+    frame: Frame
+    points: Tensor
+    coordinates: Tensor
+    given: Tensor | None = None
+    centroids: Tensor | None = None
+    sums_in: Frame | None = None
+    moved: float | None = None
+
+    def at(self, frame: Frame, coordinates: Tensor, moved: float | None = None) -> "FedDPState":
+        """Return the state with other centroids, in the frame of all further sums."""
+        centroids = frame.places(coordinates).float()
+        found = replace(self, frame=frame, coordinates=coordinates, centroids=centroids)
+        return replace(found, moved=moved)
+
+
+@dataclass(frozen=True)
+class Measure(ServerWork[FedDPState, Frame, Moments]):
+    """A mean over all images: of what they are, or of their outer products."""
+
+    exchange: Exchange[Frame, Moments]
+
+    def broadcast(self, state: FedDPState) -> Frame:
+        """Broadcast the frame in which clients measure."""
+        return state.frame
+
+    def form(self, message: Frame) -> Form:
+        """A vector, or half a matrix, and the number of images."""
+        size = len(message.axes)
+        moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
+        return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
+
+    def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
+        """Refuse a number of images that these clients do not have."""
+        check_counts(update.images, senders)
+
+
+@dataclass(frozen=True)
+class MoveOrigin(Measure):
+    """The mean of all images becomes the origin."""
+
+    def aggregate(
+        self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
+    ) -> tuple[FedDPState, Figures]:
+        """Move the origin; where no image was added up, it stays."""
+        origin = state.frame.places(added_up(updates).mean)
+        return replace(state, frame=replace(state.frame, origin=origin)), {}
+
+
+@dataclass(frozen=True)
+class FindSubspace(Measure):
+    """The subspace of most variance, and the server's points in it.
+
+    Attributes:
+        config: How many points, and where sums are.
+        dimensions: Of the subspace, at most.
+    """
+
+    config: FedDPConfig
+    dimensions: int
+
+    def aggregate(
+        self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
+    ) -> tuple[FedDPState, Figures]:
+        """Take the subspace; project the server's images on it, or draw points of its variances."""
+        before = state.frame
+        covariance = from_half(added_up(updates).mean, len(before.axes))
+        variances, axes = top_subspace(covariance, self.dimensions)
+        frame = Frame(before.origin, axes @ before.axes)
+        points = _points(self.config.points, state.given, frame, variances, randomness)
+        sums_in = before if self.config.sums == "whole" else None
+        found = replace(state, frame=frame, points=points, sums_in=sums_in)
+        found = replace(found, coordinates=points[: len(state.coordinates)].clone())
+        return found, {"dimensions": float(len(axes))}
+
+
+def _points(
+    number: int, given: Tensor | None, frame: Frame, variances: Tensor, randomness: Randomness
+) -> Tensor:
+    """The server's points in a frame: its images, or normal ones of the variances (r,)."""
+    if given is not None:
+        return frame.coordinates(given)
+    generator = randomness.generator("server's points")
+    drawn = torch.randn(number, len(variances), generator=generator, dtype=torch.float64)
+    return drawn.to(variances) * variances.sqrt()
+
+
+@dataclass(frozen=True)
+class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
+    """The first centroids: a k-means of the server's points, weighted by images."""
+
+    clusters: int
+    exchange: Exchange[Compared, Weights] = WEIGHTS
+
+    def broadcast(self, state: FedDPState) -> Compared:
+        """The server's points."""
+        return Compared(state.frame, state.points)
+
+    def form(self, message: Compared) -> Form:
+        """A count for each point."""
+        return {"counts": Spec(torch.float64, (len(message.points),))}
+
+    def check(self, message: Compared, update: Weights, senders: Sequence[Member]) -> None:
+        """Refuse counts of images that are not there."""
+        check_counts(update.counts, senders)
+
+    def project_noisy(self, message: Compared, update: Weights) -> Weights:
+        """No count is negative."""
+        return Weights(update.counts.clamp(min=0))
+
+    def aggregate(
+        self, state: FedDPState, updates: Iterable[Weights], randomness: Randomness
+    ) -> tuple[FedDPState, Figures]:
+        """Run weighted k-means."""
+        points, weights = state.points, added_up(updates).counts
+        # What no image is near counts almost nothing, so that there are points for all clusters.
+        weights = weights + 1e-9 * weights.sum().clamp(min=1)
+        seed = randomness.integer("k-means")
+        with section("k-means: server"):
+            found = codebook_kmeans(points, weights, self.clusters, seed)
+        return state.at(state.frame, found), {}
+
+
+@dataclass(frozen=True)
+class MoveCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
+    """Each centroid becomes the mean of its members."""
+
+    exchange: Exchange[Centres, ClusterSums]
+    margin: float = 1.0
+
+    def broadcast(self, state: FedDPState) -> Centres:
+        """The centroids."""
+        return Centres(state.frame, state.coordinates, self.margin, state.sums_in)
+
+    def form(self, message: Centres) -> Form:
+        """A sum and a number for each centroid."""
+        frame = message.sums_in or message.frame
+        return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
+
+    def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
+        """A mean over hardly any images is noise: such a cluster has no members."""
+        kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
+        return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)
+
+    def aggregate(
+        self, state: FedDPState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[FedDPState, Figures]:
+        """A centroid without members stays as it is."""
+        before, frame = state.coordinates, state.frame
+        if state.sums_in is not None:
+            before, frame = state.sums_in.coordinates(frame.places(before)), state.sums_in
+        after = cluster_means(updates, before, least=torch.finfo(torch.float64).tiny)
+        moved = float((after - before).abs().max())
+        return replace(state, sums_in=None).at(frame, after, moved), {"moved": moved}
+
+
+class FedDPKMeans(PixelClustering[FedDPState]):
+    """FedDP-KMeans."""
+
+    state_type = FedDPState
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.config = problem.config.section(FedDPConfig)
+        self.rounds = self.config.rounds
+        if self.config.points < problem.clusters:
+            raise UsageError(
+                KeyValue("feddp.points", self.config.points),
+                f" is fewer than the {problem.clusters} clusters: give at least {problem.clusters}",
+            )
+        most, (channels, *sides) = self.config.frequencies, problem.image_shape
+        if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):
+            raise UsageError(
+                f"feddp.frequencies = {most} leaves nothing of grey images of "
+                f"{'x'.join(map(str, sides))} pixels but their brightness, which does not count: "
+                "give at least 2, or larger images"
+            )
+
+    @property
+    def delivery_type(self) -> type[object]:
+        """Centroids."""
+        return CentroidState
+
+    def has_converged(self, state: FedDPState) -> bool:
+        """Whether no centroid has moved. Other clients may still move them."""
+        return self.is_settled(state.moved, 0)
+
+    def initial_state(self, randomness: Randomness) -> FedDPState:
+        """The space in which images are measured, and the server's images.
+
+        Raises:
+            UsageError: They cannot be read, or do not fit.
+        """
+        most, device = self.config.frequencies, self.problem.device
+        if most is None:
+            frame = whole_space(self.rule.dimensions)
+        else:
+            frame = low_frequencies(self.problem.image_shape, most)
+        frame = Frame(frame.origin.to(device), frame.axes.to(device))
+        given, axes = self._given(randomness), len(frame.axes)
+        # As if images of length 1 had the same variance along all axes.
+        variances = torch.full((axes,), 1 / axes, dtype=torch.float64, device=device)
+        points = _points(self.config.points, given, frame, variances, randomness)
+        return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
+
+    def _given(self, randomness: Randomness) -> Tensor | None:
+        """The server's images as rows, of which no label is used."""
+        source = self.config.server
+        if source is None:
+            return None
+        data, shape = self.problem.config.section(DataConfig), self.problem.image_shape
+        root = Path(data.root) if data.root else None
+        images = load(source, data_root=root, image_size=_side(shape)).images
+        if images.shape[1:] != shape or len(images) < self.problem.clusters:
+            raise UsageError(
+                f"feddp.server = {source} has {len(images)} images of shape "
+                f"{tuple(images.shape[1:])}: give at least {self.problem.clusters} of shape "
+                f"{tuple(shape)}"
+            )
+        generator = randomness.generator("server's images")
+        chosen = random_part(torch.arange(len(images)), self.config.points, generator)
+        return self.rule.points(images[chosen].to(self.problem.device))
+
+    def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
+        """Centroids to start from, then a Lloyd step in each round."""
+        if number > 0:
+            return [MoveCentroids(LLOYD)]
+        clusters, margin = self.problem.clusters, self.config.margin
+        return [
+            MoveOrigin(MEAN),
+            FindSubspace(PRODUCTS, self.config, self.config.dimensions or clusters),
+            WeighPoints(clusters),
+            *([] if margin is None else [MoveCentroids(SEPARATED, margin)]),
+        ]
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """All sums."""
+        return ClientSide.of(
+            AddMoments(MEAN, self.rule, context),
+            AddMoments(PRODUCTS, self.rule, context),
+            CountNearest(WEIGHTS, self.rule, context),
+            AddMembers(SEPARATED, self.rule, context),
+            AddMembers(LLOYD, self.rule, context),
+        )
+
+
+def _side(shape: Sequence[int]) -> int | None:
+    """Height and width of square images; None of others, which are not resized."""
+    return shape[1] if shape[1] == shape[2] else None

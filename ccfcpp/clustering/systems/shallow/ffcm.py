@@ -1,0 +1,187 @@
+"""FFCM: federated fuzzy c-means.
+
+Source: Stallmann and Wilbik, *Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm
+(FFCM)* (2022). In each round clients run fuzzy c-means from the global centroids and send their
+centroids and the sums of their memberships; the server combines these by one of two rules.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.blocks import squared_distances
+from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
+from ccfcpp.clustering.kmeans.config import LocalFuzzyConfig
+from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
+from ccfcpp.clustering.kmeans.server import kmeans
+from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.systems.shallow.config import FFCMConfig
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelRule, StartedBySums
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.parts import Count, Form, Votes, form_of
+from ccfcpp.engine.payload import check_counts, pack
+
+
+@dataclass(frozen=True)
+class FuzzyUpdate:
+    """A client's fuzzy clusters, in the order of the global ones.
+
+    ``centroids`` are of shape (k, pixels) and of ``PixelRule.dtype``; ``supports`` are float64 of
+    shape (k,), the sum of the client's memberships in each.
+    """
+
+    centroids: Tensor
+    supports: Tensor
+
+
+Combination = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""Maps centroids (clients, k, pixels), supports (clients, k), the previous global centroids and a
+seed to new global centroids in the order of the previous ones."""
+
+
+def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
+    """FFCM-avg: mean of each centroid over clients by support; without support it stays."""
+    weights = supports.unsqueeze(2)
+    totals = weights.sum(dim=0)
+    means = (weights * local.double()).sum(dim=0) / totals.clamp(min=torch.finfo(totals.dtype).tiny)
+    return torch.where(totals > 0, means.to(before.dtype), before)
+
+
+def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
+    """FFCM-km: k-means over all centroids that have support.
+
+    New centroids replace the nearest old ones (Hungarian method); an old centroid that is matched
+    with none stays.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    with section("k-means: server"):
+        found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
+    costs = squared_distances(before, found).cpu().numpy()
+    places, chosen = linear_sum_assignment(costs)
+    moved = before.clone()
+    moved[torch.as_tensor(places)] = found[torch.as_tensor(chosen)]
+    return moved
+
+
+FUZZY_ROUND = Exchange(
+    "fuzzy c-means",
+    CentroidState,
+    FuzzyUpdate,
+    {"centroids": Votes(weights="supports"), "supports": Count()},
+)
+
+
+@dataclass(frozen=True)
+class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
+    """Fuzzy c-means at each client, from the global centroids to convergence."""
+
+    rule: PixelRule
+    choices: LocalFuzzyConfig
+    least: int = 0
+    exchange = FUZZY_ROUND
+
+    def local_updates(
+        self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[FuzzyUpdate]:
+        """Compute each client's centroids and their supports."""
+        return [self._local(required_centroids(message.centroids), client) for client in clients]
+
+    def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
+        with section("fuzzy c-means: clients"):
+            points = self.rule.points(client.images)
+            found = fuzzy_c_means(
+                points,
+                centroids.to(points),
+                m=self.choices.m,
+                tolerance=self.choices.tolerance,
+                iterations=self.choices.iterations,
+            )
+        enough = torch.minimum(found.supports, found.averaged) >= self.least
+        # A centroid without support has no weight; the client returns the global one in its place.
+        sent = torch.where(enough.unsqueeze(1), found.centroids.to(centroids), centroids)
+        return FuzzyUpdate(sent, found.supports * enough)
+
+
+class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
+    """FFCM, with one exchange of centroids in each round."""
+
+    state_type = CentroidState
+    exchange = FUZZY_ROUND
+
+    def __init__(self, problem: Problem, combine: Combination) -> None:
+        super().__init__(problem)
+        self.choices = problem.config.section(FFCMConfig)
+        self.combine = combine
+        self.rounds = self.choices.rounds
+
+    def has_converged(self, state: CentroidState) -> bool:
+        """Whether the global centroids have moved no further than the tolerance."""
+        return self.is_settled(state.moved, self.choices.tolerance)
+
+    def initial_state(self, randomness: Randomness) -> CentroidState:
+        """Draw coordinates of centroids uniformly from [0, 1]; vectors may lie anywhere."""
+        if self.problem.has_vectors:
+            return CentroidState()
+        shape = (self.problem.clusters, self.rule.dimensions)
+        drawn = torch.rand(shape, generator=randomness.generator("centroids"))
+        return CentroidState(drawn.to(self.problem.device))
+
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
+        """One exchange in each round."""
+        return [self]
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """Fuzzy c-means at each client."""
+        choices = self.problem.config.section(LocalFuzzyConfig)
+        works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
+        if self.problem.has_vectors:
+            works.append(SumCells(context, self.rule.points))
+        return ClientSide.of(*works)
+
+    def broadcast(self, state: CentroidState) -> CentroidState:
+        """Send the global centroids to the clients."""
+        return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
+
+    def form(self, message: CentroidState) -> Form:
+        """A centroid and its support for each that went down."""
+        centroids = required_centroids(message.centroids)
+        return form_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
+
+    def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
+        """Refuse supports that no images can have."""
+        if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
+            raise RefusedUpdateError("supports must not be negative, nor all of them 0")
+        # The memberships of an image sum to 1.
+        check_counts(update.supports, senders)
+        check_near(update.centroids)
+
+    def aggregate(
+        self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
+    ) -> tuple[CentroidState, Figures]:
+        """Combine the local centroids; the figures report how far the global ones moved."""
+        before = required_centroids(state.centroids).to(self.rule.dtype)
+        received = list(updates)
+        local = torch.stack([update.centroids for update in received])
+        supports = torch.stack([update.supports for update in received])
+        seed = randomness.integer("k-means")
+        centroids = self.combine(local, supports, before, seed)
+        moved = float((centroids - before).abs().max())
+        return CentroidState(centroids, moved=moved), {"moved": moved}

@@ -1,0 +1,225 @@
+"""k-FED: one-shot federated k-means of clients that hold few of the clusters each.
+
+Source: Dennis, Li and Smith, *Heterogeneity for the Win: One-Shot Federated Clustering* (ICML
+2021). Each client runs the k-means of Awasthi and Sheffet (2012) with k′ clusters; the server
+spreads k centroids over all uploaded ones, farthest first, and clusters these once more.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import check_near
+from ccfcpp.clustering.kmeans.config import LloydConfig
+from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
+from ccfcpp.clustering.systems.shallow.config import KFedConfig
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering, PixelRule
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Nothing,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.parts import Form, Rows, Spec, Votes
+
+_SEPARATION = 3
+"""A point is kept where it is this many times closer to one seed than to any other."""
+_FAR = 1e5
+"""Standard deviations of the points from the origin to their mean."""
+
+
+def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
+    """Run Lloyd's k-means from separated means (Awasthi and Sheffet 2012; k-FED, Algorithm 1).
+
+    Points are projected on their top k singular vectors, without centring. Lloyd's iterations start
+    from the means, in the original space, of the points that are three times closer to one of k
+    k-means++ seeds than to any other; a seed without such points is itself a start.
+
+    Args:
+        points: Float tensor of shape (samples, dimensions), at least one sample.
+        k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
+        seed: Seed of the draw.
+        iterations: Largest number of iterations.
+
+    Returns:
+        At most ``k`` clusters; empty clusters are left out.
+
+    Raises:
+        ValueError: There is no point.
+    """
+    if len(points) == 0:
+        raise ValueError("k-means needs at least one point")
+    if len(points) <= k:
+        return own_points(points)
+    # Imported where it is needed, since scikit-learn takes most of a second.
+    from sklearn.cluster import kmeans_plusplus
+
+    # So far away, differences would be rounding in the products of which these vectors are made.
+    projected = _on_top_singular_vectors(points - far_mean(points, _FAR), k)
+    _, chosen = kmeans_plusplus(
+        projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
+    )
+    seeds = torch.from_numpy(chosen).to(points.device)
+    starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
+    return kmeans(points, k, seed=seed, iterations=iterations, starts=starts)
+
+
+def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
+    """Compute the coordinates of the projection, float64 of shape (samples, at most k)."""
+    # The eigenvectors of the smaller Gram matrix are the singular vectors.
+    double = points.double()
+    samples, dimensions = points.shape
+    if dimensions <= samples:
+        vectors: Tensor = torch.linalg.eigh(double.T @ double)[1]
+        return double @ vectors[:, -k:]
+    values, vectors = torch.linalg.eigh(double @ double.T)
+    return torch.mul(vectors[:, -k:], values[-k:].clamp(min=0).sqrt())
+
+
+def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
+    """Compute for each seed the mean of the points that are much closer to it than to others."""
+    nearest, labels = distances.min(dim=1)
+    others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
+    kept = _SEPARATION * nearest <= others
+    members = F.one_hot(labels, len(seeds)).double() * kept.unsqueeze(1)
+    counts = members.sum(dim=0).unsqueeze(1)
+    means = (members.T @ points.double() / counts.clamp(min=1)).to(points.dtype)
+    # Each seed counts its own point, unless it coincides with another seed.
+    return torch.where(counts > 0, means, points[seeds])
+
+
+def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
+    """Extend the centroids ``first`` by the point farthest from all before it, again and again.
+
+    Returns:
+        Tensor of shape (at most k, dimensions).
+    """
+    chosen = first
+    distances = torch.cdist(points, chosen, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+    while len(chosen) < k and float(distances.max()) > 0:
+        farthest = points[distances.argmax()].unsqueeze(0)
+        chosen = torch.cat([chosen, farthest])
+        distances = torch.minimum(distances, (points - farthest).norm(dim=1))
+    return chosen
+
+
+@dataclass(frozen=True)
+class LocalCentroids:
+    """Centroids that a client sends: of shape (at most k', pixels), of ``PixelRule.dtype``."""
+
+    centroids: Tensor
+
+
+@dataclass(frozen=True)
+class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
+    """k-means with k′ clusters at each client."""
+
+    exchange: Exchange[Nothing, LocalCentroids]
+    rule: PixelRule
+    clusters: int
+    iterations: int
+    least: int = 0
+
+    def local_updates(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> list[LocalCentroids | RefusedUpdateError]:
+        """Compute each client's centroids from separated means."""
+        return [self._local(client, randomness.of_client(client.id)) for client in clients]
+
+    def _local(self, client: Client, randomness: Randomness) -> LocalCentroids | RefusedUpdateError:
+        with section("k-means: clients"):
+            found = separated_kmeans(
+                self.rule.points(client.images),
+                self.clusters,
+                seed=randomness.integer("k-means"),
+                iterations=self.iterations,
+            )
+        enough = found.sizes >= self.least
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {self.least} images")
+        return LocalCentroids(found.centroids[enough].to(self.rule.dtype))
+
+
+class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
+    """k-FED, with a single round of a single exchange.
+
+    Raises:
+        UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
+    """
+
+    state_type = CentroidState
+    rounds = 1
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.iterations = problem.config.section(LloydConfig).iterations
+        self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
+        if self.local_clusters > problem.clusters:
+            raise UsageError(
+                KeyValue("kfed.local_clusters", self.local_clusters),
+                f" is more than the {problem.clusters} clusters: give at most {problem.clusters}",
+            )
+        parts = {"centroids": Votes(partial=self.local_clusters < problem.clusters)}
+        self.exchange = Exchange("local centroids", Nothing, LocalCentroids, parts)
+
+    def initial_state(self, randomness: Randomness) -> CentroidState:
+        """A state without centroids."""
+        return CentroidState()
+
+    def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
+        """One exchange, in the single round."""
+        return [self]
+
+    def client_side(self, context: ClientContext) -> ClientSide:
+        """Local centroids."""
+        works = SeparatedCentroids(
+            self.exchange, self.rule, self.local_clusters, self.iterations, context.least
+        )
+        return ClientSide.of(works)
+
+    def describe(self) -> dict[str, object]:
+        """Number of local clusters, for the summary."""
+        return {"local_clusters": self.local_clusters}
+
+    def broadcast(self, state: CentroidState) -> Nothing:
+        """Send nothing: clients need no message."""
+        return Nothing()
+
+    def form(self, message: Nothing) -> Form:
+        """Return the form of at most k′ centroids."""
+        shape = (Rows(self.local_clusters), self.rule.dimensions)
+        return {"centroids": Spec(self.rule.dtype, shape)}
+
+    def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
+        """Refuse centroids that are far off."""
+        check_near(update.centroids)
+
+    def aggregate(
+        self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
+    ) -> tuple[CentroidState, Figures]:
+        """Run k-means over all centroids, farthest-first from those of the largest client."""
+        local = [update.centroids for update in updates]
+        points = torch.cat(local)
+        starts = farthest_first(points, local[0], self.problem.clusters)
+        with section("k-means: server"):
+            found = kmeans(
+                points,
+                len(starts),
+                seed=randomness.integer("k-means"),
+                iterations=self.iterations,
+                starts=starts,
+            )
+        return CentroidState(found.centroids), {}

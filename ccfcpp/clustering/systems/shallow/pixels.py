@@ -1,0 +1,160 @@
+"""Images as points in the space of pixels, for the systems without a network."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
+from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.clustering.kmeans.centroids import Started, StartedState, required_centroids
+from ccfcpp.clustering.kmeans.server import most_similar, nearest
+from ccfcpp.clustering.kmeans.start import start_works
+from ccfcpp.clustering.systems.shallow.config import PixelsConfig
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyServerWork
+
+IMAGES_AT_A_TIME = 4096
+"""Whose pixels are floats at once."""
+
+
+@dataclass(frozen=True)
+class CentroidState(Started):
+    """State of the server of a system without a network.
+
+    Attributes:
+        moved: Distance that the centroids moved in the last round; None before the second round.
+    """
+
+    moved: float | None = None
+
+
+@dataclass(frozen=True)
+class PixelRule:
+    """Rule that maps images to points, and points to clusters."""
+
+    config: PixelsConfig
+    image_shape: tuple[int, ...]
+
+    @staticmethod
+    def of(problem: Problem) -> "PixelRule":
+        """Make the rule of a problem's configuration."""
+        return PixelRule(problem.config.section(PixelsConfig), problem.image_shape)
+
+    @property
+    def dimensions(self) -> int:
+        """Number of dimensions of a point."""
+        return prod(self.image_shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of points that are sent: far from 0 float32 tells none apart."""
+        return torch.float64 if len(self.image_shape) == 1 else torch.float32
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether images are assigned by cosine similarity."""
+        return self.config.assignment == "cosine"
+
+    def points(self, images: Tensor) -> Tensor:
+        """Scale pixels to [0, 1], or each image to a vector of length 1.
+
+        Args:
+            images: uint8 of shape (samples, channels, height, width), or vectors (samples, d).
+
+        Returns:
+            float32 of shape (samples, pixels); of vectors the same, of shape (samples, d) and in
+            their own precision.
+        """
+        pixels = images if images.is_floating_point() else to_float(images).flatten(1)
+        return F.normalize(pixels, dim=1) if self.config.normalise else pixels
+
+    def blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
+        """Points, a block at a time, of each of which so many numbers are made."""
+        return map(self.points, blocks(images, width))
+
+    def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
+        """Assign each image to a centroid, int64 of shape (samples,)."""
+        rule = most_similar if self.by_angle else nearest
+        parts = torch.split(images, IMAGES_AT_A_TIME)
+        return torch.cat([rule(self.points(part), centroids) for part in parts])
+
+
+Known = TypeVar("Known", bound=ClusteringState)
+
+
+class PixelClustering(ClusteringAlgorithm[Known]):
+    """Base class of systems whose centroids are points in the space of pixels."""
+
+    by_pixels = True
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.rule = PixelRule.of(problem)
+        self.by_angle = self.rule.by_angle
+
+    def is_settled(self, change: float | None, tolerance: float) -> bool:
+        """Whether the last round changed no more than this; None: nothing is known of it.
+
+        Where clients may be absent it is always False, since other clients may still change more.
+        """
+        varies = self.problem.config.availability.varies
+        return change is not None and change <= tolerance and not varies
+
+    def assign(self, state: Known, holder: Client) -> Tensor:
+        """Assign each image to its nearest or most similar centroid, int64 of shape (samples,)."""
+        return self.rule.assign(holder.images, required_centroids(state.centroids))
+
+    def represent(self, state: Known, holder: Client) -> Tensor | None:
+        """Map images to points, of shape (samples, pixels); None before there are centroids."""
+        return None if state.centroids is None else self.rule.points(holder.images)
+
+    def delivery(self, state: Known) -> object:
+        """Deliver the global centroids."""
+        return CentroidState(state.centroids)
+
+
+class StartedBySums(PixelClustering[StartedState]):
+    """Base class of systems whose first round finds centroids; the steps come in later rounds.
+
+    A round without centroids begins the start again: in the one before, too few clients answered.
+    """
+
+    starts = 1
+    """How many are tried; the one with the least squared error of k-means goes on."""
+
+    @abstractmethod
+    def steps(self, number: int) -> Sequence[AnyServerWork]:
+        """The server's work in a round, once there are centroids."""
+
+    def exchanges(self, number: int, state: StartedState) -> Sequence[AnyServerWork]:
+        """Steps, or what finds the first centroids."""
+        return self.start() if state.centroids is None else self.steps(number)
+
+    def plan(self, state: StartedState) -> list[Sequence[AnyServerWork]]:
+        """Steps in each round; before them the start, if need be, of points that are not few."""
+        start = [self.usual_start()] if state.centroids is None else []
+        return [*start, *map(self.steps, range(len(start), self.rounds))]
+
+    def start(self) -> Sequence[AnyServerWork]:
+        """The server's work until there are centroids."""
+        return start_works(self.problem, self.rule.dimensions, self.starts)
+
+    def usual_start(self) -> Sequence[AnyServerWork]:
+        """Return the start without what only few points need."""
+        return [work for work in self.start() if not getattr(work, "again", False)]
+
+    def found(self, state: StartedState) -> dict[str, object]:
+        """The number of clusters, and what speaks for each, where it was to be found."""
+        evidence, centroids = state.evidence, state.centroids
+        if evidence is None or centroids is None:
+            return {}
+        if not bool(evidence.any()):  # All samples are alike.
+            return {"clusters": len(centroids)}
+        return found_number(evidence, self.problem.fewest, len(centroids))

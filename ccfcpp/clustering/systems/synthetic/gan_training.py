@@ -1,0 +1,240 @@
+"""Training of the clients' GANs, and the synthetic images that they draw.
+
+Source: SDA-FC's public code, whose choices for MNIST are the defaults of ``GANConfig``: standard
+normal noise, and images drawn in evaluation mode. Three choices differ: initial weights are
+PyTorch's (there normal with a deviation of 0.02), both steps of a batch share one draw of noise
+(there the generator's step has its own), and codes are random (there balanced in each batch).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.systems.synthetic.config import GANConfig
+from ccfcpp.clustering.systems.synthetic.networks import Discriminator, Generator
+from ccfcpp.core.profiling import section
+from ccfcpp.core.progress import tell_images
+from ccfcpp.core.randomness import SETUP, Randomness
+from ccfcpp.data.images import forward_batch, to_float
+from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.payload import not_finite
+from ccfcpp.models.network import FlatNetwork, training_bytes
+from ccfcpp.models.optimizers import FlatAdam
+from ccfcpp.models.state import build
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+
+_NAMES = "generator", "discriminator"
+_BETAS = (0.5, 0.999)
+"""Adam's β₁ and β₂ in the published system."""
+
+_DIVERGED = (
+    "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
+    "gan.discriminator_rate"
+)
+
+
+@dataclass(frozen=True)
+class GANLosses:
+    """Losses of a client's epoch."""
+
+    samples: int
+    generator: float | None = None
+    discriminator: float | None = None
+
+
+def discriminator_loss(real: Tensor, generated: Tensor) -> Tensor:
+    """Return the binary cross-entropy of real images with 1, plus that of generated ones with 0.
+
+    Args:
+        real: The discriminator's logits of real images, of shape (batch,).
+        generated: Those of generated ones.
+    """
+    return -F.logsigmoid(real).mean() - F.logsigmoid(-generated).mean()
+
+
+Maker = Callable[[], nn.Module]
+
+
+def network_makers(
+    config: GANConfig, image_shape: Sequence[int], codes: int
+) -> tuple[Maker, Maker]:
+    """Return what builds a generator, and what builds a discriminator.
+
+    Raises:
+        UsageError: When they are called, where the images do not fit the networks.
+    """
+    return partial(Generator, image_shape, codes, config), partial(
+        Discriminator, image_shape, config
+    )
+
+
+def gan_training_bytes(
+    config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
+) -> int:
+    """Bytes for the training of one more client of a cohort, which holds ``samples`` images.
+
+    They are those of both networks and of their activations, which are held at the same time.
+    """
+    batch = min(config.batch_size, samples)
+    generator, discriminator = network_makers(config, image_shape, codes)
+    return training_bytes(generator, (config.noise + codes,), batch, views=1) + training_bytes(
+        discriminator, image_shape, batch, views=2
+    )
+
+
+class GANTrainer:
+    """A generator and a discriminator that are trained for one client after another.
+
+    Each client remembers its networks from epoch to epoch, but not the optimizers' moments, as in
+    the published system.
+
+    Raises:
+        UsageError: The networks do not fit the images.
+    """
+
+    def __init__(
+        self,
+        config: GANConfig,
+        image_shape: Sequence[int],
+        codes: int,
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
+        self.config = config
+        self.codes = codes
+        self.device = device
+        self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
+        self._makers = network_makers(config, image_shape, codes)
+        self._generator, self._discriminator = self._networks = [
+            FlatNetwork(make, device, precision=precision) for make in self._makers
+        ]
+        self._of_generator, self._of_discriminator = self._optimizers = [
+            FlatAdam(network, _BETAS) for network in self._networks
+        ]
+        self._means = [MeanLoss(device), MeanLoss(device)]
+        self._inputs = Inputs(device, recorder_of(device))
+        self._batches = Batches(self._inputs, config.batch_size)
+        self._step = Step(self._descend, config.batch_size, self._inputs)
+
+    def train_epoch(
+        self, client: Client, randomness: Randomness
+    ) -> Training[GANLosses | RefusedUpdateError]:
+        """Train a client's GAN for an epoch, from its memory or from new weights.
+
+        Args:
+            client: The client, whose memory is replaced.
+            randomness: The source, set to the round, which is the number of the epoch.
+
+        Returns:
+            The losses, or a refusal where the GAN has diverged.
+        """
+        self._load(client, randomness)
+        config, own = self.config, randomness.of_client(client.id)
+        decay = config.rate_decay**randomness.round
+        rates = config.generator_rate, config.discriminator_rate
+        for optimizer, mean, rate in zip(self._optimizers, self._means, rates, strict=True):
+            optimizer.begin(rate * decay)
+            mean.begin()
+        self._inputs.put("images", client.images)
+        self._inputs.put("noise", self._random_inputs(len(client), own.generator("noise")))
+        lengths = self._batches.shuffle(len(client), own.generator("batches"))
+        for samples in lengths:
+            self._step(samples)
+            tell_images(samples, 1)
+            yield
+        generating, discriminating = (mean.mean(len(lengths)) for mean in self._means)
+        return self._kept(client, GANLosses(len(client), generating, discriminating))
+
+    def draw(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+        """Draw synthetic images by the GAN that a client remembers.
+
+        Returns:
+            uint8 of shape (images, channels, height, width): ``gan.images`` of them, or as many as
+            the client holds; image i has the code i mod the number of codes. A refusal for a client
+            that holds a single image, or whose GAN has diverged.
+        """
+        return self._drawn(client, randomness.of_client(client.id))
+
+    def _load(self, client: Client, randomness: Randomness) -> None:
+        """Load the networks that a client remembers, or new ones, which no round changes."""
+        own = randomness.at_round(SETUP).of_client(client.id)
+        for name, make, network in zip(_NAMES, self._makers, self._networks, strict=True):
+            remembered = memory_of(client.memory, name)
+            network.load(remembered or build(make, own.generator(name)).state_dict())
+            network.train()
+
+    def _kept(self, client: Client, losses: GANLosses) -> GANLosses | RefusedUpdateError:
+        """Store the trained networks in the client's memory, unless they have diverged."""
+        if losses.generator is None or losses.discriminator is None:
+            return losses
+        networks = {
+            f"{name}/{entry}": tensor
+            for name, network in zip(_NAMES, self._networks, strict=True)
+            for entry, tensor in network.state().items()
+        }
+        if not_finite(networks) or not all(
+            map(math.isfinite, (losses.generator, losses.discriminator))
+        ):
+            return RefusedUpdateError(f"{_DIVERGED}; it keeps the networks of the previous epoch")
+        client.memory = networks
+        return losses
+
+    def _descend(self, samples: int) -> None:
+        """Train the discriminator for a step, then the generator against it.
+
+        A real image and a generator's input, of shape (noise + codes,), have the same index.
+        """
+        index = self._batches.next(samples)
+        real = to_float(self._inputs["images"][index])
+        with section("GAN: generator"):
+            (generated,) = self._generator(self._inputs["noise"][index])
+        with section("GAN: discriminator"):
+            # Each in a batch of its own, as normalisation needs it.
+            (of_real,), (of_generated,) = map(self._discriminator, (real, generated.detach()))
+            discriminating = discriminator_loss(of_real[:, 0], of_generated[:, 0])
+            self._discriminator.backward(discriminating)
+        with section("GAN: optimizers"):
+            self._of_discriminator.step()
+        with section("GAN: generator"):
+            (logits,) = self._discriminator(generated)
+            # Binary cross-entropy with 1 (Goodfellow et al. 2014, Section 3).
+            generating = -F.logsigmoid(logits[:, 0]).mean()
+            self._generator.backward(generating)
+        with section("GAN: optimizers"):
+            self._of_generator.step()
+        for mean, loss in zip(self._means, (generating, discriminating), strict=True):
+            mean.add(loss)
+
+    def _random_inputs(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw noise and codes, of shape (count, noise + codes), on the CPU."""
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        return self._with_codes(noise, torch.randint(self.codes, (count,), generator=generator))
+
+    def _with_codes(self, noise: Tensor, codes: Tensor) -> Tensor:
+        return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
+
+    @torch.no_grad()
+    def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+        if len(client) < 2:
+            return RefusedUpdateError("it holds one image, and a GAN needs at least two")
+        remembered = memory_of(client.memory, "generator")
+        if not remembered:
+            return RefusedUpdateError("its GAN has not been trained for an epoch")
+        self._generator.load(remembered)
+        self._generator.train(False)
+        count, generator = self.config.images or len(client), randomness.generator("images")
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        inputs = self._with_codes(noise, torch.arange(count) % self.codes)
+        drawn = []
+        for some in torch.split(inputs, self._forward_batch):
+            (images,) = self._generator(some.to(self.device))
+            if not images.isfinite().all():
+                return RefusedUpdateError(_DIVERGED)
+            drawn.append((images * 255).round().to(torch.uint8))
+        return torch.cat(drawn)
