@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,24 +51,23 @@ def owner_page(state: Path) -> str:
 
 
 def _clusters(found: ClientResults) -> list[dict[str, object]]:
-    sizes = Counter(int(str(row["cluster"])) for row in found.rows)
-    names: dict[int, list[str]] = {cluster: [] for cluster in sizes}
+    names: dict[int, list[str]] = {}
     for row in found.rows:
-        names[int(str(row["cluster"]))].append(_name(row))
+        names.setdefault(int(str(row["cluster"])), []).append(_name(row))
     near, far = typical(found.rows), unsure(found.rows)
     return [
         {
             "number": cluster,
-            "size": counted(size, "image"),
-            "share": f"{size / len(found.rows):.0%}",
+            "size": counted(len(own), "image"),
+            "share": f"{len(own) / len(found.rows):.0%}",
             "ends": {
                 "The most typical": [_tile(found, number) for number in near.get(cluster, ())],
                 "The least sure": [_tile(found, number) for number in far.get(cluster, ())],
             },
-            "names": names[cluster][:_MOST_NAMES],
-            "more": max(0, size - _MOST_NAMES),
+            "names": own[:_MOST_NAMES],
+            "more": max(0, len(own) - _MOST_NAMES),
         }
-        for cluster, size in sorted(sizes.items())
+        for cluster, own in sorted(names.items())
     ]
 
 

@@ -38,9 +38,8 @@ from ccfcpp.runs.paths import RunPaths
 from tests.support import traps
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
-from tests.support.command import ccfcpp
+from tests.support.command import ccfcpp, report
 from tests.support.deployment import AT_ONCE, RUN, Grid, Told, introduced, trusting, worker_of
-from tests.support.reports import report
 
 CLASSES = [str(number) for number in range(10)]
 THREE: Tree = {"clusters": 3, "device": "cpu"}

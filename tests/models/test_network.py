@@ -1,6 +1,8 @@
 """A flat network against the module itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -208,37 +210,47 @@ def test_evaluation_uses_the_running_statistics(
     assert all(torch.equal(entry, before[name]) for name, entry in network.state().items())
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
-def test_adam_is_pytorchs(betas: tuple[float, float]) -> None:
-    """And begins anew when it is told to."""
-    network, model = loaded(without_normalisation)
-    ours = FlatAdam(network, betas)
+Ours = Callable[[FlatNetwork], FlatAdam | FlatSGD]
+Theirs = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+ADAMS: list[tuple[Any, ...]] = [
+    (
+        partial(FlatAdam, betas=betas),
+        partial(torch.optim.Adam, lr=0.01, betas=betas),
+        (0.01,),
+        without_normalisation,
+        (4, 1, 8, 8),
+    )
+    for betas in ((0.9, 0.999), (0.5, 0.9))
+]
+SGDS: list[tuple[Any, ...]] = [
+    (
+        partial(FlatSGD, learning_rate=0.1, momentum=momentum, weight_decay=0.01),
+        partial(torch.optim.SGD, lr=0.1, momentum=momentum, weight_decay=0.01),
+        (),
+        small,
+        (4, 1, 9, 8),
+    )
+    for momentum in (0.0, 0.9)
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "rate", "make", "shape"), [*ADAMS, *SGDS])
+def test_optimizers_are_pytorchs(
+    ours: Ours, theirs: Theirs, rate: tuple[Any, ...], make: Callable[[], nn.Module], shape: Any
+) -> None:
+    """And begin anew when they are told to."""
+    network, model = loaded(make)
+    optimizer = ours(network)
     for _ in range(2):
         network.load(model.state_dict())
-        ours.begin(0.01)
-        own = torch.optim.Adam(model.parameters(), 0.01, betas=betas)
+        optimizer.begin(*rate)
+        own = theirs(model.parameters())
         for step in range(4):
-            network.backward(network(images(4, 1, 8, 8) + step)[1].square().sum())
-            ours.step()
+            batch = images(*shape) + step
+            network.backward(network(batch)[1].square().sum())
+            optimizer.step()
             own.zero_grad()
-            torch.autograd.backward(outputs(model, images(4, 1, 8, 8) + step)[1].square().sum())
-            own.step()
-        assert_same_state(network, model, atol=1e-9)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_is_pytorchs(momentum: float) -> None:
-    """Three steps with weight decay, twice."""
-    network, model = loaded(small)
-    ours = FlatSGD(network, 0.1, momentum, weight_decay=0.01)
-    for _ in range(2):
-        ours.begin()
-        own = torch.optim.SGD(model.parameters(), 0.1, momentum=momentum, weight_decay=0.01)
-        for _ in range(3):
-            network.backward(network(images(4, 1, 9, 8))[1].square().sum())
-            ours.step()
-            own.zero_grad()
-            torch.autograd.backward(outputs(model, images(4, 1, 9, 8))[1].square().sum())
+            torch.autograd.backward(outputs(model, batch)[1].square().sum())
             own.step()
         assert_same_state(network, model, atol=1e-9)
 

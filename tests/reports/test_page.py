@@ -15,7 +15,7 @@ from ccfcpp.reports.drawing import Drawn
 from ccfcpp.reports.page import _numbers, page
 from ccfcpp.reports.recorded import read_run
 from tests.support.browser import BROWSER, laid_out
-from tests.support.reports import report
+from tests.support.command import report
 
 needs_browser = pytest.mark.skipif(
     BROWSER is None, reason="no chromium, chromium-browser or google-chrome is on PATH"

@@ -7,8 +7,7 @@ import yaml
 from safetensors.torch import save_file
 
 from ccfcpp.core.files import read_tensors
-from tests.support.command import ccfcpp, succeeded
-from tests.support.reports import report
+from tests.support.command import ccfcpp, report, succeeded
 
 SHORT = (
     "cluster", "--method", "sda-fc-km", "--clients", 2, "--set", "data.images=60",

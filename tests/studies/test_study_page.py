@@ -18,9 +18,8 @@ from ccfcpp.studies.study_figures import study_figures
 from ccfcpp.studies.study_page import examine_studies
 from supervised.config import ClassifyConfig
 from tests.support.browser import BROWSER, laid_out
-from tests.support.command import ccfcpp
+from tests.support.command import ccfcpp, report
 from tests.support.comparisons import planned_comparison
-from tests.support.reports import report
 from tests.support.studies import planned_study
 
 needs_browser = pytest.mark.skipif(

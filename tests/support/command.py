@@ -2,9 +2,12 @@
 
 import contextlib
 import io
+import json
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from ccfcpp.cli.app import main
@@ -96,3 +99,10 @@ def succeeded(*arguments: object) -> Result:
     result = ccfcpp(*arguments)
     assert result.code == 0, result.stderr
     return result
+
+
+def report(*runs: Path, out: Path | None = None) -> dict[str, Any]:
+    """What ``ccfcpp report --json`` says."""
+    place = () if out is None else ("--out", out)
+    parsed: dict[str, Any] = json.loads(succeeded("report", *runs, "--json", *place).stdout)
+    return parsed

@@ -20,8 +20,7 @@ from ccfcpp.reports.page import page
 from ccfcpp.reports.recorded import read_run
 from ccfcpp.reports.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
-from tests.support.command import TINY, TINY_SCAN, succeeded
-from tests.support.reports import report
+from tests.support.command import TINY, TINY_SCAN, report, succeeded
 
 
 def points_of(run: Path) -> Tensor:

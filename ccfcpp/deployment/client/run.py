@@ -161,7 +161,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringRun(ClientRun[Final[Any]]):
+class ClusteringClient(ClientRun[Final[Any]]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -222,7 +222,7 @@ class ClusteringRun(ClientRun[Final[Any]]):
         return None if self.data.labels is None else self._numbered(self.data.labels)
 
 
-class ClassificationRun(ClientRun[ServerState]):
+class ClassificationClient(ClientRun[ServerState]):
     """A client of a method of classification. Images that do not train are for testing."""
 
     config: ClassifyConfig
@@ -283,10 +283,10 @@ class Counting(ClientWork[Model, Counts]):
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
     """Return a client's side of a run."""
     if spec.command == "cluster":
-        return ClusteringRun(spec, data, device)
+        return ClusteringClient(spec, data, device)
     if not isinstance(data, ImageData):
         raise UsageError("vectors are not classified: give images")
-    return ClassificationRun(spec, data, device)
+    return ClassificationClient(spec, data, device)
 
 
 def load_for(
