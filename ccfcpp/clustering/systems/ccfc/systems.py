@@ -127,7 +127,7 @@ CCFC = System(
     make=_MAKE,
     sections=_SECTIONS,
     counts=_counts,
-    ignores=("scan.latent", "scan.normalisation", "loss.scale"),
+    ignores=("scan.encoder", "scan.latent", "scan.normalisation", "loss.scale"),
     unused=_unused,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
@@ -138,7 +138,7 @@ CCFC_PLUS_PLUS = replace(
     CCFC,
     title="CCFC++",
     fixed={},
-    ignores=("scan.latent", "scan.normalisation"),
+    ignores=("scan.encoder", "scan.latent", "scan.normalisation"),
     check=_fits,
     summary="CCFC with decorrelated representations",
 )
