@@ -249,12 +249,12 @@ def test_each_folder_is_a_client() -> None:
         (
             {"kind": "skew", "p": 0.5, "clients": 3},
             some_digits(labelled=False),
-            "'skew' needs class labels",
+            "partition.kind = skew needs class labels",
         ),
         (
             {"kind": "dirichlet", "clients": 3},
             some_digits(labelled=False),
-            "'dirichlet' needs class labels, and mine has none: take --partition iid or",
+            "partition.kind = dirichlet needs class labels, and mine has none: take --partition iid or",
         ),
         ({"kind": "dirichlet"}, some_digits(), "10 clients with 10 samples at least need 100 of"),
     ],

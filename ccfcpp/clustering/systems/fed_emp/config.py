@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from ccfcpp.core.config import Positive, Section, Share, Weight
 
@@ -39,18 +39,13 @@ class CropsConfig(Section):
     gradients: Literal["full", "bfloat16"] = "bfloat16"
     """Gradients on their way to the server: as they are, or in 16 bits."""
 
-    @model_validator(mode="before")
+    loss: Annotated[Literal["rate"], Field(exclude=True)] = "rate"
+    """Runs of earlier versions could choose what keeps latents apart."""
+
+    @field_validator("weight", mode="before")
     @classmethod
-    def _as_runs_before_had_it(cls, values: dict[str, object]) -> dict[str, object]:
-        """Accept the settings of runs that could choose what keeps latents apart."""
-        if values.get("loss", "rate") != "rate":
-            raise ValueError(f"crops.loss = {values['loss']} is gone: rate alone is left")
-        was_default = values.get("weight", 0) is None
-        return {
-            name: value
-            for name, value in values.items()
-            if name != "loss" and not (name == "weight" and was_default)
-        }
+    def _none_was_the_default(cls, value: object) -> object:
+        return 200.0 if value is None else value
 
     @property
     def rounds(self) -> int:

@@ -76,5 +76,5 @@ def test_outer_is_a_sum_over_crops() -> None:
 def test_settings_of_runs_that_chose_what_keeps_latents_apart_are_read() -> None:
     before = merge(SMALL, {"crops": {"loss": "rate", "weight": None}})
     assert validate(ClusterConfig, before).section(CropsConfig).weight == 200
-    with pytest.raises(UsageError, match=r"crops\.loss = vicreg is gone: rate alone is left"):
+    with pytest.raises(UsageError, match=r"crops\.loss = vicreg is refused: it should be 'rate'"):
         validate(ClusterConfig, merge(before, {"crops": {"loss": "vicreg"}}))
