@@ -254,7 +254,7 @@ def test_each_folder_is_a_client() -> None:
         (
             {"kind": "dirichlet", "clients": 3},
             some_digits(labelled=False),
-            "partition.kind = dirichlet needs class labels, and mine has none: take --partition iid or",
+            "dirichlet needs class labels, and mine has none: take --partition iid or",
         ),
         ({"kind": "dirichlet"}, some_digits(), "10 clients with 10 samples at least need 100 of"),
     ],
