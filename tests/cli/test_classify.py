@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
+from ccfcpp.core.config_layers import flatten, read_configs, read_yaml
 from ccfcpp.core.presets import preset_folder
 from ccfcpp.studies.grids import Planned, ordered
 from supervised.classifiers import CLASSIFIERS
@@ -463,7 +463,7 @@ def test_table_1_has_the_published_settings() -> None:
 
 
 def test_the_preset_for_cifar10_explains_every_key() -> None:
-    every_key = {key for key, _ in flatten(validate(ClassifyConfig, {}).model_dump())}
+    every_key = ClassifyConfig.known_fields({}).keys() - {"privacy.clips"}  # empty by default
     assert {
         k for k, _ in flatten(read_yaml(preset_folder() / "classify/cifar10.yaml"))
     } == every_key

@@ -461,8 +461,8 @@ TWO = ("--clusters", 2, "--clients", 2)
         (["--config", "mine.yaml"], "unknown key 'partition.pp': did you mean 'partition.p'?"),
         (["--dataset", "empty"], "no image"),
         (["--dataset", "broken", "--skip", 0], "broken.png ("),
-        (["--dataset", "plain", *TWO, "--p", 0.5], "'skew' needs class labels"),
-        (["--dataset", "plain", *TWO, "--alpha", 1], "'dirichlet' needs class labels"),
+        (["--dataset", "plain", *TWO, "--p", 0.5], "partition.kind = skew needs class labels"),
+        (["--dataset", "plain", *TWO, "--alpha", 1], "dirichlet needs class labels"),
         (
             ["--dataset", "plain", *TWO, "--partition", "iid", "--set", "data.imbalance=2"],
             "data.imbalance = 2 needs class labels, and plain has none: leave it out",

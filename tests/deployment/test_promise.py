@@ -146,17 +146,19 @@ def test_an_owner_sets_how_many_exchanges_a_run_may_have(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "asked"),
+    ("method", "changes", "asked"),
     [
-        ({"scan": {"widths": []}}, "scan.widths=[]"),
-        ({"scan": {"hidden": 9}}, "scan.hidden=9"),
-        ({"scan": {"learning_rate": 1e-30}}, "scan.learning_rate=1e-30"),
-        ({"affine": {"rotation": 0.0}}, "affine.rotation=0"),
-        ({"crops": {"widths": [8, 8]}}, "crops.widths=[8,8]"),
+        ("fed-scan", {"scan": {"widths": []}}, "scan.widths=[]"),
+        ("fed-scan", {"scan": {"hidden": 9}}, "scan.hidden=9"),
+        ("fed-scan", {"scan": {"learning_rate": 1e-30}}, "scan.learning_rate=1e-30"),
+        ("fed-scan", {"affine": {"rotation": 0.0}}, "affine.rotation=0"),
+        ("fed-emp", {"crops": {"widths": [8, 8]}}, "crops.widths=[8,8]"),
     ],
 )
-def test_settings_that_no_preset_has_are_for_the_owner_to_accept(changes: Tree, asked: str) -> None:
-    config = resolve(ClusterConfig, "cluster", {"method": "fed-scan"}, changes)
+def test_settings_that_no_preset_has_are_for_the_owner_to_accept(
+    method: str, changes: Tree, asked: str
+) -> None:
+    config = resolve(ClusterConfig, "cluster", {"method": method}, changes)
     clients = clients_of_sizes(30)
     with pytest.raises(ForbiddenError, match="no installed preset has") as error:
         Rules().check(spec_of(config, clients))

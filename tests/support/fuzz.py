@@ -324,6 +324,7 @@ class Target:
         self.tape.spoilt = spoilt
         experiment = self.experiment
         experiment.deployed = replace(experiment.deployed)  # which knows of nothing yet
+        experiment.evaluator.deployed = experiment.deployed
         federation = experiment.federation(experiment.deployed)
         state: Any = experiment.algorithm.initial_state(experiment.randomness)
         reports = []

@@ -36,6 +36,10 @@ _Asked = tuple[Request, str] | AbsentClientError
 """A request with the ticket for its response, or why nothing was sent."""
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(eq=False)
 class Deployed:
     """Transport to clients on other machines, which work at the same time.
@@ -58,7 +62,7 @@ class Deployed:
     exchanges: Mapping[str, Exchange[Any, Any]]
     device: torch.device
     session: int = 0
-    stopped: Callable[[], bool] = field(default=lambda: False, init=False)
+    stopped: Callable[[], bool] = field(default_factory=lambda: _never, init=False)
     patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)

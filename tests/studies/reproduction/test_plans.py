@@ -64,8 +64,9 @@ FULL = {
 
 
 def values_of(plan: Plan, key: str) -> list[Any]:
-    """The values of a setting, each once, in the order of the plan."""
-    return list(dict.fromkeys(dict(flatten(run.config.model_dump()))[key] for run in plan))
+    """The values of a setting, each once, in the order of the plan; of runs that have it."""
+    values = (dict(flatten(run.config.model_dump())) for run in plan)
+    return list(dict.fromkeys(own[key] for own in values if key in own))
 
 
 def datasets(plan: Plan) -> set[str]:
@@ -201,7 +202,7 @@ COLLAPSE = [0.01, 0.05, 0.25, math.inf]
         ("feddecorr-table1", False, "partition.alpha", [0.05, 0.1, 0.5, math.inf]),
         ("feddecorr-figure2", False, "partition.alpha", COLLAPSE),
         ("feddecorr-figure2", False, "dataset", ["cifar100"]),
-        ("feddecorr-figure9", False, "decorrelation.beta", [0.1, 0.01, 0.05, 0.2, 0.3]),
+        ("feddecorr-figure9", False, "decorrelation.beta", [0.01, 0.05, 0.1, 0.2, 0.3]),
         *(
             ("feddecorr-iclr-figure11", quick, key, [value])
             for quick in (False, True)
@@ -268,6 +269,7 @@ def test_moon_has_a_projection_head_on_cifar_alone(plans: Plans) -> None:
     heads = {
         run.config.dataset: run.config.moon.projection
         for run in plans.of("feddecorr-table1", quick=False)
+        if run.config.method == "moon"
     }
     assert heads == {"cifar10": (640, 256), "cifar100": (640, 256), "tiny-imagenet": ()}
 
@@ -396,13 +398,14 @@ def no_complaints() -> Iterator[None]:
 def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) -> None:
     same = set()
     folders = {stored({}, config).folder}
-    for key, _ in flatten(config.model_dump()):
+    keys = dict(flatten(config.model_dump()))
+    for key in keys:
         run = changed(config, key)
         assert isinstance(run, RunConfig)
         folder = stored({"an axis": 1}, run).folder
         same |= {key} if folder in folders else set()
         folders.add(folder)
-    assert same == MAY_CHANGE
+    assert same == MAY_CHANGE & keys.keys()
 
 
 def test_a_folders_name_can_be_read() -> None:
