@@ -10,7 +10,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
 from ccfcpp.data.autoaugment import draw_policies, render_policies
 from ccfcpp.data.images import to_float
-from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
+from ccfcpp.data.training_augmentation import PaddedCrops, draw_crops, render_crops
 from ccfcpp.engine.client import Client
 from supervised.config import ClassifyConfig, SamplesConfig
 
@@ -19,7 +19,7 @@ from supervised.config import ClassifyConfig, SamplesConfig
 class Changes:
     """Draws for each image of a client, for one epoch; None for what is switched off."""
 
-    crops: Crops | None
+    crops: PaddedCrops | None
     rotations: ViewParameters | None
 
 

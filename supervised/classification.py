@@ -12,10 +12,10 @@ from supervised.evaluation import ClassificationEvaluator
 from supervised.setup import (
     check_images,
     classifier_maker,
-    labelled,
+    labelled_images,
     load_images,
     partition_samples,
-    split,
+    train_test_indices,
 )
 
 ClassificationRun = LocalRun[FederatedClassification, ClassificationEvaluator]
@@ -45,7 +45,7 @@ def classification_run(
     data = load_images(config) if data is None else data
     check_images(config, data)
     everything = torch.arange(len(data))
-    train, test = split(config, data) if tested else (everything, everything[:0])
+    train, test = train_test_indices(config, data) if tested else (everything, everything[:0])
     parts = partition_samples(config, data, train, setting.randomness)
     numbers, by_domain = range(len(parts)), config.partition.kind == "domain"
     names = list(data.owner_names) if by_domain else [f"client {each}" for each in numbers]
@@ -53,7 +53,7 @@ def classification_run(
     shape, classes = tuple(data.images.shape[1:]), len(data.classes)
     make_model = classifier_maker(config, shape, classes)
     clients = [
-        Client(each, names[each], *labelled(data, parts[each], setting.device))
+        Client(each, names[each], *labelled_images(data, parts[each], setting.device))
         for each in connected
     ]
     algorithm = FederatedClassification(

@@ -12,7 +12,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.estimator import FederatedEstimator, Names, plain
+from ccfcpp.runs.estimator import FederatedEstimator, Names, string_array
 from supervised.classification import ClassificationRun, classification_run
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -57,7 +57,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: The arrays or the settings do not fit, or the method is a personal one.
         """
-        labels = plain(np.asarray(y))
+        labels = string_array(np.asarray(y))
         data = from_arrays("images", np.asarray(X), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         run = self._run(pipeline, data, clients, {"partition": {"kind": "domain"}})

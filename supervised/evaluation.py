@@ -34,7 +34,7 @@ from supervised.config import (
 )
 from supervised.messages import ServerState
 from supervised.networks import Classifier
-from supervised.setup import labelled
+from supervised.setup import labelled_images
 
 _FORWARD_BATCH, _USUAL_PIXELS = 500, 32 * 32
 
@@ -158,7 +158,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         """
         data, device = self.data, self.algorithm.device
         if not self.by_domain:
-            samples = labelled(data, test, device)
+            samples = labelled_images(data, test, device)
             if not self.is_personal:
                 return [TestSet("all", None, test, *samples)]
             return [TestSet(client.name, client.id, test, *samples) for client in self.clients]
@@ -170,7 +170,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             index = test[owners == number]
             # Without its client a domain has no model of its own.
             if len(index) > 0 and (number in connected or not self.is_personal):
-                sets.append(TestSet(name, number, index, *labelled(data, index, device)))
+                sets.append(TestSet(name, number, index, *labelled_images(data, index, device)))
         if not sets:
             raise UsageError(
                 f"no connected client's domain in {data.name} has a test image: change "

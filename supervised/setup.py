@@ -60,7 +60,7 @@ def _load(
     )
 
 
-def labelled(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+def labelled_images(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the images with some indices and their labels, on a device."""
     assert data.labels is not None
     return data.images[index].to(device), data.labels[index].to(device)
@@ -90,7 +90,7 @@ def check_images(config: ClassifyConfig, data: ImageData) -> None:
         )
 
 
-def split(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
+def train_test_indices(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
     """Indices of the training and of the test images, int64, in data order.
 
     The publisher's split, where there is one; else ``data.test_share`` of each class (and of each

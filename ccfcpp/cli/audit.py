@@ -10,7 +10,7 @@ import typer
 from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.client.audit import Entry
+    from ccfcpp.deployment.client.audit import AuditEntry
     from ccfcpp.deployment.client.spending import Spending
 
 
@@ -37,13 +37,13 @@ def audit(
         typer.echo(line)
 
 
-def _line(entry: "Entry") -> str:
+def _line(entry: "AuditEntry") -> str:
     what = "handshake" if entry.asked == "hello" else f"round {entry.round + 1}, {entry.asked}"
     done = bytes_in_words(entry.bytes) if entry.status == "done" else entry.status
     return f"{entry.time}  {entry.method}, {what}: {done} {entry.reason}".rstrip()
 
 
-def _runs(entries: list["Entry"], spending: "Spending") -> list[str]:
+def _runs(entries: list["AuditEntry"], spending: "Spending") -> list[str]:
     """Return some lines for each run, and what all of them have cost."""
     from ccfcpp.deployment.client.audit import DELTA, by_run, reasons, run_facts
 

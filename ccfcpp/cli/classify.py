@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
-    from ccfcpp.studies.classification import Table
+    from ccfcpp.studies.classification import ClassificationTable
     from ccfcpp.studies.grids import Order, Planned
     from ccfcpp.studies.study import Study
 
@@ -83,7 +83,7 @@ def _study(
         return given
 
     from ccfcpp.studies.grids import ordered
-    from ccfcpp.studies.growth import reopened, settled
+    from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
 
     terminal.prepare()
@@ -101,7 +101,7 @@ def _study(
         path = asked.out or new_path("study", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
         study = Study(path, runs, order)
-    return settled(study, given, axes, "classify", _check)
+    return check_new_runs(study, given, axes, "classify", _check)
 
 
 def _check(runs: list[Planned[ClassifyConfig]]) -> None:
@@ -127,7 +127,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         typer.echo(f"as a page: {terminal.report_command(study.path)}")
 
 
-def _tabulate(study: Study[ClassifyConfig]) -> Table:
+def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
     """Write the table of the runs so far, and return it."""
     from ccfcpp.studies.classification import tabulate
     from ccfcpp.studies.tables import as_latex, as_markdown, in_latex

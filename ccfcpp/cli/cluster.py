@@ -11,7 +11,7 @@ from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows, usage_errors
-from ccfcpp.clustering.auto_settings import in_words
+from ccfcpp.clustering.auto_settings import settings_in_words
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.words import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
@@ -118,7 +118,7 @@ def _notes(config: ClusterConfig) -> list[str]:
     encoder = [f"vectors are those of {name.called}, content hash {found[:12]}"] if name else []
     return [
         *encoder,
-        *([in_words(config)] if by_images else []),
+        *([settings_in_words(config)] if by_images else []),
         *(sought if config.fewest_clusters else []),
     ]
 

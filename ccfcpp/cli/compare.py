@@ -13,13 +13,13 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import take_lists
-from ccfcpp.studies.comparing import opened, tabulated
+from ccfcpp.studies.comparing import open_comparison, tabulated
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ccfcpp.studies.comparison import Comparison, Entry
+    from ccfcpp.studies.comparison import Comparison, TableEntry
 
 FLAGS = (
     flags.DATASET,
@@ -73,7 +73,9 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
-        study = opened(given, axes, seeds, asked.out, asked.resume, baseline, say=console.print)
+        study = open_comparison(
+            given, axes, seeds, asked.out, asked.resume, baseline, say=console.print
+        )
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (
@@ -86,7 +88,7 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
         typer.echo(json.dumps(found))
     else:
-        Console().print(*_scores(result), terminal.table_of(COSTS_TITLE, result.costs()))
+        Console().print(*_scores(result), terminal.make_table(COSTS_TITLE, result.costs()))
         typer.echo(
             f"also in {at}/table.csv, table.md and table.tex\n"
             f"as a page: {terminal.report_command(at)}"
@@ -96,14 +98,14 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
 def _scores(result: Comparison) -> list[Table]:
     tables = {caption: result.table(score) for score, caption in result.captions().items()}
     return [
-        terminal.table_of(
+        terminal.make_table(
             title, [{name: _cell(entry) for name, entry in row.items()} for row in rows]
         )
         for title, rows in tables.items()
     ]
 
 
-def _cell(entry: Entry | str) -> str | Text:
+def _cell(entry: TableEntry | str) -> str | Text:
     from rich.text import Text
 
     if isinstance(entry, str):

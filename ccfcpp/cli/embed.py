@@ -74,14 +74,14 @@ def embed(
         )
 
     from ccfcpp.clustering.setup import load_data
-    from ccfcpp.data.reading import in_words
+    from ccfcpp.data.reading import reading_in_words
     from ccfcpp.data.vectors import VectorData
 
     terminal.prepare()
     found = load_data(config)
     assert isinstance(found, VectorData)
     skipped = out.with_name(f"{out.stem}-skipped.csv")
-    for line in in_words(found, skipped.name):
+    for line in reading_in_words(found, skipped.name):
         terminal.progress_console().print(line)
     _save(found, out, skipped)
     n, d = found.vectors.shape

@@ -34,7 +34,7 @@ _METAVARS = {
 
 
 @dataclass(frozen=True)
-class Terms:
+class JoinTerms:
     """How a client takes part, as the help of each option says."""
 
     data: Annotated[
@@ -140,7 +140,7 @@ def _ruled(command: Command) -> Command:
 
 @_ruled
 @grouped
-def join(terms: Terms, rules: dict[str, object]) -> None:
+def join(terms: JoinTerms, rules: dict[str, object]) -> None:
     """Take part in a federation with the images of this machine, which stay here.
 
     The owner's rules are options here, or lines of the file KEY.rules beside the
@@ -167,7 +167,7 @@ def _rules_of(key: Path, given: dict[str, object]) -> Rules:
     return read_rules(key.with_suffix(SUFFIX), dict(given))
 
 
-def _take_part(terms: Terms, rules: Rules, server: str, key: Path, authority: Path) -> None:
+def _take_part(terms: JoinTerms, rules: Rules, server: str, key: Path, authority: Path) -> None:
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")

@@ -201,7 +201,7 @@ def revoke(name: Name, out: Folder = _KEYS, clients: OnRoster = None) -> None:
 
     For secure sums sign the roster again afterwards (ccfcpp keys roster).
     """
-    from ccfcpp.deployment.keys.requests import revoke as taken_off
+    from ccfcpp.deployment.keys.requests import take_off_roster as taken_off
 
     path = taken_off(name, clients or out / "roster")
     typer.echo(f"{name} is off the roster; its key is kept as {path}")

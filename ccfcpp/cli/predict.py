@@ -91,14 +91,14 @@ def predict(
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns
-    from ccfcpp.data.reading import in_words
+    from ccfcpp.data.reading import reading_in_words
 
     prepare()
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
     read = _read(photos, loaded, skip, encoder)
-    for line in in_words(read, skipped.name):
+    for line in reading_in_words(read, skipped.name):
         console.print(line)
     console.print(f"assigning {counted(len(read), read.unit)} …")
     examined = loaded.examine(read.values)

@@ -57,7 +57,7 @@ def reproduce(
     from ccfcpp.studies.reproduction.claims import verdict
     from ccfcpp.studies.reproduction.findings import find_in
     from ccfcpp.studies.reproduction.items import ITEMS
-    from ccfcpp.studies.reproduction.writing import as_text, scale, write
+    from ccfcpp.studies.reproduction.writing import findings_as_text, scale, write
     from ccfcpp.studies.results import Result
 
     if show_list:
@@ -91,7 +91,7 @@ def reproduce(
         findings = find_in(item, results)
         folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
-        write(folder, as_text(item.title, one, results, findings), findings)
+        write(folder, findings_as_text(item.title, one, results, findings), findings)
         said = verdict(scale(results), findings.claims)
         claims = [vars(each) for each in findings.claims]
         told = {"item": name, "title": item.title, "verdict": said, "claims": claims}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
 
-def setting(experiment: AnyLocalRun) -> str:
+def describe_run(experiment: AnyLocalRun) -> str:
     """The images, the clients and the rounds, as they have been found."""
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
@@ -115,20 +115,24 @@ class Shown(Generic[M, E]):
         what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"
         console.print(f"{begun}{what}: {opening.path}")
 
-        from ccfcpp.data.reading import in_words
+        from ccfcpp.data.reading import reading_in_words
 
         terminal.prepare()
         with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
         if not known:
             console.print(self.heading(opening.config))
-        lines = [setting(experiment), *protection(experiment), absence(experiment.absent_names)]
+        lines = [
+            describe_run(experiment),
+            *protection(experiment),
+            absence(experiment.absent_names),
+        ]
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
-        lines += in_words(experiment.data)
+        lines += reading_in_words(experiment.data)
         values = values_of(opening.config)
         if experiment.data.owners is not None and values["partition.kind"] not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.terminal import table_of
+from ccfcpp.cli.terminal import make_table
 from ccfcpp.core.units import time_in_words
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the server's run.")]
@@ -26,7 +26,7 @@ def status(run: Run, json_output: AsJson = False) -> None:
         typer.echo(json.dumps(found))
         return
     typer.echo(f"{run}: {found['state']}")
-    Console().print(table_of("", list(map(_row, found["clients"]))))
+    Console().print(make_table("", list(map(_row, found["clients"]))))
     for line in found["remarks"]:
         typer.echo(line)
 

@@ -240,7 +240,7 @@ def _column(name: str) -> Column:
     return Column(Text(re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", name)), overflow="fold")
 
 
-def table_of(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
+def make_table(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
     """Make a table of rows, whose columns are all their keys."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(*map(_column, names), title=Text(title))
@@ -252,7 +252,7 @@ def table_of(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Print a table of rows."""
-    Console().print(table_of(title, rows))
+    Console().print(make_table(title, rows))
 
 
 def score_rows(summary: "Summary") -> dict[str, str]:

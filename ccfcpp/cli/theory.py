@@ -29,7 +29,7 @@ def verify_theory(
     from ccfcpp.core.files import write_whole
     from ccfcpp.core.tables import as_csv
     from ccfcpp.runs.environment import use_processors
-    from ccfcpp.studies.theory.theorems import verify
+    from ccfcpp.studies.theory.theorems import verify_statements
 
     if out is not None:
         with writable(out):
@@ -37,7 +37,7 @@ def verify_theory(
     use_processors()
     console = progress_console()
     began = time.perf_counter()
-    statements, tables = verify(seed, lambda subject: console.print(f"{subject} …"))
+    statements, tables = verify_statements(seed, lambda subject: console.print(f"{subject} …"))
     seconds = round(time.perf_counter() - began, 1)
     if out is not None:
         for name, rows in tables.items():

@@ -116,7 +116,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
     return merge(settings, {"scan": fewer})
 
 
-def in_words(config: ClusterConfig) -> str:
+def settings_in_words(config: ClusterConfig) -> str:
     """Say what followed from the samples."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":

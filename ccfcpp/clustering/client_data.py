@@ -11,7 +11,7 @@ from ccfcpp.core.kinds import is_hidden
 from ccfcpp.core.names import canonical, tidy
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData, rows
-from ccfcpp.data.joining import joined
+from ccfcpp.data.joining import join_samples
 from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import owner_partition
 from ccfcpp.engine.client import Client
@@ -55,7 +55,7 @@ def _with_newcomers(
             name = f"{stem}/{name}"
         called.append(name)
     later = [part + len(held.data) for part in parts]
-    return Holdings(joined(held.data, data, stem), [*held.parts, *later], called)
+    return Holdings(join_samples(held.data, data, stem), [*held.parts, *later], called)
 
 
 def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:

@@ -39,7 +39,7 @@ def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
     return {name: Numbers(own) for name, own in found.items()}
 
 
-def placed(points: Tensor, by_angle: bool) -> Tensor:
+def judged_points(points: Tensor, by_angle: bool) -> Tensor:
     """Return points (samples, d) where a system judges them: of unit length if by angle."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
@@ -77,7 +77,7 @@ def confidence(
             apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
             found["distance"] = apart.to(points.dtype)
         if typical is not None:
-            where = placed(points, algorithm.by_angle)
+            where = judged_points(points, algorithm.by_angle)
             found["outlier"] = typical.distances(where, own)
             if probabilities is None:
                 probabilities = typical.probabilities(where)

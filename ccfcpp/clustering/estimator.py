@@ -23,7 +23,7 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.mahalanobis import saved, split
+from ccfcpp.clustering.mahalanobis import saved, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
@@ -321,7 +321,7 @@ class FederatedClustering(
     def _model(self) -> Model:
         # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
         algorithm = make_algorithm(self._problem)
-        tensors, typical = split(self._tensors)
+        tensors, typical = split_model(self._tensors)
         delivery = unpack(algorithm.delivery_type, tensors)
         return Model(self._problem, algorithm, delivery, typical=typical)
 

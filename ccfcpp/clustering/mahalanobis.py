@@ -120,7 +120,7 @@ def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Ten
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
 
 
-def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
     """The model's tensors of a file, and what is typical where the file says so.
 
     Raises:

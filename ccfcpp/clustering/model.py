@@ -17,7 +17,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.mahalanobis import Typical, split
+from ccfcpp.clustering.mahalanobis import Typical, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
@@ -247,7 +247,7 @@ def _facts(path: Path, header: dict[str, str]) -> ModelFacts:
 
 def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
     try:
-        return split(tensors)
+        return split_model(tensors)
     except PayloadError as error:
         raise _misfit(path, error) from error
 

@@ -37,7 +37,7 @@ Piece = str | KeyValue
 """A part of a message."""
 
 
-def joined(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
+def join_pieces(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
     """Join groups of parts."""
     return [part for group in groups for part in (separator, *group)][1:]
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, need
 from ccfcpp.core.config_layers import Shipped, is_whole, resolve
-from ccfcpp.core.errors import KeyValue, Piece, UsageError, joined
+from ccfcpp.core.errors import KeyValue, Piece, UsageError, join_pieces
 
 _ABSENT = object()
 
@@ -83,7 +83,7 @@ def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageErro
     """Return the line that refuses a setting that counts in none of the runs."""
     said = KeyValue(key, value)
     if needs := next(filter(None, (needs_of(config, key) for config in configs)), None):
-        needed = joined(" and ", needs)
+        needed = join_pieces(" and ", needs)
         return UsageError(
             said, " has no effect: it needs ", *needed, "; give that, or leave it out"
         )

@@ -82,7 +82,7 @@ def csv_columns(path: Path) -> list[Any]:
         raise UsageError(f"{path} cannot be read as CSV ({error})") from error
 
 
-def line_of(path: Path, row: int) -> int:
+def csv_line_of(path: Path, row: int) -> int:
     """Return the number of the line on which a row of a CSV file ends."""
     return next(islice(_lines(path), row, None))[0]
 
@@ -120,7 +120,7 @@ def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
     found = _numbers_in(cells)
     if (row := len(found)) < len(cells):
         raise UsageError(
-            f"{path}, line {line_of(path, row + before)}: column {name!r} holds "
+            f"{path}, line {csv_line_of(path, row + before)}: column {name!r} holds "
             f"{cells[row][:40]!r}, which is no number: {_ENCODE}"
         )
     return np.array(found)

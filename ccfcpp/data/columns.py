@@ -109,7 +109,7 @@ def files_of_clients(
     return files
 
 
-def table_of(path: Path, roles: Roles, source: Source) -> Table:
+def select_columns(path: Path, roles: Roles, source: Source) -> Table:
     """Take the columns that make up the vectors, and those that hold classes and clients.
 
     Raises:

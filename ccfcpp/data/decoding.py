@@ -141,7 +141,7 @@ def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
         raise UnreadableError(f"{suffix} is not read: convert it, for instance to PNG")
     if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
         _require("pydicom", "dicom", "DICOM")
-        dataset = dicom.read(stream)
+        dataset = dicom.read_dicom(stream)
         return OpenImage(_of_dicom(dataset), content, partial(dicom.decode, dataset))
     formats = _FORMATS
     if _IS_HEIC.match(head):
@@ -249,7 +249,7 @@ def _bits(image: Image.Image) -> int:
 def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
     """Decode to `(channels, height, width)`, as the file has it, not turned."""
     if image.mode in depths.HIGH_MODES:
-        grey = to_8_bits(depths.values_of(image), window)[None]
+        grey = to_8_bits(depths.grey_values(image), window)[None]
         return 255 - grey if depths.white_is_zero(image) else grey
     if image.mode in _GREY_MODES:
         grey = np.array(image.convert("L"))[None]

@@ -77,7 +77,7 @@ def refuse_lossy(image: Image.Image) -> None:
         raise ValueError(f"it has {depth} bits of {image.mode}: make it PNG or TIFF")
 
 
-def values_of(image: Image.Image) -> NDArray[Any]:
+def grey_values(image: Image.Image) -> NDArray[Any]:
     """Decode grey values, `(height, width)`."""
     if image.format == "JPEG2000":  # which PIL fills up to 16 bits
         shift = 16 - _bits_of_jpeg2000(image)

@@ -16,7 +16,7 @@ def is_dicom(head: bytes) -> bool:
     return head[128:132] == b"DICM"
 
 
-def read(encoded: BufferedReader) -> Any:
+def read_dicom(encoded: BufferedReader) -> Any:
     """Parse a file; its pixels are decoded later.
 
     Raises:

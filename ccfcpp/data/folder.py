@@ -21,15 +21,15 @@ from ccfcpp.data.layout import Layout, check_classes, laid_out
 from ccfcpp.data.reading import (
     Read,
     Reading,
-    as_text,
     check_share,
     embed_files,
+    facts_as_array,
     from_text,
     read_files,
     sizes_of,
 )
 from ccfcpp.data.sizes import Shape
-from ccfcpp.data.tree import ImageFile, Tree, opened
+from ccfcpp.data.tree import ImageFile, Tree, open_tree
 from ccfcpp.data.vectors import VectorData
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_folder(
             cannot be read.
     """
     chosen = None if classes is None else sorted(set(classes))
-    with opened(path) as tree:
+    with open_tree(path) as tree:
         if flat:
             layout = Layout([ImageFile(file, None) for file in tree.below(path)], [], set())
         else:
@@ -102,7 +102,7 @@ def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | 
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)
-        return {"images": images, "files": as_text(facts)}
+        return {"images": images, "files": facts_as_array(facts)}
 
     key = json.dumps([how.image_size, shape, how.window, how.max_pixels, extras()])
     arrays = cached(tree.places(files), f"folder {key}", ("images", "files"), decode)
@@ -129,7 +129,7 @@ def _samples(
 
 def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str, Tensor]:
     """Return small images of files of a folder or an archive, by their names."""
-    with opened(path) as tree:
+    with open_tree(path) as tree:
         by_name = {tree.name(file): file for file in tree.below(path)}
         there = [by_name[name] for name in names if name in by_name]
         images, facts = read_files(there, tree, how, (3, _SMALL, _SMALL))

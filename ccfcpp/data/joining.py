@@ -14,7 +14,7 @@ from ccfcpp.data.reading import Reading
 S = TypeVar("S", bound=Samples)
 
 
-def joined(first: S, second: S, prefix: str) -> S:
+def join_samples(first: S, second: S, prefix: str) -> S:
     """Put the samples of a second data set after those of a first.
 
     Args:

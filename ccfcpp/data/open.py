@@ -16,7 +16,7 @@ from ccfcpp.data.folder import keep_classes, read_folder
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.registry import DATASETS, root_folder
-from ccfcpp.data.sizes import Shape, settled
+from ccfcpp.data.sizes import Shape, common_shape
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 
@@ -111,7 +111,7 @@ def load(
         data_root: Where named data sets lie or are downloaded to. Default: `$CCFCPP_DATA`, else
             `data` in the user's cache folder.
         image_size: Resize to this height and width. None keeps the size of a named data set, and
-            lets that of other images follow from them, as `ccfcpp.data.sizes.settled` says.
+            lets that of other images follow from them, as `ccfcpp.data.sizes.common_shape` says.
         folders_are_clients: Whether each top-level folder of an image folder is a client, or each
             name in the array `clients` of an `.npz`.
         classes: The names of the only classes to load; None loads all.
@@ -176,7 +176,7 @@ def _open_images(
     if encoder is not None:
         return embed_images(images, encoder)
     if not is_named:
-        shape = shape or settled([images.sizes], how.image_size)
+        shape = shape or common_shape([images.sizes], how.image_size)
     elif how.image_size is not None:
         shape = images.images.shape[1], how.image_size, how.image_size
     else:

@@ -17,7 +17,7 @@ from ccfcpp.core.errors import KeyValue, Piece, UsageError
 from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.core.units import counted, first_of, shown
 from ccfcpp.data.decoding import UNREAD, Header, UnreadableError, open_image
-from ccfcpp.data.sizes import LARGEST_KEPT, Shape, Sizes, settled
+from ccfcpp.data.sizes import LARGEST_KEPT, Shape, Sizes, common_shape
 
 if TYPE_CHECKING:
     from ccfcpp.data.encoders.encoder import Encoder
@@ -110,7 +110,7 @@ def read_files(
             with open_image(tree.disk(file), how.max_pixels) as image:
                 header = image.header
                 if shape or how.image_size:
-                    to = shape or settled([sizes_of([FileFacts("", header)])], how.image_size)
+                    to = shape or common_shape([sizes_of([FileFacts("", header)])], how.image_size)
                     decoded[len(found)] = fitted(image.decode(how.window), to)
                 elif max(header.height, header.width) <= LARGEST_KEPT:
                     decoded[len(found)] = image.decode(how.window)
@@ -144,7 +144,7 @@ def _reason(error: Exception) -> str:
 
 
 def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -> Shape:
-    return shape or settled([sizes_of(found)], how.image_size)
+    return shape or common_shape([sizes_of(found)], how.image_size)
 
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
@@ -205,7 +205,7 @@ def sizes_of(files: Sequence[FileFacts]) -> Sizes:
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
-def as_text(files: Sequence[FileFacts]) -> NDArray[np.str_]:
+def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
     """Return what is known of files as an array, which a cache can hold."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
@@ -251,7 +251,7 @@ def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
     return f"{named}; and {more} more: ccfcpp inspect {shlex.quote(str(where))} --json lists all"
 
 
-def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
+def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     """Say what became of a user's files, a line each: notes, the size, and what was left out.
 
     Args:

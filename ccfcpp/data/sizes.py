@@ -63,7 +63,7 @@ class Sizes(Section):
         return 0 < listed <= self.images and max(self.reaching) <= self.images
 
 
-def settled(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
+def common_shape(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
     """Return the shape in which images meet.
 
     Grey images become colour images where there are any of these. A size that nine of ten images

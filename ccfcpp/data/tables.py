@@ -21,7 +21,7 @@ from ccfcpp.core.kinds import VECTOR_SUFFIXES, is_hidden
 from ccfcpp.core.names import canonical, spellings
 from ccfcpp.core.units import counted
 from ccfcpp.data.arrow import read_csv, read_parquet
-from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, table_of
+from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, select_columns
 from ccfcpp.data.npz import as_strings
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -91,7 +91,7 @@ def _read(path: Path, roles: Roles) -> Table:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
-    return table_of(path, roles, reader(path, roles))
+    return select_columns(path, roles, reader(path, roles))
 
 
 def _read_arrays(path: Path, roles: Roles) -> Source:

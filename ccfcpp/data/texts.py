@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import files_of
 from ccfcpp.core.names import canonical
-from ccfcpp.data.arrow import csv_columns, line_of
+from ccfcpp.data.arrow import csv_columns, csv_line_of
 from ccfcpp.data.columns import files_of_clients, known_names
 
 SUFFIXES = (".csv", ".txt")
@@ -89,6 +89,6 @@ def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
     for number, row in enumerate(rows[1:], 1):
         found.append([row[place].strip() for place in places])
         if found[-1][0] and "" in found[-1]:
-            empty, line = wanted[found[-1].index("")], line_of(file, number)
+            empty, line = wanted[found[-1].index("")], csv_line_of(file, number)
             raise UsageError(f"{file}, line {line}: column {empty!r} is empty: fill it in")
     return found

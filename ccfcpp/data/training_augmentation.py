@@ -10,7 +10,7 @@ from ccfcpp.data.augmentation import Drawn
 
 
 @dataclass(frozen=True)
-class Crops(Drawn):
+class PaddedCrops(Drawn):
     """Crops of zero-padded images, each of which may be mirrored.
 
     Attributes:
@@ -27,7 +27,7 @@ class Crops(Drawn):
 
 def draw_crops(
     count: int, padding: int, mirror_probability: float, generator: torch.Generator
-) -> Crops:
+) -> PaddedCrops:
     """Draw the crops of ``count`` images of any size, on the CPU.
 
     The usual augmentation of CIFAR-10 (He et al. 2016, "Deep Residual Learning for Image
@@ -37,10 +37,10 @@ def draw_crops(
     """
     rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < mirror_probability
-    return Crops(rows, columns, mirrored)
+    return PaddedCrops(rows, columns, mirrored)
 
 
-def render_crops(images: Tensor, crops: Crops) -> Tensor:
+def render_crops(images: Tensor, crops: PaddedCrops) -> Tensor:
     """Cut one crop out of each image, without interpolation; what lies outside an image is 0.
 
     Args:

@@ -139,7 +139,7 @@ class Tree:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Tree]:
+def open_tree(path: Path) -> Iterator[Tree]:
     """Open a folder or an archive, which is unpacked.
 
     Raises:

@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import Request, Stage, checked, sent_bytes, through
+from ccfcpp.engine.stages import ExchangeRequest, Stage, checked, sent_bytes, wrap_transport
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.models.state import ModelState
 
@@ -191,7 +191,7 @@ class Federation(Generic[State, Carrier]):
             )
             taken, refused = set(), list[int]()
             if members and work.is_due(state):
-                request = Request(work, task, work.broadcast(state), members)
+                request = ExchangeRequest(work, task, work.broadcast(state), members)
                 updates = self._accepted(request, report, taken, refused)
                 if (first := next(updates, None)) is not None:
                     updates = itertools.chain([first], updates)
@@ -207,7 +207,11 @@ class Federation(Generic[State, Carrier]):
         return state, report
 
     def _count(
-        self, request: Request, taken: Collection[int], refused: list[int], report: RoundReport
+        self,
+        request: ExchangeRequest,
+        taken: Collection[int],
+        refused: list[int],
+        report: RoundReport,
     ) -> None:
         """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
 
@@ -236,12 +240,12 @@ class Federation(Generic[State, Carrier]):
         return sum(each.samples for each in members if each.id not in self.silent)
 
     def _accepted(
-        self, request: Request, report: RoundReport, taken: set[int], refused: list[int]
+        self, request: ExchangeRequest, report: RoundReport, taken: set[int], refused: list[int]
     ) -> Iterator[object]:
         """Yield the updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
-        for reply in through(self.transport, self.stages)(request):
+        for reply in wrap_transport(self.transport, self.stages)(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
                 continue

@@ -151,7 +151,7 @@ def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 
-def part_of(parts: Mapping[str, Part], name: str) -> Part:
+def declared_part(parts: Mapping[str, Part], name: str) -> Part:
     """Return what a tensor of an update is, by the longest declared name it begins with."""
     while name:
         if name in parts:
@@ -164,7 +164,7 @@ def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[st
     """Group the tensors that are bounded together, by the name of their group."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
-        part = part_of(parts, name)
+        part = declared_part(parts, name)
         alone = isinstance(part, Sum) and part.each
         found.setdefault(name if alone else name.partition(SEPARATOR)[0], []).append(name)
     return found

@@ -15,7 +15,7 @@ from ccfcpp.engine.transport import Reply, Transport
 
 
 @dataclass(frozen=True)
-class Request:
+class ExchangeRequest:
     """What the server asks of some clients in an exchange."""
 
     work: AnyServerWork
@@ -39,14 +39,14 @@ class Request:
         return {member.id: member for member in self.members}
 
 
-Deliver = Callable[[Request], Iterator[Reply]]
+Deliver = Callable[[ExchangeRequest], Iterator[Reply]]
 """Has clients work on a request, as ``Transport.deliver``."""
 
 
 class Stage(Protocol):
     """Something between the clients and the loop, such as noise or a defence."""
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         """Have clients work on a request.
 
         Args:
@@ -55,10 +55,10 @@ class Stage(Protocol):
         """
 
 
-def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:
+def wrap_transport(transport: Transport, stages: Sequence[Stage]) -> Deliver:
     """Put stages around a transport, of which the first is the nearest to the clients."""
 
-    def delivered(request: Request) -> Iterator[Reply]:
+    def delivered(request: ExchangeRequest) -> Iterator[Reply]:
         return transport.deliver(request.task, request.message, request.members)
 
     found: Deliver = delivered
@@ -84,7 +84,7 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
     return replace(reply, client=first, update=update, accept=accept, others=tuple(others))
 
 
-def checked(request: Request, reply: Reply) -> object:
+def checked(request: ExchangeRequest, reply: Reply) -> object:
     """Return the update of a reply, where it can be used.
 
     Raises:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.reports.drawing import Drawn, colour_bar, plate, thinned
+from ccfcpp.reports.drawing import DrawnFigure, colour_bar, plate, thinned
 from ccfcpp.reports.numbers import counts_by
 from ccfcpp.reports.palette import Look, ink_on
 from ccfcpp.reports.recorded import RecordedRun
@@ -27,7 +27,7 @@ def cluster_order(run: RecordedRun) -> list[int]:
     return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
 
 
-def confusion(run: RecordedRun) -> Drawn:
+def confusion(run: RecordedRun) -> DrawnFigure:
     """Draw the table of true classes by clusters, or by predicted classes."""
     classes, found = run.classes, run.found
     names, order = run.class_names, cluster_order(run)
@@ -60,17 +60,17 @@ def confusion(run: RecordedRun) -> Drawn:
         for j, column in enumerate(columns)
     ]
     title = "Confusion matrix" + (" after matching" if run.clusters_images else "")
-    return Drawn("confusion", title, caption, figure, rows)
+    return DrawnFigure("confusion", title, caption, figure, rows)
 
 
-def holdings(run: RecordedRun) -> Drawn:
+def holdings(run: RecordedRun) -> DrawnFigure:
     """Draw the table of the numbers of images by client and class."""
     return of_clients(run, run.holdings, ("class", "classes"), run.class_names)
 
 
 def of_clients(
     run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
-) -> Drawn:
+) -> DrawnFigure:
     """Draw a table of numbers of images by client and column, whose kind has a plural, too."""
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]
@@ -81,7 +81,7 @@ def of_clients(
         for column, count in zip(columns, own, strict=True)
     ]
     caption = f"The number of images by client (row) and {one} (column)."
-    return Drawn(f"client-{several}", f"Clients and {several}", caption, figure, rows)
+    return DrawnFigure(f"client-{several}", f"Clients and {several}", caption, figure, rows)
 
 
 def table(

@@ -4,7 +4,7 @@ import statistics
 
 from ccfcpp.clustering.evaluation.words import MEASURES
 from ccfcpp.reports.classes import of_clients
-from ccfcpp.reports.drawing import Drawn, chart
+from ccfcpp.reports.drawing import DrawnFigure, chart
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.numbers import CannotDrawError, counts_by
 from ccfcpp.reports.recorded import RecordedRun
@@ -30,7 +30,7 @@ def judged(run: RecordedRun) -> Measured:
     return found
 
 
-def draw_judged(gathered: Gathered[Measured]) -> list[Drawn]:
+def draw_judged(gathered: Gathered[Measured]) -> list[DrawnFigure]:
     """Draw each measure by the number of clusters, a line for each system.
 
     There is nothing to draw where all runs have the same number.
@@ -41,7 +41,7 @@ def draw_judged(gathered: Gathered[Measured]) -> list[Drawn]:
     return [_by_number(gathered, key) for key in MEASURES if key in known]
 
 
-def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
+def _by_number(gathered: Gathered[Measured], key: str) -> DrawnFigure:
     title, span = MEASURES[key]
     values: dict[str, dict[int, list[float]]] = {}
     for run, found in gathered:
@@ -63,10 +63,10 @@ def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:
     mean = ", means of runs with the same k" if several else ""
     begun = title[0].upper() + title[1:]
     caption = f"{begun} by the number of clusters{mean}; {span}."
-    return Drawn(slug(f"{title} by k"), f"{begun} by k", caption, figure, rows)
+    return DrawnFigure(slug(f"{title} by k"), f"{begun} by k", caption, figure, rows)
 
 
-def sizes(run: RecordedRun) -> Drawn:
+def draw_sizes(run: RecordedRun) -> DrawnFigure:
     """Draw the table of the numbers of images by client and cluster."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")

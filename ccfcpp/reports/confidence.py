@@ -3,7 +3,7 @@
 from functools import partial
 
 from ccfcpp.core.metrics import calibration
-from ccfcpp.reports.drawing import Drawn, legend_above, paper
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.recorded import RecordedRun
@@ -16,7 +16,7 @@ _CAPTIONS = {
 }
 
 
-def _drawn(run: RecordedRun, column: str, title: str, label: str) -> Drawn:
+def _drawn(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
     """Draw the share of images that are right by how sure, or how near, they are."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
@@ -40,7 +40,7 @@ def _drawn(run: RecordedRun, column: str, title: str, label: str) -> Drawn:
         "The share of images in the cluster of their class, by tenths of the images from the "
         + _CAPTIONS[column].format(error=error)
     )
-    return Drawn(title.lower(), f"{title} and errors", caption, figure, rows)
+    return DrawnFigure(title.lower(), f"{title} and errors", caption, figure, rows)
 
 
 confidence = partial(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 from ccfcpp.reports import classes, clusters, confidence, pictures, representations, rounds, spectra
-from ccfcpp.reports.drawing import Drawn, LeftOut
+from ccfcpp.reports.drawing import DrawnFigure, LeftOut
 from ccfcpp.reports.labels import Gathered, T
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.recorded import RecordedRun
@@ -18,9 +18,9 @@ class Overlaid(Generic[T]):
 
     title: str
     gather: Callable[[RecordedRun], T]
-    draw: Callable[[Gathered[T]], list[Drawn]]
+    draw: Callable[[Gathered[T]], list[DrawnFigure]]
 
-    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[Drawn], list[LeftOut]]:
+    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
         """Draw the runs that have the numbers together."""
         gathered, left_out = _gathered(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
@@ -31,9 +31,9 @@ class Single:
     """One figure for each run that has the numbers."""
 
     title: str
-    draw: Callable[[RecordedRun], Drawn]
+    draw: Callable[[RecordedRun], DrawnFigure]
 
-    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[Drawn], list[LeftOut]]:
+    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
         """Draw the figure of each run that has the numbers."""
         gathered, left_out = _gathered(self.title, runs, self.draw)
         drawn = []
@@ -62,15 +62,15 @@ def _titled(title: str, run: RecordedRun) -> str:
 
 _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
     "Rounds": (
-        Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
+        Overlaid("Scores by round", rounds.scores_by_round, rounds.draw_scores),
         Overlaid("Effective rank by round", rounds.ranks, rounds.draw_ranks),
-        Overlaid("Loss and progress by round", rounds.losses, rounds.draw_losses),
+        Overlaid("Loss and progress by round", rounds.losses_by_round, rounds.draw_losses),
         Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
         Single("Who took part", rounds.participation),
     ),
     "Clusters": (
         Overlaid("Quality by the number of clusters", clusters.judged, clusters.draw_judged),
-        Single("Clients and clusters", clusters.sizes),
+        Single("Clients and clusters", clusters.draw_sizes),
     ),
     "Classes": (
         Single("Confusion matrix", classes.confusion),
@@ -85,16 +85,16 @@ _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
     "Representations": (
         Single("t-SNE by cluster or predicted class", representations.by_cluster),
         Single("t-SNE by class", representations.by_class),
-        Single("Covariance matrix", representations.covariance),
+        Single("Covariance matrix", representations.draw_covariance),
         Overlaid(
             "Correlations between dimensions",
-            representations.correlations,
+            representations.pairwise_correlations,
             representations.draw_correlations,
         ),
     ),
     "Spectra": (
-        Overlaid("Singular values", spectra.spectra, spectra.draw_spectra),
-        Overlaid("Effective rank", spectra.spectra, spectra.draw_ranks),
+        Overlaid("Singular values", spectra.read_spectra, spectra.draw_gathered_spectra),
+        Overlaid("Effective rank", spectra.read_spectra, spectra.draw_ranks),
         Overlaid("Gap between local and global spectra", spectra.local_spectra, spectra.draw_gaps),
     ),
 }
@@ -109,11 +109,11 @@ class Contents:
         left_out: Figures that could not be drawn.
     """
 
-    sections: dict[str, list[list[Drawn]]] = field(default_factory=dict)
+    sections: dict[str, list[list[DrawnFigure]]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
 
     @property
-    def figures(self) -> list[Drawn]:
+    def figures(self) -> list[DrawnFigure]:
         """All figures, in their order."""
         return [figure for rows in self.sections.values() for row in rows for figure in row]
 
@@ -122,7 +122,7 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
     """Draw all figures that can be drawn."""
     found, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():
-        rows: dict[int, list[Drawn]] = {}
+        rows: dict[int, list[DrawnFigure]] = {}
         for number, entry in enumerate(entries):
             drawn, left_out = entry.outcomes(runs)
             # The same figure of several runs has its own row.
@@ -135,7 +135,7 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
     return found
 
 
-def _under_a_free_name(figure: Drawn, taken: set[str]) -> Drawn:
+def _under_a_free_name(figure: DrawnFigure, taken: set[str]) -> DrawnFigure:
     """Give a figure a unique name, since different titles may lead to the same name."""
     names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if name not in taken)

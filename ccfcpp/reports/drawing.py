@@ -52,7 +52,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """A figure, its texts and the numbers that it shows.
 
     The name is the stem of its files' names; the title has a few words, the caption a sentence or
@@ -123,7 +123,7 @@ def chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure,
         yield figure, axes
         axes.set(xlabel=x, ylabel=y)
         axes.xaxis.set_major_locator(whole_numbers())
-        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_major_formatter(axis_number)
         legend_above(axes)
 
 
@@ -157,7 +157,7 @@ def legend_above(axes: Axes, columns: int = 4) -> None:
     )
 
 
-def plain(value: float, place: float = 0) -> str:
+def axis_number(value: float, place: float = 0) -> str:
     """Format a number at an axis without an exponent."""
     return with_minus(f"{value:,.6g}")
 

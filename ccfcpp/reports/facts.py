@@ -11,8 +11,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.reports.labels import differences
-from ccfcpp.reports.numbers import spread, sum_of
+from ccfcpp.reports.labels import differing_settings
+from ccfcpp.reports.numbers import spread, sum_of_tables
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 
@@ -73,7 +73,7 @@ def setting(run: RecordedRun) -> dict[str, str]:
     """Return the setting of a run, by the name of each value."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
-        title(key): shown(value, key)
+        title(key): readable(value, key)
         for key, value in run.facts.items()
         if value is not None and key not in _NOT_OF_THE_SETTING
     }
@@ -118,7 +118,7 @@ def scored_by(run: RecordedRun) -> Table:
     if not run.tables or not run.setting:
         return []
     tables = {name: run.tables.get(number) for number, name in run.clients.items()}
-    tables["all together"] = sum_of(run.tables)
+    tables["all together"] = sum_of_tables(run.tables)
     found = {
         name: {} if table is None or not table.sum() else _scores(run, table)
         for name, table in tables.items()
@@ -149,8 +149,11 @@ def results_table(runs: Sequence[RecordedRun]) -> Table:
 def differences_table(runs: Sequence[RecordedRun]) -> Table:
     """Tabulate the settings in which runs differ, one row for each."""
     return [
-        {column: _NONE if value is None else shown(value, column) for column, value in row.items()}
-        for row in differences(runs)
+        {
+            column: _NONE if value is None else readable(value, column)
+            for column, value in row.items()
+        }
+        for row in differing_settings(runs)
     ]
 
 
@@ -224,7 +227,7 @@ def title(key: str) -> str:
     return _TITLES.get(key, key.replace("_", " "))
 
 
-def shown(value: object, key: str = "") -> str:
+def readable(value: object, key: str = "") -> str:
     """Return the readable form of a value."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -18,7 +18,7 @@ Gathered = Sequence[tuple[RecordedRun, T]]
 _LONGEST_LABEL = 32
 
 
-def labelled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+def run_labels(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder."""
     if len(runs) == 1:
         return list(runs)
@@ -31,7 +31,7 @@ def labelled(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
-def differences(runs: Sequence[RecordedRun]) -> list[Json]:
+def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
     """Make a row for each setting in which runs differ: its dotted key, and its value by run.
 
     A setting that a run does not have is None.

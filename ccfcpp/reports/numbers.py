@@ -58,7 +58,7 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     return matched
 
 
-def sum_of(tables: Mapping[int, Tensor]) -> Tensor | None:
+def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
     """Add clients' tables of counts; None if there are none or the sum is 0."""
     total = sum(tables.values(), torch.tensor(0))
     return total if int(total.sum()) > 0 else None
@@ -89,7 +89,7 @@ class Embedding:
     places: NDArray[np.float64]
 
 
-def embed(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
+def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
     """Compute t-SNE; the result is the same at every call.
 
     Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ccfcpp.core.units import bytes_in_words, counted
 from ccfcpp.core.units import shown as as_line
-from ccfcpp.deployment.client.audit import DELTA, AuditLog, Entry, Facts, by_run, reasons, run_facts
+from ccfcpp.deployment.client.audit import (
+    DELTA,
+    AuditEntry,
+    AuditLog,
+    Facts,
+    by_run,
+    reasons,
+    run_facts,
+)
 from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
 from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.reports.page import TEMPLATES
@@ -97,9 +105,9 @@ def _printable(row: Row) -> Facts:
     return {str(key): as_line(str(value)) for key, value in row.items()}
 
 
-def _sent(entries: Sequence[Entry], spending: Spending) -> dict[str, object]:
+def _sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, object]:
     """Tell what was sent in a run: facts, a row for each kind of request, and refusals."""
-    asked: dict[str, list[Entry]] = {}
+    asked: dict[str, list[AuditEntry]] = {}
     for entry in entries:
         asked.setdefault(entry.asked, []).append(entry)
     rows = [

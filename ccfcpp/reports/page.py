@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from ccfcpp.core.tables import csv_bytes
 from ccfcpp.reports import facts
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.reports.writing import for_page
@@ -75,7 +75,7 @@ def _described(run: RecordedRun) -> dict[str, object]:
     }
 
 
-def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
+def _inlined(drawn: DrawnFigure, svg: str) -> dict[str, object]:
     return {
         "name": drawn.name,
         "title": drawn.title,
@@ -87,7 +87,7 @@ def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
     }
 
 
-def _numbers(drawn: Drawn) -> str:
+def _numbers(drawn: DrawnFigure) -> str:
     """Return where a figure's numbers are: in the page, or many of them in a file beside it."""
     content = csv_bytes(drawn.rows)
     if len(content) > _MOST_EMBEDDED:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccfcpp.core.units import shown as as_line
 from ccfcpp.reports.classes import cluster_order
-from ccfcpp.reports.drawing import WIDTH, Drawn, plate, short
+from ccfcpp.reports.drawing import WIDTH, DrawnFigure, plate, short
 from ccfcpp.reports.numbers import CannotDrawError, all_finite
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.sheets import sheet
@@ -27,7 +27,7 @@ _CAPTIONS = {
 }
 
 
-def _drawn(run: RecordedRun, name: str) -> Drawn:
+def _drawn(run: RecordedRun, name: str) -> DrawnFigure:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
     distance = run.of_images("distance", "the run knows no centroids")
@@ -63,7 +63,7 @@ def _drawn(run: RecordedRun, name: str) -> Drawn:
     }
     figure = _figure(run, shown, small) if small else _named(run, shown)
     title = f"{name.capitalize()} {'from' if name == 'farthest' else 'to'} the centroids"
-    return Drawn(name, title, caption, figure, rows, listed)
+    return DrawnFigure(name, title, caption, figure, rows, listed)
 
 
 nearest = partial(_drawn, name="nearest")

@@ -135,7 +135,7 @@ class RecordedRun:
 
     @cached_property
     def _told(self) -> tuple[Tensor, Tensor]:
-        table = numbers.sum_of(self.tables)
+        table = numbers.sum_of_tables(self.tables)
         if table is None:
             raise CannotDrawError("no client has reported the clusters of its images")
         return numbers.spread(table)
@@ -222,7 +222,7 @@ class RecordedRun:
     @cached_property
     def embedding(self) -> numbers.Embedding:
         """Embedding of the representations in the plane."""
-        return numbers.embed(self.representations("points"), self.shown["index"], self.by_angle)
+        return numbers.tsne(self.representations("points"), self.shown["index"], self.by_angle)
 
 
 def read_run(path: Path) -> RecordedRun:

@@ -16,7 +16,7 @@ _BOX: Look = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "
 _NAME: Look = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fontweight": "bold"}
 
 
-def by_cluster(run: RecordedRun) -> drawing.Drawn:
+def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
     """Draw the embedding coloured by cluster, or by predicted class."""
     kind = "cluster" if run.clusters_images else "predicted class"
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
@@ -27,7 +27,7 @@ def by_cluster(run: RecordedRun) -> drawing.Drawn:
     )
 
 
-def by_class(run: RecordedRun) -> drawing.Drawn:
+def by_class(run: RecordedRun) -> drawing.DrawnFigure:
     """Draw the embedding coloured by true class."""
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
     names = run.class_names
@@ -50,7 +50,7 @@ def _drawn(
     labels: Tensor,
     names: list[str],
     inks: list[int],
-) -> drawing.Drawn:
+) -> drawing.DrawnFigure:
     index, places = run.embedding.index, run.embedding.places
     own = labels[index].numpy()
     palette = colours(max(inks) + 1)
@@ -75,7 +75,7 @@ def _drawn(
         {"image": int(image), "x": float(place[0]), "y": float(place[1]), kind: names[label]}
         for image, place, label in zip(index, places, own, strict=True)
     ]
-    return drawing.Drawn(name, f"t-SNE by {kind}", caption, figure, rows)
+    return drawing.DrawnFigure(name, f"t-SNE by {kind}", caption, figure, rows)
 
 
 _BINS = 40
@@ -83,7 +83,7 @@ _QUANTILE = 0.995
 """Quantile of the entries at which the colour scale ends, since a few variances are very large."""
 
 
-def covariance(run: RecordedRun) -> drawing.Drawn:
+def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
     """Draw the covariance matrix of the representations."""
     matrix = run.representations("covariance")
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
@@ -91,7 +91,7 @@ def covariance(run: RecordedRun) -> drawing.Drawn:
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
         axes.set(xlabel="dimension", ylabel="dimension")
         bar = drawing.colour_bar(axes, picture, "covariance", {"extend": "both", "fraction": 0.05})
-        bar.formatter = FuncFormatter(drawing.plain)
+        bar.formatter = FuncFormatter(drawing.axis_number)
     rows = [
         {"dimension": number} | {str(j): value for j, value in enumerate(row)}
         for number, row in enumerate(matrix.tolist())
@@ -101,10 +101,10 @@ def covariance(run: RecordedRun) -> drawing.Drawn:
         f"the diagonal are redundant dimensions. Colours end at ±{limit:.2g}: {_QUANTILE:.1%} of "
         "the entries are within this range."
     )
-    return drawing.Drawn("covariance", "Covariance matrix", caption, figure, rows)
+    return drawing.DrawnFigure("covariance", "Covariance matrix", caption, figure, rows)
 
 
-def correlations(run: RecordedRun) -> Tensor:
+def pairwise_correlations(run: RecordedRun) -> Tensor:
     """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
     found = pair_correlations(run.representations("covariance"))
     if len(found) == 0:
@@ -112,7 +112,7 @@ def correlations(run: RecordedRun) -> Tensor:
     return found
 
 
-def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.Drawn]:
+def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.DrawnFigure]:
     """Draw the histogram of the correlations."""
     edges = np.linspace(-1, 1, _BINS + 1)
     rows = []
@@ -127,12 +127,16 @@ def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.Drawn]:
                 for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)
             ]
         axes.set(xlabel="correlation of two dimensions", ylabel="share of the pairs", xlim=(-1, 1))
-        axes.xaxis.set_major_formatter(drawing.plain)
-        axes.yaxis.set_major_formatter(drawing.plain)
+        axes.xaxis.set_major_formatter(drawing.axis_number)
+        axes.yaxis.set_major_formatter(drawing.axis_number)
         if len(gathered) > 1:
             drawing.legend_above(axes)
     caption = (
         "Correlations between dimensions of the representations. The more of them are close to 0, "
         "the less redundant the dimensions are."
     )
-    return [drawing.Drawn("correlations", "Correlations between dimensions", caption, figure, rows)]
+    return [
+        drawing.DrawnFigure(
+            "correlations", "Correlations between dimensions", caption, figure, rows
+        )
+    ]

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
-from ccfcpp.reports.drawing import Curve, Drawn, chart, plate, thinned, whole_numbers
+from ccfcpp.reports.drawing import Curve, DrawnFigure, chart, plate, thinned, whole_numbers
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED
@@ -21,7 +21,7 @@ _SCORES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
 _MOST_CURVES = 10
 
 
-def scores(run: RecordedRun) -> Curves:
+def scores_by_round(run: RecordedRun) -> Curves:
     """Collect each score by round."""
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
@@ -44,7 +44,7 @@ def ranks(run: RecordedRun) -> Curves:
     return {"effective rank": curve}
 
 
-def losses(run: RecordedRun) -> Curves:
+def losses_by_round(run: RecordedRun) -> Curves:
     """Collect the figures of the exchanges by round, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
@@ -79,7 +79,7 @@ class ByRound:
     unit: str
     caption: str
 
-    def __call__(self, gathered: Gathered[Curves]) -> list[Drawn]:
+    def __call__(self, gathered: Gathered[Curves]) -> list[DrawnFigure]:
         """Draw the curves of some runs."""
         title = f"{self.title} by round"
         if len(gathered) == 1:
@@ -94,7 +94,9 @@ class ByRound:
             for key in keys
         ]
 
-    def _drawn(self, name: str, title: str, curves: Curves, phase: int | None = None) -> Drawn:
+    def _drawn(
+        self, name: str, title: str, curves: Curves, phase: int | None = None
+    ) -> DrawnFigure:
         caption = self.caption
         with chart(curves, "round", self.unit) as (figure, axes):
             if phase is not None:
@@ -105,7 +107,7 @@ class ByRound:
             for series, curve in curves.items()
             for number, value in curve
         ]
-        return Drawn(name, title, caption, figure, rows)
+        return DrawnFigure(name, title, caption, figure, rows)
 
 
 draw_scores = ByRound(
@@ -151,7 +153,7 @@ STATES: Mapping[str, str | None] = {
 """States of a client in a round, with their colours; None is the background's."""
 
 
-def participation(run: RecordedRun) -> Drawn:
+def participation(run: RecordedRun) -> DrawnFigure:
     """Draw which clients took part in which round."""
     if not run.log:
         raise CannotDrawError("no round was run")
@@ -182,7 +184,7 @@ def participation(run: RecordedRun) -> Drawn:
         "Clients (rows) by round (columns). Marked are those whose update the server refused, and "
         "those that were absent from some of a round's exchanges."
     )
-    return Drawn("participation", "Who took part", caption, figure, rows)
+    return DrawnFigure("participation", "Who took part", caption, figure, rows)
 
 
 def _state(run: RecordedRun, row: Json, client: int) -> int:

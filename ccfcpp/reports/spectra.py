@@ -13,7 +13,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
-from ccfcpp.reports.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
+from ccfcpp.reports.drawing import (
+    DrawnFigure,
+    Rows,
+    axis_number,
+    legend_above,
+    paper,
+    power,
+    short,
+    with_minus,
+)
 from ccfcpp.reports.labels import Gathered, of_run
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
@@ -36,7 +45,7 @@ class Spectra:
     local: Mapping[int, Tensor]
 
 
-def spectra(run: RecordedRun) -> Spectra:
+def read_spectra(run: RecordedRun) -> Spectra:
     """Read the spectra of the last round, or of the representations of a run without them."""
     if "global" not in run.spectra:
         return Spectra(run.representations("singular_values"), {})
@@ -49,7 +58,7 @@ def spectra(run: RecordedRun) -> Spectra:
 
 def local_spectra(run: RecordedRun) -> Spectra:
     """Read the spectra of a run whose local models were compared with the global one."""
-    found = spectra(run)
+    found = read_spectra(run)
     if found.local:
         return found
     if run.summary is None:
@@ -57,7 +66,7 @@ def local_spectra(run: RecordedRun) -> Spectra:
     raise CannotDrawError("clients send no models that could be compared")
 
 
-def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
+def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the singular values in descending order."""
     rows: list[Mapping[str, object]] = []
     with paper() as (figure, axes):
@@ -80,10 +89,10 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
         "Singular values of the covariance of the representations, on a logarithmic scale. A curve "
         "that drops early shows that few dimensions carry the variance: dimensional collapse."
     )
-    return [Drawn("spectra", "Singular values", caption, figure, rows)]
+    return [DrawnFigure("spectra", "Singular values", caption, figure, rows)]
 
 
-def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
+def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the effective ranks as bars."""
     values = []
     for run, found in gathered:
@@ -98,10 +107,10 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
         f"number of dimensions in use, of {dimensions}."
     )
     figure, rows = _bars(values, "effective rank", "{:.1f}")
-    return [Drawn("effective-rank", "Effective rank", caption, figure, rows)]
+    return [DrawnFigure("effective-rank", "Effective rank", caption, figure, rows)]
 
 
-def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
+def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the gap R of local models as bars."""
     values = []
     for run, found in gathered:
@@ -112,7 +121,7 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
         "over the global model's, on the same images. Above 0, averaging has reduced them."
     )
     figure, rows = _bars(values, "R", "{:.3f}")
-    return [Drawn("gap", "Gap between local and global spectra", caption, figure, rows)]
+    return [DrawnFigure("gap", "Gap between local and global spectra", caption, figure, rows)]
 
 
 def _curve(values: Tensor) -> tuple[range, list[float]]:
@@ -156,7 +165,7 @@ def _bars(
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.16)
-        axes.xaxis.set_major_formatter(plain)
+        axes.xaxis.set_major_formatter(axis_number)
         axes.set(xlabel=unit)
         if min(lengths) < 0:
             axes.axvline(0, color=MUTED, linewidth=0.8)

@@ -6,21 +6,21 @@ import warnings
 from pathlib import Path
 
 from ccfcpp.core.files import write_table, write_whole
-from ccfcpp.reports.drawing import Drawn, style
+from ccfcpp.reports.drawing import DrawnFigure, style
 from ccfcpp.reports.palette import INKS
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200
 
 
-def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
+def write_figure(folder: Path, drawn: DrawnFigure, svg: str) -> None:
     """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
     write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
     write_table(folder / f"{drawn.name}.csv", drawn.rows)
 
 
-def as_svg(drawn: Drawn) -> str:
+def as_svg(drawn: DrawnFigure) -> str:
     """Render a figure as SVG; equal figures give equal files."""
     return _saved(drawn, "svg").decode()
 
@@ -42,7 +42,7 @@ def for_page(svg: str, name: str, label: str) -> str:
     return start + width.sub("", head.removeprefix("<svg ")) + end + rest
 
 
-def _saved(drawn: Drawn, form: str, dpi: float | None = None) -> bytes:
+def _saved(drawn: DrawnFigure, form: str, dpi: float | None = None) -> bytes:
     buffer = io.BytesIO()
     metadata = _NO_METADATA if form == "svg" else None
     with style(drawn.name), warnings.catch_warnings():

@@ -22,7 +22,7 @@ from ccfcpp.engine.exchange import (
     Task,
     cohort_apart,
 )
-from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
+from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, declared_part, is_statistic, sibling
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
@@ -166,7 +166,7 @@ class HonestUpdate:
         return [name for name in floats if self._is_learned(name)]
 
     def _is_learned(self, name: str) -> bool:
-        match part_of(self.parts, name):
+        match declared_part(self.parts, name):
             case Mean(report=report):
                 return not report and not is_statistic(name)
             case Sum(report=report, statistic=statistic):
@@ -182,7 +182,7 @@ class HonestUpdate:
         found: Tensors = {}
         for name in self.learned:
             tensor, start = self.tensors[name], torch.zeros_like(self.tensors[name])
-            if isinstance(part_of(self.parts, name), Mean):
+            if isinstance(declared_part(self.parts, name), Mean):
                 start = self.message.get(name, start)
             found[name] = start + other(tensor - start)
         return found
@@ -210,7 +210,8 @@ def _constant(honest: HonestUpdate) -> Tensors:
     """Put one number everywhere, of the size of a model's or of others, for all attackers."""
     return {
         name: torch.full_like(
-            honest.tensors[name], 0.1 if isinstance(part_of(honest.parts, name), Mean) else 1.0
+            honest.tensors[name],
+            0.1 if isinstance(declared_part(honest.parts, name), Mean) else 1.0,
         )
         for name in honest.learned
     }
@@ -221,7 +222,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
-        if tensor.is_floating_point() and isinstance(part_of(honest.parts, name), Sum | Count)
+        if tensor.is_floating_point() and isinstance(declared_part(honest.parts, name), Sum | Count)
     }
 
 
@@ -229,7 +230,7 @@ def _one_point(honest: HonestUpdate) -> Tensors:
     """Put all centroids, or means of clusters, at the client's first one."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
-        part = part_of(honest.parts, name)
+        part = declared_part(honest.parts, name)
         if isinstance(part, Votes):
             changed[name] = tensor[:1].expand_as(tensor).clone()
         elif isinstance(part, Sum) and part.count is not None:

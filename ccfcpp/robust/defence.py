@@ -24,13 +24,13 @@ from ccfcpp.engine.parts import (
     Part,
     Sum,
     Votes,
+    declared_part,
     groups,
     is_statistic,
-    part_of,
     sibling,
 )
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.stages import Deliver, Request, checked, combined, sent_bytes
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, checked, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.robust.centroids import robust_kmeans
 from ccfcpp.robust.config import Bound, DefenceConfig, RobustMean
@@ -74,7 +74,7 @@ class Defence:
             if exchange.travels:
                 self._treatments[exchange.name] = _treatment(config, system, exchange)
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         """Check all updates; then give those that are aggregated, once all have come."""
         treat = self._treatments.get(request.exchange.name)
         if treat is None:
@@ -324,7 +324,7 @@ class Bounded:
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
     """Return what each tensor of some updates means, also of those that some clients lack."""
     names = dict.fromkeys(name for update in updates for name in update)
-    return {name: part_of(parts, name) for name in names}
+    return {name: declared_part(parts, name) for name in names}
 
 
 def _is_figure(part: Part) -> bool:

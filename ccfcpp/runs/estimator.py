@@ -100,14 +100,14 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
         config = pipeline.resolved(Given.of(settings).above(fixed), suited)
-        names = np.zeros(len(data), int) if clients is None else plain(np.asarray(clients))
+        names = np.zeros(len(data), int) if clients is None else string_array(np.asarray(clients))
         owners, owner_names, notes = index_names(names, len(data), "fit", "clients", data.unit)
         for note in (*data.notes, *notes):
             warnings.warn(note, stacklevel=3)
         return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
 
 
-def plain(names: NDArray[Any]) -> NDArray[Any]:
+def string_array(names: NDArray[Any]) -> NDArray[Any]:
     """Return strings in an array of Python objects, as pandas has them, as an array of strings."""
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         return names.astype(str)

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
-from ccfcpp.core.errors import KeyValue, UsageError, joined
+from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
 from ccfcpp.core.files import TEMPORARY, write_table, write_whole
 from ccfcpp.core.tables import Rows
 from ccfcpp.core.units import shown
@@ -133,7 +133,7 @@ class RunPaths:
         differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
             values = values_of(saved)
-            before = joined(", ", ([KeyValue(key, values.get(key))] for key in differing))
+            before = join_pieces(", ", ([KeyValue(key, values.get(key))] for key in differing))
             raise UsageError(
                 f"the run in {self.path} was started with ",
                 *before,

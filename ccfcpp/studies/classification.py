@@ -1,4 +1,4 @@
-"""Table of a study of classification, with a row for each cell of its grid."""
+"""ClassificationTable of a study of classification, with a row for each cell of its grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ccfcpp.studies.tables import by_cell, cell_rows, display, over_seeds
 
 
 @dataclass(frozen=True)
-class Table:
+class ClassificationTable:
     """A table of numbers, the same for people, and what is said of it."""
 
     rows: list[Json]
@@ -18,12 +18,12 @@ class Table:
     caption: str
 
 
-def tabulate(results: Sequence[tuple[Axes, Json]]) -> Table:
+def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     """Make the table of finished runs.
 
     Cells with the same numbers on the axes, such as alpha, are compared with the best of them.
     """
-    compared = scores([summary for _, summary in results])
+    compared = score_keys([summary for _, summary in results])
     measures = [*compared, "tail_share", "seconds"]
     rows = cell_rows(results, measures)
     shown = [display(row, measures) for row in rows]
@@ -37,17 +37,17 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> Table:
         for group in groups.values():
             found = {number: significance.by_seed(cells[number][1], score) for number in group}
             best = max(group, key=lambda number: rows[number][score] or 0.0)
-            for number, p in significance.differences(found, best).items():
+            for number, p in significance.corrected_p_values(found, best).items():
                 tested = True
                 rows[number][f"{score} p-value"] = p
                 shown[number][score] += significance.MARK * (p < significance.LEVEL)
     caption = over_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
     if tested:
         caption += f"; {significance.caption('the best with the same numbers')}"
-    return Table(rows, shown, caption)
+    return ClassificationTable(rows, shown, caption)
 
 
-def scores(summaries: Sequence[Json]) -> list[str]:
+def score_keys(summaries: Sequence[Json]) -> list[str]:
     """Return the keys of the scores of runs: accuracy, also of each domain, and effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))

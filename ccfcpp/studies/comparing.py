@@ -62,7 +62,7 @@ def compare(
 
     given, axes = take_lists(ClusterConfig, Given.of(settings))
     place = None if out is None else Path(out)
-    study = opened(given, axes, seeds, place, resume, baseline, say=warnings.warn)
+    study = open_comparison(given, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(lambda title, run, folder: run.run(folder))
     else:
@@ -71,7 +71,7 @@ def compare(
     return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
 
 
-def opened(
+def open_comparison(
     given: Given,
     axes: Grid,
     seeds: int,
@@ -96,7 +96,7 @@ def opened(
         UsageError: A setting does not fit, has no effect, or would change runs that there are.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
-    from ccfcpp.studies.growth import reopened, settled
+    from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
 
     for key in axes.keys() & _NO_AXES.keys():
@@ -113,7 +113,7 @@ def opened(
     if baseline is not None:
         study.compare_with(baseline)
     Comparison(study.runs, [], baseline)
-    return settled(study, given, axes, "cluster", _check)
+    return check_new_runs(study, given, axes, "cluster", _check)
 
 
 def tabulated(study: Study[ClusterConfig]) -> Comparison:

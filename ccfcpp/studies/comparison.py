@@ -18,12 +18,12 @@ from ccfcpp.studies.scores import published_score
 from ccfcpp.studies.tables import (
     as_latex,
     as_markdown,
+    axis_in_words,
     by_cell,
     cell_rows,
     in_latex,
-    in_words,
     over_seeds,
-    plain,
+    printed_number,
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
@@ -87,7 +87,7 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """An entry of a table: the mean and, of several runs, the deviation.
 
     The paper's value is in parentheses, or empty where there is none. The best of a column is as
@@ -204,34 +204,39 @@ class Comparison:
                 self._best[score, degree, place] = sign * max(means[other] for other in group)
             if compared := [other for other in group if self.baseline in (None, other[0])]:
                 reference = max(compared, key=means.__getitem__)
-                for other, p in significance.differences(group, reference).items():
+                for other, p in significance.corrected_p_values(group, reference).items():
                     self._p[score, degree, other] = p
                     # A row for all degrees has a value in each column of a table.
                     if keys[other][1] == degree:
                         cells[other][f"{score} p-value"] = p
 
-    def table(self, score: str) -> list[dict[str, Entry | str]]:
+    def table(self, score: str) -> list[dict[str, TableEntry | str]]:
         """Return, for a key of ``scores``, a row for each method and each place on other axes.
 
         It has an entry for each skew; a centralised method may have the same in all of them. Rows
         without any scores of connected or of absent clients are left out.
         """
-        rows: list[dict[str, Entry | str]] = []
+        rows: list[dict[str, TableEntry | str]] = []
         for place in self._places:
             method, rates = place
-            row: dict[str, Entry | str] = {"method": METHODS[method].title}
+            row: dict[str, TableEntry | str] = {"method": METHODS[method].title}
             shares = zip(self.rates, rates, strict=True)
-            row |= {in_words(name): "" if own is None else plain(own) for name, own in shares}
+            row |= {
+                axis_in_words(name): "" if own is None else printed_number(own)
+                for name, own in shares
+            }
             for degree, heading in self._headings.items():
                 if cell := self._cells.get(self._at(place, degree)):
                     mean, at = cell[score], (score, degree, place)
-                    row[heading] = Entry(
+                    row[heading] = TableEntry(
                         _shown(mean, "{:.4f}") + _shown(cell[f"{score} deviation"], " ± {:.4f}"),
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
                         mean is not None and mean == self._best.get(at),
                         self._p.get(at, 1.0) < significance.LEVEL,
                     )
-            if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
+            if score in SCORES or any(
+                isinstance(own, TableEntry) and own.score for own in row.values()
+            ):
                 rows.append(row)
         return rows
 
@@ -279,7 +284,7 @@ class Comparison:
             rest = {tuple(row.get(key) for key in others) for row in self.rows}
             same = {tuple(row.get(key) for key in (*others, *self.scores)) for row in self.rows}
             if len(rest) == len(same) < len(self.rows) and self._known(*self.scores):
-                found += f"; {in_words(name)} changes nothing"
+                found += f"; {axis_in_words(name)} changes nothing"
         return found
 
     def written(
@@ -289,7 +294,7 @@ class Comparison:
 
         ``escape`` writes a text as the format has it.
         """
-        tables: dict[str, Sequence[Mapping[str, Entry | str]]] = {
+        tables: dict[str, Sequence[Mapping[str, TableEntry | str]]] = {
             caption: self.table(score) for score, caption in self.captions().items()
         }
         if costs := self.costs():

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.reports.drawing import Drawn, legend_above, paper, power
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper, power
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.studies.scores import ScoreTable
@@ -16,7 +16,7 @@ _APART = 0.03
 """Distance of the marks of two systems, as a share of that of two places."""
 
 
-def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[Drawn]:
+def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[DrawnFigure]:
     """Draw a figure for each panel: our values, and the paper's for the same images.
 
     The paper's values for other images have figures of their own where it has none of ours.
@@ -29,7 +29,7 @@ def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[
 
 def _draw_panel(
     table: ScoreTable, panel: str, published: ScoreTable | None, whose: str = ""
-) -> Drawn:
+) -> DrawnFigure:
     places = table.places(panel)
     rows: list[dict[str, object]] = []
     # Marks stand beside each other, so that deviations do not hide each other.
@@ -75,10 +75,12 @@ def _draw_panel(
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
     caption = f"{table.measure}{by}; {over_seeds(table.runs)}{beside}."
-    return Drawn(slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows)
+    return DrawnFigure(
+        slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows
+    )
 
 
-def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
+def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> DrawnFigure:
     """Draw singular values in descending order, on a logarithmic scale.
 
     They are above 0, and stand under the name of their line.
@@ -98,4 +100,4 @@ def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
         axes.yaxis.set_minor_formatter(NullFormatter())
         legend_above(axes, columns=3)
     caption = "Singular values of the covariance of the representations, largest first."
-    return Drawn(slug(f"spectra-{title}"), title, caption, figure, rows)
+    return DrawnFigure(slug(f"spectra-{title}"), title, caption, figure, rows)

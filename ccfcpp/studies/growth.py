@@ -16,7 +16,7 @@ from ccfcpp.core.config_layers import (
     values_of,
 )
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.errors import KeyValue, UsageError, joined
+from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
 from ccfcpp.core.unused import refuse_unused
 from ccfcpp.runs.given import Given, as_number, as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
@@ -34,7 +34,7 @@ def reopened(
 
     A list is added to the values of its axis, or makes a new axis with the value that the runs have
     so far; so is a single value of an axis. Nothing is taken away. What is added is not written
-    before ``settled``.
+    before ``check_new_runs``.
 
     Args:
         path: Folder of the study.
@@ -77,7 +77,7 @@ def reopened(
     return Study(path, _kept(study, plan(bigger)), bigger)
 
 
-def settled(
+def check_new_runs(
     study: Study[M],
     given: Given,
     axes: Mapping[str, object],
@@ -135,7 +135,7 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         other = validate(kind, stack(kind, config, _tree(changes)))
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
-            was = joined(", ", ([KeyValue(key, before.get(key))] for key in differing))
+            was = join_pieces(", ", ([KeyValue(key, before.get(key))] for key in differing))
             asked = ", ".join(str(changes[key]) for key in differing)
             raise UsageError(
                 f"the runs in {study.path} have ",

@@ -67,7 +67,7 @@ def write_report(
 
 def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Contents]:
     from ccfcpp.reports.contents import contents
-    from ccfcpp.reports.labels import labelled
+    from ccfcpp.reports.labels import run_labels
     from ccfcpp.reports.page import page
     from ccfcpp.reports.recorded import read_run
 
@@ -81,7 +81,7 @@ def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Con
             )
         recorded.append(read_run(run))
     say("drawing …")
-    shown = labelled(recorded)
+    shown = run_labels(recorded)
     drawn = contents(shown)
     return _write(folder, drawn, partial(page, shown, drawn))
 

@@ -12,7 +12,7 @@ from ccfcpp.core.config_layers import values_of
 from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.scores import DATASETS
-from ccfcpp.studies.tables import plain
+from ccfcpp.studies.tables import printed_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
@@ -60,7 +60,7 @@ def label(template: str, result: Result, facts: Facts | None = None) -> str:
         name = found[1]
         if facts and name in facts:
             return facts[name]
-        return NAMED[name](result) if name in NAMED else plain(result.settings[name])
+        return NAMED[name](result) if name in NAMED else printed_number(result.settings[name])
 
     return _FACT.sub(fact, template)
 
@@ -111,7 +111,7 @@ def _partition(result: Result) -> str:
     """Say how images are divided among clients for classification."""
     if result.settings["partition.kind"] == "classes":
         return f"{result.settings['partition.classes_per_client']} classes a client"
-    return f"alpha = {plain(result.settings['partition.alpha'])}"
+    return f"alpha = {printed_number(result.settings['partition.alpha'])}"
 
 
 def _term(result: Result) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.studies.tables import mean_and_deviation, plain
+from ccfcpp.studies.tables import mean_and_deviation, printed_number
 
 Place = tuple[str, str, str]
 """Panel (the images), place on the axis, system."""
@@ -133,6 +133,6 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
     """
     if dataset not in DATASETS or method not in METHODS:
         return None
-    place = DATASETS[dataset], ANY if p is None else plain(p), METHODS[method].title
+    place = DATASETS[dataset], ANY if p is None else printed_number(p), METHODS[method].title
     score = published_scores(measure).get(place)
     return None if score is None else score.mean

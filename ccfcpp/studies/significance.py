@@ -56,7 +56,7 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     return {name: corrected[name] for name in p_values}
 
 
-def differences(cells: Mapping[Name, BySeed], reference: Name) -> dict[Name, float]:
+def corrected_p_values(cells: Mapping[Name, BySeed], reference: Name) -> dict[Name, float]:
     """Return the corrected p-value of each cell that can be compared with another one, by name."""
     found = {
         name: p

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.drawing import Drawn, legend_above, paper
-from ccfcpp.reports.drawing import plain as in_full
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
+from ccfcpp.reports.drawing import axis_number as in_full
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.recorded import title_of_system
@@ -20,7 +20,7 @@ from ccfcpp.studies.drawing import draw_scores
 from ccfcpp.studies.grids import Axes
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.scores import ANY, ScoreTable, mean_scores
-from ccfcpp.studies.tables import by_cell, in_words, over_seeds, plain
+from ccfcpp.studies.tables import axis_in_words, by_cell, over_seeds, printed_number
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
@@ -31,7 +31,7 @@ _FAR = 100
 
 
 @dataclass(frozen=True)
-class Cells:
+class StudyCells:
     """The finished runs of a study.
 
     Attributes:
@@ -72,7 +72,7 @@ class Cells:
     def system(self, axes: Axes, result: Result) -> str:
         """Name what is compared: the method, and what else is no number."""
         others = [
-            f"{in_words(key)} {plain(value)}"
+            f"{axis_in_words(key)} {printed_number(value)}"
             for key, value in axes.items()
             if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
         ]
@@ -87,7 +87,7 @@ def _begun(heading: str) -> str:
     return heading[0].upper() + heading[1:]
 
 
-def study_figures(cells: Cells) -> Contents:
+def study_figures(cells: StudyCells) -> Contents:
     """Draw all figures of a study, in sections."""
     found = Contents()
     for axis in cells.numbers:
@@ -95,7 +95,7 @@ def study_figures(cells: Cells) -> Contents:
         if all(len(row) == 1 for row in drawn):
             drawn = [[figure for row in drawn for figure in row]]
         if any(drawn):
-            found.sections[f"Scores by {in_words(axis)}"] = drawn
+            found.sections[f"Scores by {axis_in_words(axis)}"] = drawn
     if not cells.numbers:
         found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
     costs = {"MB of a client": ("mb_up", "mb_down"), "seconds of all": ("seconds",)}
@@ -104,7 +104,7 @@ def study_figures(cells: Cells) -> Contents:
     return found
 
 
-def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
+def _by(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]:
     """Draw a score along one axis, a figure for each place on the others."""
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
@@ -117,24 +117,26 @@ def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
             if all(axes.get(key, value) == value for key, value in fixed.items())
         ]
         there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
-        beside = [f"{in_words(key)} = {plain(value)}" for key, value in fixed.items()]
+        beside = [f"{axis_in_words(key)} = {printed_number(value)}" for key, value in fixed.items()]
         ours = _table(cells, there, axis, score, beside)
         theirs = _table(cells, there, axis, score, beside, published=True)
         for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
             (figure,) = draw_scores(ours.of(panel), theirs.of(panel) if theirs.scores else None)
-            heading = f"{cells.scores[score]} by {in_words(axis)}" + (f": {panel}" if panel else "")
+            heading = f"{cells.scores[score]} by {axis_in_words(axis)}" + (
+                f": {panel}" if panel else ""
+            )
             drawn.append(_named(heading, figure.caption, figure.figure, figure.rows))
     return drawn
 
 
 def _named(
     heading: str, caption: str, figure: Figure, rows: Sequence[Mapping[str, object]]
-) -> Drawn:
-    return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)
+) -> DrawnFigure:
+    return DrawnFigure(slug(heading), _begun(heading), _begun(caption), figure, rows)
 
 
 def _table(
-    cells: Cells,
+    cells: StudyCells,
     runs: Iterable[tuple[Axes, Result]],
     axis: str,
     score: str,
@@ -145,13 +147,13 @@ def _table(
     values = []
     for axes, result in runs:
         panel = ", ".join([*cells.images_of(result), *beside])
-        place = panel, plain(axes.get(axis, ANY)), cells.system(axes, result)
+        place = panel, printed_number(axes.get(axis, ANY)), cells.system(axes, result)
         value = cells.published(axes, score) if published else cells.value(result, score)
         values.append((place, value))
-    return ScoreTable(cells.scores[score], in_words(axis), mean_scores(values), cells.systems)
+    return ScoreTable(cells.scores[score], axis_in_words(axis), mean_scores(values), cells.systems)
 
 
-def _dots(cells: Cells, score: str) -> Drawn:
+def _dots(cells: StudyCells, score: str) -> DrawnFigure:
     """Draw a score of each system, where no axis is a number."""
     title = cells.scores[score]
     table = _table(cells, cells.results, "", score)
@@ -175,7 +177,7 @@ def _dots(cells: Cells, score: str) -> Drawn:
     return _named(title, caption, figure, rows)
 
 
-def _costs(cells: Cells, score: str, name: str, keys: Sequence[str]) -> Drawn:
+def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
     """Draw a score by the sum of some costs, a mark for each cell of the study."""
     of_cells = by_cell(cells.results)
     marks: dict[str, list[tuple[float, float]]] = {}

@@ -15,14 +15,14 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.core.unused import needs_of
 from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
-from ccfcpp.studies.classification import scores, tabulate
+from ccfcpp.studies.classification import score_keys, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
 from ccfcpp.studies.reproduction.writing import made_by
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
-from ccfcpp.studies.study_figures import Cells
-from ccfcpp.studies.tables import in_words, plain
+from ccfcpp.studies.study_figures import StudyCells
+from ccfcpp.studies.tables import axis_in_words, printed_number
 from supervised.config import ClassifyConfig
 
 Tables = dict[str, list[dict[str, str]]]
@@ -33,7 +33,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 class Examined:
     """The finished part of a study: runs, the numbers of each cell, and what its page says."""
 
-    cells: Cells
+    cells: StudyCells
     rows: Sequence[Json]
     facts: Mapping[str, object]
 
@@ -54,7 +54,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
             "studies of ccfcpp compare and of ccfcpp classify have no scores in common: give a "
             "report of each"
         )
-    joined = join(studies)
+    joined = join_studies(studies)
     runs = [
         (run.axes, Result(run.config, joined.folder(run)))
         for run in joined.runs
@@ -75,19 +75,21 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         named = {study.baseline for study in studies}
         comparison = Comparison(clustered, results, named.pop() if len(named) == 1 else None)
         rows, tables = comparison.rows, comparison.written(Markup("<b>{}</b>"))
-        cells = Cells(runs, comparison.scores, comparison.published)
+        cells = StudyCells(runs, comparison.scores, comparison.published)
     else:
         table = tabulate(results)
         rows = table.rows
         tables = {
-            table.caption: [{in_words(key): v for key, v in row.items()} for row in table.shown]
+            table.caption: [
+                {axis_in_words(key): v for key, v in row.items()} for row in table.shown
+            ]
         }
-        keys = scores([summary for _, summary in results])
-        cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys})
+        keys = score_keys([summary for _, summary in results])
+        cells = StudyCells(runs, {key: _SCORES.get(key, key) for key in keys})
     return Examined(cells, rows, _facts(studies, joined.runs, cells, tables))
 
 
-def join(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
+def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
     """Return the runs of several studies with the axes of all of them, each run once."""
     if len(studies) == 1:
         return studies[0]
@@ -156,7 +158,7 @@ def _reopened(path: Path) -> Study[RunConfig]:
 def _facts(
     studies: Sequence[Study[RunConfig]],
     runs: Sequence[Planned[RunConfig]],
-    cells: Cells,
+    cells: StudyCells,
     tables: Tables,
 ) -> dict[str, object]:
     results = [result for _, result in cells.results]
@@ -177,7 +179,10 @@ def _facts(
     setting = {
         "systems": ", ".join(systems),
         "images": ", ".join(names),
-        **{in_words(key): ", ".join(map(plain, values)) for key, values in cells.numbers.items()},
+        **{
+            axis_in_words(key): ", ".join(map(printed_number, values))
+            for key, values in cells.numbers.items()
+        },
         "seeds": ", ".join(map(str, seeds)),
     }
     return {

@@ -59,14 +59,14 @@ def over_seeds(runs: int) -> str:
     return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
 
 
-def plain(value: object) -> str:
+def printed_number(value: object) -> str:
     """Write a number as papers print it."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     return str(value)
 
 
-def in_words(key: str) -> str:
+def axis_in_words(key: str) -> str:
     """Name an axis."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
-from ccfcpp.clustering.evaluation.evaluator import sizes
+from ccfcpp.clustering.evaluation.evaluator import cluster_sizes
 from ccfcpp.clustering.evaluation.server import Judged, first_cells
 from ccfcpp.clustering.evaluation.words import NOT_JUDGED, judged_rows
 from ccfcpp.clustering.run import clustering_run
@@ -261,7 +261,7 @@ def test_differential_privacy_leaves_the_measures_out() -> None:
 
 def test_sizes_count_all_images_and_those_of_clients() -> None:
     owners, clusters = torch.tensor([0, 0, 2, -1]), torch.tensor([1, 1, 0, 2])
-    assert sizes(owners, clusters, 3, 4) == {
+    assert cluster_sizes(owners, clusters, 3, 4) == {
         "clusters_found": 3,
         "cluster_sizes": [1, 2, 1, 0],
         "client_cluster_sizes": [[0, 2, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]],

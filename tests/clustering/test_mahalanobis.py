@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ccfcpp import FederatedClustering, load_model
 from ccfcpp.clustering.evaluation.server import Judged, Question, Spreads
-from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical, saved, split
+from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical, saved, split_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -99,11 +99,11 @@ def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:
     typical = Typical(torch.zeros(2, 3).double(), torch.ones(2).double(), torch.eye(3))
     model = {"weight": torch.ones(2), "typically": torch.zeros(1)}
-    rest, again = split(saved(model, typical))
+    rest, again = split_model(saved(model, typical))
     assert rest.keys() == model.keys()
     assert again is not None
     torch.testing.assert_close(again.whitener, typical.whitener)
-    assert split(saved(model, None)) == (model, None)
+    assert split_model(saved(model, None)) == (model, None)
 
 
 @pytest.mark.parametrize("method", ["fed-scan", "fed-km"])

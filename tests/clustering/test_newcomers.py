@@ -24,7 +24,7 @@ from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import generator_of
 from ccfcpp.data import ImageData
-from ccfcpp.data.joining import joined
+from ccfcpp.data.joining import join_samples
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.runs.folder import RunFolder
@@ -301,8 +301,8 @@ def test_vectors_of_two_encoders_do_not_meet() -> None:
     vectors = torch.zeros(3, 2)
     one, other = (VectorData("v", vectors, encoder=name * 64) for name in "ab")
     with pytest.raises(UsageError, match="were not made by the same encoder"):
-        joined(one, other, "new")
-    assert len(joined(one, one, "new")) == 6
+        join_samples(one, other, "new")
+    assert len(join_samples(one, one, "new")) == 6
 
 
 def test_joined_samples_have_the_labels_of_both() -> None:
@@ -310,12 +310,12 @@ def test_joined_samples_have_the_labels_of_both() -> None:
         images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
         return ImageData("i", images, torch.tensor([0, 1]), classes, names=names)
 
-    whole = joined(held(("cat", "dog"), "a", "b"), held(("dog", "fox"), "a", "c"), "new")
+    whole = join_samples(held(("cat", "dog"), "a", "b"), held(("dog", "fox"), "a", "c"), "new")
     assert whole.labels is not None
     assert [whole.classes[label] for label in whole.labels] == ["cat", "dog", "dog", "fox"]
     assert whole.names == ("a", "b", "new/a", "new/c")
     unlabelled = ImageData("u", torch.zeros(1, 1, 4, 4, dtype=torch.uint8), None, ())
-    assert joined(whole, unlabelled, "new").labels is None
+    assert join_samples(whole, unlabelled, "new").labels is None
 
 
 def test_folders_of_photos_come_later(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import decoding, load, reading
 from ccfcpp.data.images import ImageData
-from ccfcpp.data.reading import in_words
+from ccfcpp.data.reading import reading_in_words
 from tests.support.originals import random_images
 
 
@@ -309,7 +309,7 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
         "classes 'Low' and 'low' look alike: rename one if they are the same",
         "clients 'cafe\\u0301' and 'cafe\\u0301 ' and 'caf\\xe9' are taken for one, 'caf\u00e9'",
     )
-    assert set(data.notes) <= set(in_words(data))
+    assert set(data.notes) <= set(reading_in_words(data))
 
 
 @pytest.mark.parametrize(

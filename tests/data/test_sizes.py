@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.data.sizes import LARGEST_KEPT, Shape, Sizes, settled
+from ccfcpp.data.sizes import LARGEST_KEPT, Shape, Sizes, common_shape
 
 Found = list[tuple[int, int]]
 sides = st.sampled_from([1, 7, 8, 15, 16, 20, 32, 64, 100, 256, 257, 4000])
@@ -26,7 +26,7 @@ def in_words(sizes: Found, colour: bool) -> Shape:
 
 @given(some_sizes, st.booleans())
 def test_it_is_that_of_the_rule(sizes: Found, colour: bool) -> None:
-    assert settled([Sizes.of(sizes, colour)]) == in_words(sizes, colour)
+    assert common_shape([Sizes.of(sizes, colour)]) == in_words(sizes, colour)
 
 
 @given(st.lists(st.tuples(some_sizes, st.booleans()), min_size=1, max_size=4))
@@ -38,10 +38,10 @@ def test_clients_meet_where_their_images_would_in_one_place(
     assert all(each.is_sound for each in apart)
     # Twenty sizes of a client travel; here it has fewer.
     if all(len(set(sizes)) <= 20 for sizes, _ in clients):
-        assert settled(apart) == in_words(together, any(colour for _, colour in clients))
+        assert common_shape(apart) == in_words(together, any(colour for _, colour in clients))
 
 
 def test_the_users_size_is_over_all() -> None:
     grey, colour = Sizes.of([(20, 30)], colour=False), Sizes.of([(9, 9)], colour=True)
-    assert settled([grey], 12) == (1, 12, 12)
-    assert settled([grey, colour], 12) == (3, 12, 12)
+    assert common_shape([grey], 12) == (1, 12, 12)
+    assert common_shape([grey, colour], 12) == (3, 12, 12)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.randomness import generator_of
-from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
+from ccfcpp.data.training_augmentation import PaddedCrops, draw_crops, render_crops
 
 
 def images(count: int, channels: int, height: int, width: int) -> Tensor:
@@ -15,7 +15,7 @@ def images(count: int, channels: int, height: int, width: int) -> Tensor:
     return torch.randint(1, 256, shape, generator=generator_of(0), dtype=torch.uint8)
 
 
-def drawn_crops(count: int, padding: int = 4, mirror: float = 0.5, seed: int = 1) -> Crops:
+def drawn_crops(count: int, padding: int = 4, mirror: float = 0.5, seed: int = 1) -> PaddedCrops:
     return draw_crops(count, padding, mirror, generator_of(seed))
 
 
@@ -27,7 +27,7 @@ def one_crop(image: Tensor, padding: int, row: int, column: int, mirrored: bool)
     return crop.flip(-1) if mirrored else crop
 
 
-def one_by_one(batch: Tensor, crops: Crops, padding: int) -> Tensor:
+def one_by_one(batch: Tensor, crops: PaddedCrops, padding: int) -> Tensor:
     places = zip(batch, crops.rows, crops.columns, crops.mirrored, strict=True)
     return torch.stack(
         [
@@ -60,7 +60,7 @@ def test_a_crop_is_padded_cut_and_mirrored(
 def test_every_place_of_a_crop() -> None:
     padding, reach = 2, 5
     places = torch.cartesian_prod(torch.arange(reach), torch.arange(reach), torch.arange(2))
-    crops = Crops(places[:, 0] - padding, places[:, 1] - padding, places[:, 2].bool())
+    crops = PaddedCrops(places[:, 0] - padding, places[:, 1] - padding, places[:, 2].bool())
     batch = images(1, 3, 6, 4).expand(len(crops), -1, -1, -1)
     assert torch.equal(render_crops(batch, crops), one_by_one(batch, crops, padding))
 

@@ -24,7 +24,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
 from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.answered import Answered
-from ccfcpp.deployment.client.audit import AuditLog, Entry
+from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
 from ccfcpp.deployment.client.spending import Spending
@@ -253,7 +253,7 @@ def _enrolment(path: Path) -> None:
 
 def _audit(path: Path) -> None:
     log = AuditLog(path.parent)
-    log.add(Entry("here", new_token(), "km", ("models",), "images", 0, "done"))
+    log.add(AuditEntry("here", new_token(), "km", ("models",), "images", 0, "done"))
     (path.parent / "audit.jsonl").rename(path)
 
 

@@ -46,7 +46,7 @@ from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.client.way import reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
-from ccfcpp.deployment.keys.requests import revoke
+from ccfcpp.deployment.keys.requests import take_off_roster
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.fleet_calls import LARGE, SIGNATURE
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
@@ -668,7 +668,7 @@ def test_who_is_taken_off_the_roster_is_refused_from_then_on(keys: Path, tmp_pat
         owner = place.owners["clinic-1"]
         with place.client("clinic-1", echo), place.client("clinic-2", echo):
             assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
-            revoke("clinic-1", keys / "roster")
+            take_off_roster("clinic-1", keys / "roster")
             place.fleet.beat()
             assert owner.next().startswith("connected")
             assert owner.next().startswith("connection lost: the server ")
@@ -685,7 +685,7 @@ def test_a_key_whose_client_has_another_is_refused_too(
     """Whether or not anybody else is on the roster: a stolen key, and a new one in its place."""
     with opened(keys, tmp_path / "logs") as place:
         for name in NAMES[:1] if left else NAMES:
-            revoke(name, keys / "roster")
+            take_off_roster(name, keys / "roster")
         if left:
             (keys / "clients" / "clinic-1.key").rename(tmp_path / "stolen.key")
             (keys / "clients" / "clinic-1.pub").unlink(missing_ok=True)
@@ -707,7 +707,7 @@ def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
         (roster / "other.pub").symlink_to(tmp_path / "nowhere")
         (roster / "clinic-2.pub").write_bytes((roster / "clinic-2.pub").read_bytes()[:9])
         (roster / "clinic-3.pub").write_bytes((roster / "clinic-3.pub").read_bytes() + b"\r\n")
-        revoke("clinic-1", roster)
+        take_off_roster("clinic-1", roster)
         place.fleet.beat()
         for name in NAMES:
             own = read_key(folder / "clients" / f"{name}.key")

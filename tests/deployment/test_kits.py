@@ -25,12 +25,12 @@ from ccfcpp.deployment.keys.certificates import (
 from ccfcpp.deployment.keys.kits import make_kit
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server, renew_server
 from ccfcpp.deployment.keys.requests import (
-    Request,
+    RosterRequest,
     fingerprint,
     make_request,
     renew_client,
-    revoke,
     sign_request,
+    take_off_roster,
 )
 from ccfcpp.deployment.keys.roster import names_on, roster_keys
 from tests.support.command import ccfcpp, succeeded
@@ -226,7 +226,7 @@ def test_a_request_that_was_changed_is_none(tmp_path: Path) -> None:
         changed[place] ^= 1
         path.write_bytes(bytes(changed))
         with pytest.raises(UsageError, match="is no request of a client"):
-            Request.read(path)
+            RosterRequest.read(path)
 
 
 def test_nobody_asks_for_the_key_of_another(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_nobody_asks_for_the_key_of_another(tmp_path: Path) -> None:
 def test_what_is_no_request_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.request").write_bytes(content)
     with pytest.raises(UsageError, match="is no request"):
-        Request.read(tmp_path / "a.request")
+        RosterRequest.read(tmp_path / "a.request")
 
 
 def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path
         sign_request(other, keys / "roster")
     assert roster_keys(keys / "roster") == before
     key = read_key(tmp_path / "a" / "clients" / "clinic-1.key")
-    (tmp_path / "c.request").write_bytes(Request.made("clinic-3", key))
+    (tmp_path / "c.request").write_bytes(RosterRequest.made("clinic-3", key))
     with pytest.raises(UsageError, match="under another name"):
         sign_request(tmp_path / "c.request", keys / "roster")
 
@@ -270,7 +270,7 @@ def test_who_is_revoked_is_off_the_roster(keys: Path) -> None:
     assert [*roster_keys(keys / "roster")] == ["b"]
     assert ccfcpp("keys", "revoke", "a", "--out", keys).code == 2
     with pytest.raises(UsageError, match="is refused"):
-        revoke("../ca", keys / "roster")
+        take_off_roster("../ca", keys / "roster")
 
 
 def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save
 
-from ccfcpp.clustering.mahalanobis import split
+from ccfcpp.clustering.mahalanobis import split_model
 from ccfcpp.clustering.systems.synthetic.pooled import GAN_EPOCH
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
@@ -384,7 +384,7 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     mechanism: Any = beside.protection.mechanism
     alone = one_by_one(beside.spec, beside.algorithm, clients, mechanism=mechanism)
     state, _ = list(alone.run(alone.algorithm.initial_state(Randomness(config.seed))))[-1]
-    found, expected = split(load_file(tmp_path / "run" / "model.safetensors"))[0], pack(state)
+    found, expected = split_model(load_file(tmp_path / "run" / "model.safetensors"))[0], pack(state)
     assert found.keys() == expected.keys()
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 

@@ -23,7 +23,7 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.vectors import vectors_from
-from ccfcpp.deployment.client.audit import FILE, AuditLog, Entry
+from ccfcpp.deployment.client.audit import FILE, AuditEntry, AuditLog
 from ccfcpp.deployment.client.rules import Rules, read_rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
@@ -363,8 +363,8 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
-def entry(asked: str) -> Entry:
-    return Entry("here:9092", "a" * 32, "fed-km", ("sums",), asked, 0, "done", bytes=100)
+def entry(asked: str) -> AuditEntry:
+    return AuditEntry("here:9092", "a" * 32, "fed-km", ("sums",), asked, 0, "done", bytes=100)
 
 
 def test_a_line_that_was_cut_short_hides_no_other(tmp_path: Path) -> None:

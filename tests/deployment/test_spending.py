@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.deployment.client.spending import FILE, Part, Spending, epsilon
+from ccfcpp.deployment.client.spending import FILE, Part, Spending, epsilon_spent
 from ccfcpp.engine.exchange import Exchange, Images, Nothing
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
@@ -47,12 +47,12 @@ def true_cost(asked: list[tuple[str, int]]) -> float:
 def test_steps_in_order_cost_what_their_samples_cost() -> None:
     asked = [("large", trip) for _ in range(3) for trip in range(4)]
     asked += [("small", trip) for trip in range(2)]
-    assert epsilon([part(*each) for each in asked], DELTA) == true_cost(asked)
+    assert epsilon_spent([part(*each) for each in asked], DELTA) == true_cost(asked)
 
 
 def test_a_cheap_step_between_trips_makes_none_of_them_cheaper() -> None:
     asked = [each for trip in range(4) for each in (("large", trip), ("small", 0))]
-    counted = epsilon([part(*each) for each in asked], DELTA)
+    counted = epsilon_spent([part(*each) for each in asked], DELTA)
     assert counted >= true_cost(asked)
 
 
@@ -62,7 +62,7 @@ def test_no_order_of_requests_is_counted_too_low(asked: list[tuple[str, int]]) -
     # A trip of steps that have not begun is refused, and gives nothing away.
     begun = {s: next((i for i, each in enumerate(asked) if each == (s, 0)), 99) for s in SHARES}
     answered = [each for i, each in enumerate(asked) if i >= begun[each[0]]]
-    assert epsilon([part(*each) for each in asked], DELTA) >= true_cost(answered) - 1e-6
+    assert epsilon_spent([part(*each) for each in asked], DELTA) >= true_cost(answered) - 1e-6
 
 
 def filled(folder: Path) -> Spending:

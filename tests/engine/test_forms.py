@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Form, Rows, Spec, form_of
 from ccfcpp.engine.payload import check_form
-from ccfcpp.engine.stages import Request, checked, sent_bytes
+from ccfcpp.engine.stages import ExchangeRequest, checked, sent_bytes
 from ccfcpp.engine.transport import Reply
 
 NAMES = ["a", "b/c", "b/d", "e"]
@@ -146,7 +146,7 @@ def test_only_what_is_declared_is_looked_at() -> None:
     members = [Member(0, "a", 1)]
     for kind in (torch.float32, torch.int64):
         work = Taking({"value": Spec(kind, (2,))})
-        request = Request(work, Task("test", "take", 0, 0), Nothing(), members)
+        request = ExchangeRequest(work, Task("test", "take", 0, 0), Nothing(), members)
         for tensor in of_every_kind():
             plain = tensor.layout == torch.strided and not tensor.is_meta and len(tensor) == 2
             if plain and tensor.dtype == kind:
@@ -158,7 +158,9 @@ def test_only_what_is_declared_is_looked_at() -> None:
 
 @pytest.mark.parametrize("value", [2**70, "x", [1.0], object(), {"a": 3}, {"a": None}, b"x"])
 def test_what_is_no_tensor_is_refused(value: object) -> None:
-    request = Request(Taking({}), Task("test", "take", 0, 0), Nothing(), [Member(0, "a", 1)])
+    request = ExchangeRequest(
+        Taking({}), Task("test", "take", 0, 0), Nothing(), [Member(0, "a", 1)]
+    )
     with pytest.raises(RefusedUpdateError):
         checked(request, Reply(0, One(value)))  # type: ignore[arg-type]
     assert sent_bytes(Reply(0, One(value))) == 0  # type: ignore[arg-type]

@@ -26,9 +26,9 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.parts import Mean, form_of, groups, part_of
+from ccfcpp.engine.parts import Mean, declared_part, form_of, groups
 from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
@@ -237,14 +237,14 @@ class Watched:
         self.images = images
         self.seen: set[str] = set()
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         before = pack(request.message)
         for reply in inner(request):
             assert reply.noised
             for name, tensor in pack(reply.update).items():
                 kind, _, _ = name.partition("/")
                 expected = torch.full_like(tensor, MARK)
-                if isinstance(part_of(request.exchange.parts, name), Mean):
+                if isinstance(declared_part(request.exchange.parts, name), Mean):
                     floats = before[name].is_floating_point()
                     expected = before[name] + self.share if floats else before[name]
                 elif kind == "samples":
@@ -346,9 +346,9 @@ def test_a_run_says_where_noise_drowns_all_clients(
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
-    from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, training_exchange
+    from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, local_training_exchange
 
-    exchange = training_exchange("training", with_centroids=False)
+    exchange = local_training_exchange("training", with_centroids=False)
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
     addition = Addition(exchange, EncoderState(model), alike=True)
     changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}

@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import Request, checked
+from ccfcpp.engine.stages import ExchangeRequest, checked
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import Participants
@@ -60,7 +60,7 @@ def summed(
     threshold: int | None = None,
     loses: Loss = lambda stage, client: False,
     holders: int | None = None,
-) -> tuple[Request, list[Reply]]:
+) -> tuple[ExchangeRequest, list[Reply]]:
     """What comes of a secure sum of some vectors, by the client's number."""
     config = PrivacyConfig(
         secure_sums=True,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.reports.numbers import CannotDrawError, Embedding
-from ccfcpp.reports.numbers import embed as embed_shown
+from ccfcpp.reports.numbers import tsne as embed_shown
 from ccfcpp.runs.shown import shown_points
 
 COUNT = 40

@@ -23,8 +23,8 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.reports import contents as table_of
 from ccfcpp.reports import facts
 from ccfcpp.reports.contents import Contents, contents
-from ccfcpp.reports.drawing import Drawn, plain, power, short, thinned
-from ccfcpp.reports.labels import labelled
+from ccfcpp.reports.drawing import DrawnFigure, axis_number, power, short, thinned
+from ccfcpp.reports.labels import run_labels
 from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.reports.rounds import STATES
 from ccfcpp.runs.folder import RunFolder
@@ -32,7 +32,7 @@ from ccfcpp.runs.shown import shown_points
 from tests.support.command import succeeded
 from tests.support.finished_runs import points_of
 
-Figures = Mapping[str, Drawn]
+Figures = Mapping[str, DrawnFigure]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def figures(run: RecordedRun) -> Figures:
 
 @pytest.fixture(scope="module")
 def overlaid(digits_run: Path, ccfc_run: Path, classifier_run: Path) -> Contents:
-    runs = labelled([read_run(path) for path in (digits_run, ccfc_run, classifier_run)])
+    runs = run_labels([read_run(path) for path in (digits_run, ccfc_run, classifier_run)])
     overlays = {
         title: tuple(entry for entry in entries if isinstance(entry, table_of.Overlaid))
         for title, entries in table_of._SECTIONS.items()
@@ -62,11 +62,13 @@ def overlaid(digits_run: Path, ccfc_run: Path, classifier_run: Path) -> Contents
         return contents(runs)
 
 
-def columns(drawn: Drawn, *names: str) -> list[list[Any]]:
+def columns(drawn: DrawnFigure, *names: str) -> list[list[Any]]:
     return [[row[name] for row in drawn.rows] for name in names]
 
 
-def curves(drawn: Drawn, series: str, x: str, y: str) -> list[tuple[list[float], list[float]]]:
+def curves(
+    drawn: DrawnFigure, series: str, x: str, y: str
+) -> list[tuple[list[float], list[float]]]:
     """Curves that the rows describe, in their order."""
     found: dict[object, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for row in drawn.rows:
@@ -75,7 +77,7 @@ def curves(drawn: Drawn, series: str, x: str, y: str) -> list[tuple[list[float],
     return list(found.values())
 
 
-def lines(drawn: Drawn) -> list[tuple[list[float], list[float]]]:
+def lines(drawn: DrawnFigure) -> list[tuple[list[float], list[float]]]:
     """Curves in the figure."""
     data = [line.get_data() for line in drawn.figure.axes[0].get_lines()]
     return [(np.asarray(x).tolist(), np.asarray(y).tolist()) for x, y in data]
@@ -299,9 +301,9 @@ def test_titles_that_come_to_the_same_name_have_files_of_their_own(
 ) -> None:
     names = ("scores-a", "scores-a", "scores-a-2", "scores-b", "scores-a")
 
-    def draw(runs: object) -> list[Drawn]:
+    def draw(runs: object) -> list[DrawnFigure]:
         return [
-            Drawn(name, f"title {number}", "A caption.", Figure(), [])
+            DrawnFigure(name, f"title {number}", "A caption.", Figure(), [])
             for number, name in enumerate(names)
         ]
 
@@ -384,7 +386,7 @@ def test_long_names_keep_what_tells_them_apart() -> None:
 
 def test_powers_of_ten_are_written_out() -> None:
     assert (power(1e-12), power(1), power(100)) == ("10⁻¹²", "10⁰", "10²")
-    assert plain(-1234.5) == "\N{MINUS SIGN}1,234.5"
+    assert axis_number(-1234.5) == "\N{MINUS SIGN}1,234.5"
 
 
 def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
@@ -393,7 +395,7 @@ def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
         settings = ("--method", "k-fed", "--clients", 3, "--set", "data.images=60")
         succeeded("cluster", *settings, "--clusters", k, "--out", tmp_path / str(k))
         runs.append(read_run(tmp_path / str(k)))
-    found = {figure.name: figure for figure in contents(labelled(runs)).figures}
+    found = {figure.name: figure for figure in contents(run_labels(runs)).figures}
     for key, name in (
         ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k"),
         ("stability", "stability-between-halves-by-k"),

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ccfcpp.reports.contents import contents
-from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.page import _numbers, page
 from ccfcpp.reports.recorded import read_run
 from tests.support.browser import BROWSER, laid_out
@@ -92,7 +92,7 @@ def test_the_page_has_its_numbers_in_itself(reported: Path) -> None:
 
 def test_many_numbers_stay_in_a_file_beside_the_page() -> None:
     rows: list[dict[str, object]] = [{"x": number} for number in range(50_000)]
-    assert _numbers(Drawn("many", "", "", Figure(), rows)) == "figures/many.csv"
+    assert _numbers(DrawnFigure("many", "", "", Figure(), rows)) == "figures/many.csv"
 
 
 def test_figures_on_the_page_take_its_inks_and_keep_their_parts_apart(reported: Path) -> None:

@@ -21,8 +21,8 @@ from ccfcpp.clustering.systems.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.systems.ccfc.messages import (
     ClusterSizes,
     TrainingUpdate,
+    local_training_exchange,
     refinement_exchange,
-    training_exchange,
 )
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import validate
@@ -32,7 +32,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, Task
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.stages import Request
+from ccfcpp.engine.stages import ExchangeRequest
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.trust import trust_rows
@@ -46,7 +46,7 @@ from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, Controlle
 from tests.support.clustering import tiny
 from tests.support.command import TINY, refused, succeeded
 
-PRETRAINING = training_exchange("pre-training", with_centroids=True)
+PRETRAINING = local_training_exchange("pre-training", with_centroids=True)
 REFINEMENT = refinement_exchange(unit_length=True)
 STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
@@ -99,7 +99,7 @@ def combined(
 ) -> list[Any]:
     """What the aggregation gets for updates that are as they must be."""
     replies = [Reply(m.id, own, is_checked=True) for m, own in zip(members, updates, strict=True)]
-    request = Request(Silent(exchange), Task("test", exchange.name, 0, 0), message, members)
+    request = ExchangeRequest(Silent(exchange), Task("test", exchange.name, 0, 0), message, members)
     stage = defence(rule, exchange, **settings)
     return [reply.update for reply in stage.deliver(request, lambda request: iter(replies))]
 

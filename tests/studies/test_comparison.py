@@ -19,7 +19,7 @@ from ccfcpp.core.unused import refuse_unused
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.comparing import compare
-from ccfcpp.studies.comparison import Comparison, Entry
+from ccfcpp.studies.comparison import Comparison, TableEntry
 from ccfcpp.studies.grids import Axes, Planned
 from tests.support.command import ccfcpp, succeeded
 from tests.support.comparisons import planned_comparison
@@ -141,10 +141,10 @@ def test_settings_without_effect_are_refused() -> None:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def entries(comparison: Comparison, score: str) -> dict[str, list[Entry | None]]:
+def entries(comparison: Comparison, score: str) -> dict[str, list[TableEntry | None]]:
     return {
         str(row["method"]): [
-            value if isinstance(value := row.get(f"p = {p}"), Entry) else None for p in (0, 1)
+            value if isinstance(value := row.get(f"p = {p}"), TableEntry) else None for p in (0, 1)
         ]
         for row in comparison.table(score)
     }
@@ -157,15 +157,18 @@ def test_a_table_has_means_deviations_published_values_and_the_best() -> None:
     ]  # fmt: skip
     table = entries(Comparison(planned(KM, *K_FED, dataset="mnist"), results), "nmi")
     assert table == {
-        "KM": [Entry("0.5000", "(0.5304)", False), Entry("0.5000", "(0.5304)", True)],
-        "k-FED": [Entry("0.7000 ± 0.1414", "(0.5081)", True), Entry("0.5000", "(0.4142)", True)],
+        "KM": [TableEntry("0.5000", "(0.5304)", False), TableEntry("0.5000", "(0.5304)", True)],
+        "k-FED": [
+            TableEntry("0.7000 ± 0.1414", "(0.5081)", True),
+            TableEntry("0.5000", "(0.4142)", True),
+        ],
     }
 
 
 def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> None:
     comparison = Comparison(planned(KM, *K_FED), [(K_FED[1], summary(0.7))])
     assert entries(comparison, "nmi") == {
-        "KM": [None, None], "k-FED": [None, Entry("0.7000", "", True)],
+        "KM": [None, None], "k-FED": [None, TableEntry("0.7000", "", True)],
     }  # fmt: skip
     assert [row["method"] for row in comparison.costs()] == ["k-FED"]
     assert Comparison(planned(KM), []).as_markdown().count("KM") == 4
@@ -204,10 +207,10 @@ def test_each_rate_of_failures_has_a_row_and_its_own_best() -> None:
         (row["method"], row["disconnection rate"], row["p = 1"]) for row in comparison.table("nmi")
     ]
     assert shown == [
-        ("KM", "0", Entry("0.5000", "(0.5304)", False)),
-        ("KM", "0.3", Entry("0.6000", "", True)),
-        ("k-FED", "0", Entry("0.7000", "(0.4142)", True)),
-        ("k-FED", "0.3", Entry("0.4000", "", False)),
+        ("KM", "0", TableEntry("0.5000", "(0.5304)", False)),
+        ("KM", "0.3", TableEntry("0.6000", "", True)),
+        ("k-FED", "0", TableEntry("0.7000", "(0.4142)", True)),
+        ("k-FED", "0.3", TableEntry("0.4000", "", False)),
     ]
     assert comparison.captions()["nmi_absent"].startswith("NMI of absent clients;")
     assert [row["nmi_absent"] for row in comparison.rows] == [None, 0.1, None, 0.2]
@@ -269,7 +272,7 @@ def test_methods_are_compared_over_seeds_with_the_best_or_a_baseline() -> None:
     runs = planned(*({"method": method, "p": 0.0} for method in scores))
     by_best = Comparison(runs, results)
     marks = {str(row["method"]): row["p = 0"] for row in by_best.table("nmi")}
-    assert {name: own.differs for name, own in marks.items() if isinstance(own, Entry)} == {
+    assert {name: own.differs for name, own in marks.items() if isinstance(own, TableEntry)} == {
         "KM": True, "k-FED": False, "FFCM-km": False,
     }  # fmt: skip
     assert "* differs from the best of its column (paired t-test" in by_best.captions()["nmi"]
@@ -303,9 +306,9 @@ def test_a_sweep_has_a_row_for_each_value_and_one_best() -> None:
     found = Comparison(plan, [(run.axes, summary(n / 10)) for n, run in enumerate(plan)])
     shown = [(row["method"], row["eta"], row["p = 0"]) for row in found.table("nmi")]
     assert shown == [
-        ("k-FED", "", Entry("0.0000", "", False)),
-        ("CCFC++", "0", Entry("0.1000", "", False)),
-        ("CCFC++", "0.5", Entry("0.2000", "", True)),
+        ("k-FED", "", TableEntry("0.0000", "", False)),
+        ("CCFC++", "0", TableEntry("0.1000", "", False)),
+        ("CCFC++", "0.5", TableEntry("0.2000", "", True)),
     ]
     assert [row.get("loss.eta") for row in found.rows] == [None, 0.0, 0.5]
 

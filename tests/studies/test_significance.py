@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ccfcpp.studies.significance import differences, holm, paired_t
+from ccfcpp.studies.significance import corrected_p_values, holm, paired_t
 
 P_VALUES = st.dictionaries(st.integers(0, 20), st.floats(0, 1), max_size=8)
 
@@ -52,5 +52,5 @@ def test_few_seeds_say_nothing_and_equal_runs_do_not_differ() -> None:
     assert paired_t({0: 0.1, 1: 0.2}, same) is None
     assert paired_t(same, same) == 1.0
     assert paired_t({seed: own + 0.25 for seed, own in same.items()}, same) == 0.0
-    found = differences({"a": same, "b": {0: 0.1}, "c": same}, "a")
+    found = corrected_p_values({"a": same, "b": {0: 0.1}, "c": same}, "a")
     assert found == {"c": 1.0}

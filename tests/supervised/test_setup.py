@@ -22,7 +22,7 @@ from supervised.augmentation import Augmenter, Normalisation
 from supervised.classification import ClassificationRun, classification_run
 from supervised.config import ClassifyConfig, LabelPartitionConfig
 from supervised.messages import LocalUpdate
-from supervised.setup import partition_samples, split
+from supervised.setup import partition_samples, train_test_indices
 
 
 def config(*settings: str) -> ClassifyConfig:
@@ -49,7 +49,7 @@ def draw_images(
 
 def test_the_publishers_split_is_kept() -> None:
     test = torch.arange(60) % 4 == 3
-    train_index, test_index = split(config(), draw_images(60, test=test))
+    train_index, test_index = train_test_indices(config(), draw_images(60, test=test))
     assert torch.equal(test_index, test.nonzero().flatten())
     assert torch.equal(train_index, (~test).nonzero().flatten())
 
@@ -59,7 +59,7 @@ def test_a_share_of_each_class_and_owner_is_held_out(
     count: int, classes: int, owners: int, share: float
 ) -> None:
     data = draw_images(count, classes, owners)
-    train_index, test_index = split(config(f"data.test_share={share}"), data)
+    train_index, test_index = train_test_indices(config(f"data.test_share={share}"), data)
     assert sorted([*train_index.tolist(), *test_index.tolist()]) == list(range(count))
     assert data.labels is not None
     groups = data.labels if data.owners is None else data.labels + classes * data.owners
@@ -70,23 +70,25 @@ def test_a_share_of_each_class_and_owner_is_held_out(
 
 def test_every_seed_has_the_same_test_images() -> None:
     data = draw_images(90)
-    first, second = (split(config(f"seed={seed}"), data)[1] for seed in (0, 1))
+    first, second = (train_test_indices(config(f"seed={seed}"), data)[1] for seed in (0, 1))
     assert torch.equal(first, second)
 
 
 def test_a_part_of_the_images_is_drawn() -> None:
     data = draw_images(100)
-    train_index, test_index = split(config("data.train_images=30", "data.test_images=7"), data)
+    train_index, test_index = train_test_indices(
+        config("data.train_images=30", "data.test_images=7"), data
+    )
     assert (len(train_index), len(test_index)) == (30, 7)
     assert train_index.tolist() == sorted(train_index.tolist())
-    whole, _ = split(config(), data)
+    whole, _ = train_test_indices(config(), data)
     assert set(train_index.tolist()) < set(whole.tolist())
 
 
 def test_without_test_images_nothing_can_be_said() -> None:
     data = draw_images(20, test=torch.zeros(20, dtype=torch.bool))
     with pytest.raises(UsageError, match="has no test images"):
-        split(config(), data)
+        train_test_indices(config(), data)
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ def test_without_test_images_nothing_can_be_said() -> None:
 @pytest.mark.parametrize("kind", ["dirichlet", "iid", "classes"])
 def test_clients_hold_training_images_only(kind: str) -> None:
     data, chosen = draw_images(200, 4), config(f"partition.kind={kind}", "partition.clients=4")
-    train_index, test_index = split(chosen, data)
+    train_index, test_index = train_test_indices(chosen, data)
     parts = partition_samples(chosen, data, train_index, Randomness(0))
     held = torch.cat(parts).tolist()
     assert sorted(held) == train_index.tolist()
@@ -119,7 +121,7 @@ def test_equal_clients_are_a_share_of_the_smallest_one(count: int, share: float,
     data = draw_images(count, 3, owners=4)
     plain = config("partition.kind=domain", f"seed={seed}")
     equal = config("partition.kind=domain", f"seed={seed}", f"partition.equal_share={share}")
-    train, _ = split(plain, data)
+    train, _ = train_test_indices(plain, data)
     whole = partition_samples(plain, data, train, Randomness(seed))
     parts = partition_samples(equal, data, train, Randomness(seed))
     assert {len(part) for part in parts} == {int(share * min(map(len, whole)))}

@@ -15,7 +15,7 @@ from ccfcpp.core.randomness import SERVER
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.reports.contents import contents
-from ccfcpp.reports.labels import labelled
+from ccfcpp.reports.labels import run_labels
 from ccfcpp.reports.page import page
 from ccfcpp.reports.recorded import read_run
 from ccfcpp.reports.writing import as_svg
@@ -121,7 +121,7 @@ def side_by_side(
     digits_run: Path, ccfc_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The page of two runs, without its files."""
-    runs = labelled([read_run(digits_run), read_run(ccfc_run)])
+    runs = run_labels([read_run(digits_run), read_run(ccfc_run)])
     found = contents(runs)
     path = tmp_path_factory.mktemp("several") / "report.html"
     path.write_text(page(runs, found, {figure.name: as_svg(figure) for figure in found.figures}))

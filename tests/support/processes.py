@@ -21,7 +21,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.clustering.mahalanobis import saved, split
+from ccfcpp.clustering.mahalanobis import saved, split_model
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
@@ -266,7 +266,7 @@ def processes_with(folder: str) -> list[tuple[int, str]]:
 
 def tensors_of(run: Path) -> dict[str, Tensor]:
     """The state that a run has ended with."""
-    return split(load_file(run / "model.safetensors"))[0]
+    return split_model(load_file(run / "model.safetensors"))[0]
 
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:

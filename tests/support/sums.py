@@ -26,7 +26,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.parts import Form, Spec, Sum
-from ccfcpp.engine.stages import Deliver, Request, Stage, combined, through
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combined, wrap_transport
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
@@ -65,7 +65,7 @@ class Lossy:
 
     loses: Loss
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         """Clients have worked, and nothing has come back from some."""
         ends = [stage for stage in STAGES if request.task.exchange.endswith(stage)]
         for reply in inner(request):
@@ -85,7 +85,7 @@ class InTheOpen:
 
     form: FixedPoint
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         """One reply for all clients."""
         if not request.exchange.travels:
             yield from inner(request)
@@ -153,7 +153,7 @@ def secure_sum(
     config: PrivacyConfig,
     loses: Loss = lambda stage, client: False,
     **guard: Safeguard,
-) -> tuple[Request, list[Reply]]:
+) -> tuple[ExchangeRequest, list[Reply]]:
     """What comes of a secure sum of some vectors, by the client's number."""
     image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
     clients = [Client(number, f"client {number}", image) for number in vectors]
@@ -161,8 +161,8 @@ def secure_sum(
     transport = InProcess(clients, ClientSide(works), ClientMemories(CPU, 0), Randomness(0))
     numbers = len(next(iter(vectors.values())))
     members = [client.member for client in clients]
-    request = Request(Receiving(numbers), TASK, Nothing(), members)
-    return request, list(through(transport, [Lossy(loses), Summing(config)])(request))
+    request = ExchangeRequest(Receiving(numbers), TASK, Nothing(), members)
+    return request, list(wrap_transport(transport, [Lossy(loses), Summing(config)])(request))
 
 
 def federation_of(

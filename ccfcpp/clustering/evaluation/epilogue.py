@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.confidence import placed
+from ccfcpp.clustering.confidence import judged_points
 from ccfcpp.clustering.evaluation.server import (
     MOVES,
-    AddMembers,
+    AddClientSums,
     AddSpreads,
     CompareHalves,
     Exchanges,
@@ -87,7 +87,7 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
         assert points is not None
-        return placed(points, self.algorithm.by_angle)
+        return judged_points(points, self.algorithm.by_angle)
 
     def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
         context = self.context
@@ -221,7 +221,7 @@ class ClusteringEpilogue(Epilogue):
         """Return sums of the members, of what they are to their means, and over halves of them."""
         of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
-            AddMembers(of.members, ClusterSums.zeros(k, d)),
+            AddClientSums(of.members, ClusterSums.zeros(k, d)),
             AddSpreads(of.spreads, Spreads.none(k, d)),
             *(MoveHalves(of.cells, ends=left == 0) for left in reversed(range(MOVES))),
             CompareHalves(of.halves),

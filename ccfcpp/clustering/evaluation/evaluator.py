@@ -147,7 +147,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
-            **sizes(images["client"], clusters, len(self.parts), k),
+            **cluster_sizes(images["client"], clusters, len(self.parts), k),
             "nmi_of_pixels": self._by_pixels(k),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
@@ -273,7 +273,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
 
 
-def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
+def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
     """Count clusters with images, the images of each, and those of each client: a row for each.
 
     Args:

@@ -141,7 +141,7 @@ class Exchanges:
 
 
 @dataclass(frozen=True)
-class AddMembers(SumsWork[Judged, Question[Any], ClusterSums]):
+class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
     """The server's half of the first exchange: it adds up what clients send.
 
     Attributes:
@@ -167,7 +167,7 @@ class AddMembers(SumsWork[Judged, Question[Any], ClusterSums]):
         return replace(state, members=added_up(updates)), {}
 
 
-class AddSpreads(AddMembers):
+class AddSpreads(AddClientSums):
     """The server's half of the second exchange, after which halves of the images are looked at."""
 
     def aggregate(

@@ -68,7 +68,7 @@ class Codebook:
         return float((self.counts * silhouettes).sum() / self.counts.sum())
 
 
-def split(
+def split_cells(
     book: Codebook, most: int, generator: torch.Generator, fewest: int = _FEWEST_TO_SPLIT
 ) -> Tensor:
     """Split the cells with the largest scatter in two, up to a number of cells.

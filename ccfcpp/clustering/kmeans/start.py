@@ -29,7 +29,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     cluster_sums,
     sums_by,
 )
-from ccfcpp.clustering.kmeans.codebook import Codebook, split
+from ccfcpp.clustering.kmeans.codebook import Codebook, split_cells
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.clustering.kmeans.trials import trial_works
 from ccfcpp.core.randomness import Randomness
@@ -169,7 +169,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         lacks = self.ends and whole and self.tries > 0 and len(means) < self.clusters
         if self.splits or lacks:
             generator = randomness.generator(f"split {len(means)}")
-            means = split(book, self.most, generator, **({"fewest": 2} if lacks else {}))
+            means = split_cells(book, self.most, generator, **({"fewest": 2} if lacks else {}))
             lacks = lacks and len(means) > len(book.cells)
         if self.ends and not lacks:
             return self._ended(state, book, randomness.integer("start")), {}

@@ -21,7 +21,7 @@ from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.reading import read_whole
 from ccfcpp.data.sets.published import Packed, split_mask
-from ccfcpp.data.tree import Tree, opened
+from ccfcpp.data.tree import Tree, open_tree
 
 _BASE = "tiny-imagenet-200"
 _ORDER = "wnids.txt"
@@ -47,7 +47,7 @@ class TinyImageNet(Packed):
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""
-        with opened(place) as tree:
+        with open_tree(place) as tree:
             files = _find_files(tree)
             # The text files are read anyway; what they say of the images belongs to the key.
             said = json.dumps([self.name, files.labels, files.classes, files.train])

@@ -24,7 +24,7 @@ def is_state(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """A request of the server, and its answer.
 
     Attributes:
@@ -69,11 +69,11 @@ class AuditLog:
         self._path = folder / FILE
         self.damaged: list[str] = []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AuditEntry) -> None:
         """Write an entry down."""
         add_line(self._path, json.dumps(asdict(entry)))
 
-    def read(self) -> Iterator[Entry]:
+    def read(self) -> Iterator[AuditEntry]:
         """Yield all entries that can be read, in the order of time; name the others.
 
         Raises:
@@ -88,7 +88,7 @@ class AuditLog:
             for number, line in enumerate(file, 1):
                 try:
                     found = json.loads(line)
-                    yield Entry(**{**found, "kinds": tuple(found["kinds"])})
+                    yield AuditEntry(**{**found, "kinds": tuple(found["kinds"])})
                 except (ValueError, TypeError, KeyError):
                     self.damaged.append(
                         f"line {number} of {self._path} is damaged, as by a crash or a full disk: "
@@ -98,15 +98,15 @@ class AuditLog:
             raise UsageError(self.damaged[0])
 
 
-def by_run(entries: Sequence[Entry]) -> list[list[Entry]]:
+def by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
     """Return the entries of a log by their runs, the first run first."""
-    runs: dict[str, list[Entry]] = {}
+    runs: dict[str, list[AuditEntry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
     return list(runs.values())
 
 
-def run_facts(entries: Sequence[Entry], spending: Spending) -> Facts:
+def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
     """Say what a run was, and what was sent in it."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]
@@ -127,7 +127,7 @@ def run_facts(entries: Sequence[Entry], spending: Spending) -> Facts:
     }
 
 
-def reasons(entries: Sequence[Entry]) -> list[str]:
+def reasons(entries: Sequence[AuditEntry]) -> list[str]:
     """Return why requests were refused, each reason once."""
     found = (entry.reason or entry.status for entry in entries if entry.status != "done")
     return list(dict.fromkeys(found))

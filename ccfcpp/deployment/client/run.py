@@ -54,7 +54,7 @@ from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Predictor
 from supervised.messages import ServerState
-from supervised.setup import check_images, split
+from supervised.setup import check_images, train_test_indices
 
 Model = TypeVar("Model")
 _COLUMNS = {"label_column": None, "text_column": "text"}
@@ -232,7 +232,7 @@ class ClassificationClient(ClientRun[ServerState]):
         super().__init__(spec, data, device)
         self.config = validate(ClassifyConfig, spec.config)
         check_images(self.config, data)
-        self._train, self._test = split(self.config, data)
+        self._train, self._test = train_test_indices(self.config, data)
         self.images = data.images[self._train]
         self._test_images = data.images[self._test].to(device)
 

@@ -94,7 +94,7 @@ class Spending:
         after = [*self._parts, part]
         own = [each for each in after if each.run == part.run]
         for parts, most, what in ((own, in_run, "this run"), (after, in_all, "all runs together")):
-            if most is not None and (spent := epsilon(parts, delta)) > most * (1 + 1e-9):
+            if most is not None and (spent := epsilon_spent(parts, delta)) > most * (1 + 1e-9):
                 raise ForbiddenError(
                     f"with this sum {what} would cost its images ε = {spent:.3g}, and its owner "
                     f"allows {most:g}"
@@ -107,7 +107,7 @@ class Spending:
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
         """Return ε of one run, or of all together."""
-        return epsilon([part for part in self._parts if run in (None, part.run)], delta)
+        return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
         lines, rest = lines_of(self._path)
@@ -129,7 +129,7 @@ class Spending:
             return [*parts, Part(parts[-1].run if parts else "", least, 1.0, follows=False)]
 
 
-def epsilon(parts: list[Part], delta: float) -> float:
+def epsilon_spent(parts: list[Part], delta: float) -> float:
     """Return ε of parts of sums, in the order in which they were sent."""
     found: dict[float, list[Release]] = {}
     for before, part in zip([None, *parts], parts, strict=False):

@@ -19,9 +19,9 @@ from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
+    check_signature,
     read_certificate,
     signed,
-    verify,
 )
 from ccfcpp.deployment.keys.roster import SignedRoster
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -60,7 +60,9 @@ class KeyIdentity:
         try:
             if not 0 <= client < len(self._keys):
                 raise InvalidSignature
-            verify(self._keys[client], encode_dss_signature(one, other), self._context + content)
+            check_signature(
+                self._keys[client], encode_dss_signature(one, other), self._context + content
+            )
         except InvalidSignature as error:
             raise RefusedUpdateError(
                 f"the keys of client {client} are not signed by that client of the roster"

@@ -18,9 +18,9 @@ from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
 from ccfcpp.data.open import AnyData
-from ccfcpp.data.reading import in_words
+from ccfcpp.data.reading import reading_in_words
 from ccfcpp.deployment.client.answered import Answered
-from ccfcpp.deployment.client.audit import AuditLog, Entry
+from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.own_draws import OwnDraws
 from ccfcpp.deployment.client.results import save_results
@@ -118,7 +118,7 @@ class Worker:
         except MessageError as error:
             self.say(f"a request was refused: {error}")
             told = "", "unreadable requests", (), "request", 0, "refused", str(error)
-            self.log.add(Entry(self.server, *told))
+            self.log.add(AuditEntry(self.server, *told))
             return Packet(Response(nonce=_UNREADABLE, status="failed").written())
         payload = b""
         try:
@@ -142,7 +142,7 @@ class Worker:
         with suppress(UsageError):  # Then nothing is sent.
             kinds, privacy = spec.kinds, spec.privacy
         self.log.add(
-            Entry(
+            AuditEntry(
                 server=self.server,
                 run=request.run,
                 method=printable(spec.method),
@@ -323,7 +323,7 @@ class Worker:
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
         # Before there is a shape, others' images have had no say in it.
         if spec.image_shape:
-            for line in in_words(data, str(self.folder / "skipped.csv")):
+            for line in reading_in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
 

@@ -80,7 +80,7 @@ def signed(key: PrivateKey, content: bytes) -> bytes:
     return key.sign(content, ec.ECDSA(hashes.SHA384()))
 
 
-def verify(key: PublicKey, signature: bytes, content: bytes) -> None:
+def check_signature(key: PublicKey, signature: bytes, content: bytes) -> None:
     """Raise ``InvalidSignature`` unless a key has signed some content."""
     key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
 

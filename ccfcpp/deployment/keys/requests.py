@@ -16,9 +16,9 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
+    check_signature,
     read_key,
     signed,
-    verify,
 )
 from ccfcpp.deployment.keys.files import (
     PUBLIC,
@@ -30,7 +30,7 @@ from ccfcpp.deployment.keys.files import (
     write_new,
 )
 from ccfcpp.deployment.keys.making import make_client
-from ccfcpp.deployment.keys.roster import entry_of, line_of, public_file, roster_keys
+from ccfcpp.deployment.keys.roster import entry_of, public_file, roster_keys, roster_line
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
@@ -39,7 +39,7 @@ _MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Request:
+class RosterRequest:
     """A client's wish to be on the roster.
 
     Attributes:
@@ -53,7 +53,7 @@ class Request:
     before: bytes = b""
 
     @staticmethod
-    def read(file: Path) -> "Request":
+    def read(file: Path) -> "RosterRequest":
         """Read a request, and check that the owner of the key has made it.
 
         Raises:
@@ -66,8 +66,8 @@ class Request:
             check_client_name(name)
             if title + b"\n" != _TITLE:
                 raise ValueError("another title")
-            verify(key, _decoded(own), _TITLE + line)
-            return Request(name, key, _decoded(before))
+            check_signature(key, _decoded(own), _TITLE + line)
+            return RosterRequest(name, key, _decoded(before))
         except (OSError, ValueError, InvalidSignature) as error:
             raise UsageError(
                 f"{file} is no request of a client: let it make one with ccfcpp keys request"
@@ -76,14 +76,14 @@ class Request:
     @staticmethod
     def made(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
         """Return a request as the content of a file."""
-        line = line_of(name, key.public_key()).encode()
+        line = roster_line(name, key.public_key()).encode()
         signatures = [signed(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
 
     def replaces(self, key: PublicKey) -> bool:
         """Return whether the owner of another key has asked for this one in its place."""
         try:
-            verify(key, self.before, _TITLE + line_of(self.name, self.key).encode())
+            check_signature(key, self.before, _TITLE + roster_line(self.name, self.key).encode())
         except InvalidSignature:
             return False
         return True
@@ -91,7 +91,7 @@ class Request:
 
 def fingerprint(key: PublicKey) -> str:
     """Return what two people can compare of a key, such as by telephone."""
-    digest = hashlib.sha256(line_of("", key).encode()).hexdigest()[:20]
+    digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
 
@@ -147,11 +147,11 @@ def _written(
     folder: Path, name: str, key: PrivateKey, before: PrivateKey | None = None
 ) -> tuple[Path, str]:
     path = folder / f"{name}{SUFFIX}"
-    write_whole(path, Request.made(name, key, before))
+    write_whole(path, RosterRequest.made(name, key, before))
     return path, fingerprint(key.public_key())
 
 
-def sign_request(file: Path, roster: Path) -> tuple[Request, Path]:
+def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
     """Put the client of a request on a roster.
 
     Returns:
@@ -161,7 +161,7 @@ def sign_request(file: Path, roster: Path) -> tuple[Request, Path]:
         UsageError: The name is on the roster with a key that has not signed the request, or the key
             is that of another client.
     """
-    request = Request.read(file)
+    request = RosterRequest.read(file)
     path = public_path(roster, request.name)
     known = roster_keys(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
     there = known.pop(request.name, None)
@@ -180,7 +180,7 @@ def sign_request(file: Path, roster: Path) -> tuple[Request, Path]:
     return request, path
 
 
-def revoke(name: str, roster: Path) -> Path:
+def take_off_roster(name: str, roster: Path) -> Path:
     """Take a client off a roster; its key stays beside it, under a name that no server reads.
 
     Raises:

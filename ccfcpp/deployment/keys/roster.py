@@ -15,7 +15,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey, PublicKey, signed, verify
+from ccfcpp.deployment.keys.certificates import (
+    Certificate,
+    PrivateKey,
+    PublicKey,
+    check_signature,
+    signed,
+)
 from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name, public_path
 
 _TITLE = b"ccfcpp roster "
@@ -48,7 +54,7 @@ class SignedRoster:
             signer = authority.public_key()
             if not isinstance(signer, PublicKey):
                 raise ValueError("an authority's key is on a curve")
-            verify(signer, signature, _TITLE + body)
+            check_signature(signer, signature, _TITLE + body)
             keys = dict(map(entry_of, body.decode().splitlines()))
         except (InvalidSignature, ValueError) as error:
             raise UsageError("the roster is not signed by the authority of this client") from error
@@ -57,7 +63,7 @@ class SignedRoster:
     @staticmethod
     def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
         """Sign some clients by the authority's key."""
-        body = "".join(f"{line_of(name, key)}\n" for name, key in keys.items()).encode()
+        body = "".join(f"{roster_line(name, key)}\n" for name, key in keys.items()).encode()
         signature = base64.b64encode(signed(authority, _TITLE + body))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
 
@@ -158,13 +164,13 @@ def _written(key: PublicKey) -> str:
     return base64.b64encode(point).decode()
 
 
-def line_of(name: str, key: PublicKey) -> str:
+def roster_line(name: str, key: PublicKey) -> str:
     """Return a client's name and key on one line."""
     return f"{name} {_written(key)}"
 
 
 def entry_of(line: str) -> tuple[str, PublicKey]:
-    """Return the client's name and key in a line of ``line_of``.
+    """Return the client's name and key in a line of ``roster_line``.
 
     Raises:
         ValueError: The line is of another form.

@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.sizes import settled
+from ccfcpp.data.sizes import common_shape
 from ccfcpp.deployment.link.messages import Request, new_token
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
@@ -197,7 +197,7 @@ def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: RunCon
     shape: tuple[int, ...] = (first.length,)
     if not first.length:
         sizes = [facts.sizes for facts in known if facts.sizes]
-        shape = settled(sizes, spec.config["data"]["image_size"])
+        shape = common_shape(sizes, spec.config["data"]["image_size"])
     wanted = 0
     if isinstance(config, ClusterConfig):
         wanted = config.most_clusters(samples, 0, first.unit)

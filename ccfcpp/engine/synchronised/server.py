@@ -129,7 +129,7 @@ def _noted(
         if isinstance(update, Own):
             there.add(update.client)
             for name, part in update.sums.items():
-                key, tally = part_of(update.client, name), _tally_of(update.client, name)
+                key, tally = client_part_name(update.client, name), _tally_of(update.client, name)
                 shows = bool(part.any())
                 step = torch.tensor([shows, 1], dtype=torch.float64)
                 parts[tally] = parts.get(tally, torch.zeros_like(step)).cpu() + step
@@ -152,14 +152,14 @@ def with_absent(
 
     Args:
         sums: Over the clients that take part, by name.
-        parts: By ``part_of``.
+        parts: By ``client_part_name``.
         there: Numbers of the clients that take part; empty where nobody's part is known.
     """
     found = dict(sums)
     known = sorted({int(key.partition("/")[0]) for key in parts}) if there else []
     for client in (each for each in known if each not in there):
         for name in list(found):
-            if (part := parts.get(part_of(client, name))) is not None:
+            if (part := parts.get(client_part_name(client, name))) is not None:
                 shown, steps = parts.get(_tally_of(client, name), _ALWAYS).tolist()
                 found[name] = found[name] + shown / steps * part
     return found
@@ -167,10 +167,10 @@ def with_absent(
 
 def _tally_of(client: int, name: str) -> str:
     """Name two numbers: of steps in which a client had a part, and in which it was there."""
-    return part_of(client, f"{name} in steps")
+    return client_part_name(client, f"{name} in steps")
 
 
-def part_of(client: int, name: str) -> str:
+def client_part_name(client: int, name: str) -> str:
     """Name a client's part in a pooled sum."""
     return f"{client}/{name}"
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ccfcpp.core.metrics import Integers
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.parts import Addends, Part, Sum, groups, part_of
+from ccfcpp.engine.parts import Addends, Part, Sum, declared_part, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.discrete import UniformWords, discrete_normal
 
@@ -36,7 +36,7 @@ _SHARE_OF_REPORTS = 0.04
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
     """Return the share w of each group of an update in what a sum may cost."""
     found = list(names)
-    known = {name: part_of(parts, name) for name in found}
+    known = {name: declared_part(parts, name) for name in found}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
     rest = len(found) - len(reports)
     if rest == 0 or not reports:
@@ -66,7 +66,7 @@ class Bounds:
         """Return the bound C that holds for a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
-        part = part_of(self.exchange.parts, group)
+        part = declared_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Addends:

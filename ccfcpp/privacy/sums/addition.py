@@ -21,7 +21,7 @@ from ccfcpp.engine.parts import (
     Spec,
     Sum,
     Votes,
-    part_of,
+    declared_part,
     sibling,
 )
 from ccfcpp.engine.payload import pack, unpack
@@ -73,7 +73,7 @@ class Addition:
         found: Addends = {}
         optional = {n for n, part in self.exchange.parts.items() if _is_optional(part)}
         for name in [*tensors, *sorted(optional - tensors.keys())]:
-            part = part_of(self.exchange.parts, name)
+            part = declared_part(self.exchange.parts, name)
             value = tensors.get(name, _NONE).to(self.device)
             if not self._is_sent(name, part, value.dtype):
                 continue
@@ -91,7 +91,7 @@ class Addition:
         """Return the parts of an update of a form, without their numbers."""
         found: Addends = {}
         for name, spec in form.items():
-            part = part_of(self.exchange.parts, name)
+            part = declared_part(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
                 if _is_optional(part) and not self.alike:
@@ -112,7 +112,7 @@ class Addition:
         tensors = {}
         totals = {name: total.to(self.device) for name, total in totals.items()}
         for name, spec in form.items():
-            part = part_of(self.exchange.parts, name)
+            part = declared_part(self.exchange.parts, name)
             if isinstance(part, Mean):
                 found = self._mean(name, part, spec, totals, contributors)
             else:
@@ -148,7 +148,7 @@ class Addition:
         # The server divides by a weight.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
-            if part_of(self.exchange.parts, name) == Count(public=True):
+            if declared_part(self.exchange.parts, name) == Count(public=True):
                 return spec.zeros() + contributors
             return spec.zeros() + least * max(1, round(contributors))
         total = totals[name]

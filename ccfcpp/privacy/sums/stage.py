@@ -20,7 +20,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
-from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import Level
@@ -63,7 +63,7 @@ class Summing:
         self.config = config
         self.mechanism = mechanism
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         """Give one reply for all whose sum it is, and one for each that has no part in it."""
         if not request.exchange.travels:
             yield from inner(request)
@@ -135,7 +135,9 @@ def _explained(
 class Total(ABC):
     """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none."""
 
-    def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
+    def __init__(
+        self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
+    ) -> None:
         self.request = request
         self.inner = inner
         self.like = like
@@ -165,7 +167,9 @@ class Total(ABC):
         totals, mechanism = unflattened(self.total(), self.like), self.stage.mechanism
         return mechanism.published(self.request.exchange, totals) if mechanism else totals
 
-    def ask(self, exchange: AnyExchange, message: object, clients: Iterable[int]) -> Request:
+    def ask(
+        self, exchange: AnyExchange, message: object, clients: Iterable[int]
+    ) -> ExchangeRequest:
         """Make a request to some clients in another exchange."""
         task = dataclasses.replace(self.request.task, exchange=exchange.name)
         members = [self.request.member[number] for number in clients]
@@ -215,7 +219,9 @@ class SecureSum(Total):
     come agree on who is in the sum, and then send what takes the masks off it.
     """
 
-    def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
+    def __init__(
+        self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
+    ) -> None:
         super().__init__(request, inner, like, stage)
         self.terms = terms_of(stage.config, request.task, len(request.members))
         about = digest_of(request.exchange, request.message)

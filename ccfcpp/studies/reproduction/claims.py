@@ -100,7 +100,7 @@ def steps(
     }
 
 
-def losses(values: Values, systems: Systems = "all") -> Values:
+def losses_along(values: Values, systems: Systems = "all") -> Values:
     """Return what systems lose from the first place on the axis of a panel to the last."""
     found = {}
     for (panel, system), line in lines(values).items():
@@ -144,7 +144,7 @@ VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
     "places_to_last_of": places_to_last_of,
     "below_best": below_best,
     "gains": gains,
-    "losses": lambda values, _: losses(values),
+    "losses": lambda values, _: losses_along(values),
     "steps": lambda values, _: steps(values),
     "ratios": lambda values, _: steps(values, change=operator.truediv),
     "by_place": lambda values, _: {(p, system, at): v for (p, at, system), v in values.items()},
@@ -160,8 +160,8 @@ CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
     "highest": (leads, _UP),
     "rises": (steps, _UP),
     "falls": (steps, _DOWN),
-    "ends_lower": (losses, _UP),
-    "ends_higher": (losses, _DOWN),
+    "ends_lower": (losses_along, _UP),
+    "ends_higher": (losses_along, _DOWN),
     "everywhere": (lambda values, _: values, None),
     "somewhere": (lambda values, _: values, None),
     "best_differs": (best_places, {"above": 1}),

@@ -7,20 +7,20 @@ from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
 from ccfcpp.reports import classes, representations
-from ccfcpp.reports.drawing import Drawn
+from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.studies.drawing import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim, beside
 from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
-from ccfcpp.studies.reproduction.measures import read, spectra
+from ccfcpp.studies.reproduction.measures import kept_spectra, measure_runs
 from ccfcpp.studies.results import Result, by_label, first_seeds, label
 from ccfcpp.studies.scores import ANY, Place, ScoreTable, mean_scores, over_system, published_scores
 
-_PICTURES: Mapping[str, Callable[[RecordedRun], Drawn]] = {
+_PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
     "holdings": classes.holdings,
-    "covariance": representations.covariance,
+    "covariance": representations.draw_covariance,
     "plane": representations.by_class,
 }
 
@@ -31,7 +31,7 @@ class Findings:
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
-    figures: Sequence[Drawn]
+    figures: Sequence[DrawnFigure]
     left_out: Sequence[str] = ()
 
 
@@ -60,7 +60,7 @@ def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable
         at = ANY if system in spec.anywhere else label(spec.place, result, facts)
         return label(spec.panel or item.panels, result, facts), at, system
 
-    readings = read(results, spec.measured)
+    readings = measure_runs(results, spec.measured)
     scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
     if spec.over:
         scores = over_system(scores, spec.over)
@@ -91,12 +91,12 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
     return claims
 
 
-def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[Drawn]:
+def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[DrawnFigure]:
     """Draw singular values on a logarithmic scale, of the first run of each line."""
     # What stands side by side is of one run.
     chosen = first_seeds(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
-    for result, facts, values in read(chosen, partial(spectra, spec.of)):
+    for result, facts, values in measure_runs(chosen, partial(kept_spectra, spec.of)):
         lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
         name = label(spec.line, result, facts)
         if values is not None and name not in lines:
@@ -106,7 +106,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
 
 def _pictures(
     item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
-) -> list[Drawn]:
+) -> list[DrawnFigure]:
     """Draw single runs, or several together; ``left_out`` takes a line on each that fails."""
     chosen = [
         result
@@ -131,11 +131,11 @@ def _pictures(
     return drawn
 
 
-def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
+def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[DrawnFigure]:
     """Draw correlations of several runs in one figure, without the runs that have none."""
     gathered = []
     for result in group:
         run = replace(result.recorded, label=label(spec.line, result))
         with suppress(CannotDrawError):
-            gathered.append((run, representations.correlations(run)))
+            gathered.append((run, representations.pairwise_correlations(run)))
     return representations.draw_correlations(gathered) if gathered else []

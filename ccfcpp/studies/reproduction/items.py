@@ -20,11 +20,11 @@ from ccfcpp.studies.reproduction.claims import (
     count,
 )
 from ccfcpp.studies.reproduction.measures import MEASURES, OF_SPECTRA, Measure, Whose, of_spectra
-from ccfcpp.studies.tables import plain
+from ccfcpp.studies.tables import printed_number
 
 PAPERS = ("ccfcpp", "feddecorr")
 """Names of the files."""
-Text = Annotated[str, BeforeValidator(plain)]
+Text = Annotated[str, BeforeValidator(printed_number)]
 """A place on an axis: a number as papers print it, or a name."""
 
 

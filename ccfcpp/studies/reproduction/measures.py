@@ -29,7 +29,7 @@ _SIGNIFICANT = math.exp(-2)
 """The FedDecorr paper's example of a threshold for singular values: its logarithm is -2."""
 
 
-def read(
+def measure_runs(
     results: Sequence[Result], measure: Callable[[Result], Readings[T]]
 ) -> list[tuple[Result, Facts, T | None]]:
     """Measure runs, the numbers with the same facts one after the other."""
@@ -41,14 +41,14 @@ def read(
 
 def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result) -> Readings[float]:
     """Measure singular values of a run."""
-    found = spectra(whose, result)
+    found = kept_spectra(whose, result)
     return [(facts, None if values is None else measure(values)) for facts, values in found]
 
 
 # --- singular values ---
 
 
-def spectra(whose: Whose, result: Result) -> Readings[Tensor]:
+def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
     """Return singular values that a run has kept of its models; None where they are not finite.
 
     They are in descending order, of shape (dimensions,).

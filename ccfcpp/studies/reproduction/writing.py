@@ -81,7 +81,9 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
     ]
 
 
-def as_text(title: str, command: str, results: Sequence[Result], findings: Findings) -> str:
+def findings_as_text(
+    title: str, command: str, results: Sequence[Result], findings: Findings
+) -> str:
     """Write the findings as a page of Markdown."""
     parts = [f"# {title}\n", f"`{command}`\n", verdict(scale(results), findings.claims) + "\n"]
     for ours, paper in findings.tables:

@@ -18,9 +18,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.networks import (
     SplitNetwork,
     balanced_chain,
+    depth_offsets,
     exact_rates,
     flow,
-    offsets,
     orthonormal_columns,
     paired_vectors,
     theorem_rates,
@@ -108,7 +108,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
         return exact_drive(network, data) / len(images)
 
     network = _starts(randomness)
-    constants = offsets(network)
+    constants = depth_offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
         network = flow(network, drive, _STEP, round((time - before) / _STEP)).at_times(-1)

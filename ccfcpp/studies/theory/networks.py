@@ -193,7 +193,7 @@ def paired_vectors(network: SplitNetwork) -> PairedVectors:
     )  # fmt: skip
 
 
-def offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
+def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
     """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0, Eq. (43) and CCFC++'s Eq. (29)."""
     pairs = paired_vectors(start)
     return pairs.head_values ** (2 / head_depth) - pairs.values ** (2 / start.depth)
@@ -202,7 +202,7 @@ def offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
 def theorem_rates(
     network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
 ) -> Tensor:
-    """Return dσ_k/dt as the theorems have it, with M_k of ``offsets`` and a drive B.
+    """Return dσ_k/dt as the theorems have it, with M_k of ``depth_offsets`` and a drive B.
 
     Eq. (32) of the FedDecorr paper (ICLR; B is N · G) and Eq. (7) of CCFC++ (Q̄).
     """

@@ -11,8 +11,8 @@ from torch import Tensor
 from ccfcpp.studies.theory.networks import (
     Drive,
     SplitNetwork,
+    depth_offsets,
     flow,
-    offsets,
     paired_vectors,
     theorem_rates,
 )
@@ -48,14 +48,16 @@ class Simulation:
 
     def theorem(self, driving: Tensor, head_depth: int = 1) -> Tensor:
         """Return ``theorem_rates`` along the path, with M_k of its start."""
-        return theorem_rates(self.network, offsets(self.start, head_depth), driving, head_depth)
+        return theorem_rates(
+            self.network, depth_offsets(self.start, head_depth), driving, head_depth
+        )
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
     """Follow the gradient flow from a start, at least 8 steps far."""
     path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
-    fine, coarse = differences(values, step), differences(values[::2], 2 * step)
+    fine, coarse = central_differences(values, step), central_differences(values[::2], 2 * step)
     # The coarse quotients stand at every second time, from the fifth on: compare them there.
     at_both = fine[2::2][: len(coarse)]
     error = (at_both - coarse).norm(dim=-1) / at_both.norm(dim=-1)
@@ -70,7 +72,7 @@ def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simu
     )
 
 
-def differences(values: Tensor, step: float) -> Tensor:
+def central_differences(values: Tensor, step: float) -> Tensor:
     """Return d/dt by central differences of order four.
 
     Values of shape (times, …) give (times − 4, …), without the first two times and the last two.

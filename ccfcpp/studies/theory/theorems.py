@@ -305,7 +305,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list
 """By subject, in the order of the papers: the name of the table, and what checks."""
 
 
-def verify(
+def verify_statements(
     seed: int, note: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
     """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.

@@ -10,11 +10,11 @@ from sklearn.preprocessing import StandardScaler
 
 from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, sums_by
-from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split
+from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split_cells
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Nothing, RefusedUpdateError
-from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from tests.support.vectors import Points, blobs, experiment
 
 SOURCE = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def test_cells_are_split_again_where_they_are_too_few_alone(samples: int, more: 
     asked: list[str] = []
 
     class Noting:
-        def deliver(self, request: Request, inner: Deliver):  # type: ignore[no-untyped-def]
+        def deliver(self, request: ExchangeRequest, inner: Deliver):  # type: ignore[no-untyped-def]
             asked.append(request.exchange.name)
             return inner(request)
 
@@ -87,7 +87,7 @@ def test_a_split_keeps_the_mean_and_the_number_of_cells(seed: int, most: int) ->
     cells = torch.randn(8, 3, generator=source, dtype=torch.float64)
     counts = torch.arange(8, dtype=torch.float64)
     scatter = torch.rand(8, generator=source, dtype=torch.float64)
-    found = split(Codebook(cells, counts, scatter), most, source)
+    found = split_cells(Codebook(cells, counts, scatter), most, source)
     splittable = int((counts >= 4).sum())
     assert len(found) == 8 + min(splittable, max(0, most - 8))
     whole = found[: 8 - (len(found) - 8)]

@@ -20,7 +20,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError
-from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import Reply
 from tests.support.vectors import SECURE, Points, blobs, experiment
 
@@ -118,7 +118,7 @@ class SilentOnce:
     step: int
     steps: int = 0
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         self.steps += request.exchange.name == "trials"
         for reply in inner(request):
             silent = request.exchange.name == "trials" and self.steps == self.step

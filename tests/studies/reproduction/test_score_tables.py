@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig, SkewPartition
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses
-from ccfcpp.studies.reproduction.measures import MEASURES, Measure, read, summarised
+from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses_along
+from ccfcpp.studies.reproduction.measures import MEASURES, Measure, measure_runs, summarised
 from ccfcpp.studies.results import Result, label
 from ccfcpp.studies.scores import ANY, Place, Score, ScoreTable, mean_scores
-from ccfcpp.studies.tables import plain
+from ccfcpp.studies.tables import printed_number
 
 PLACES, SYSTEMS = ("0", "0.5", "1"), ("a", "b")
 
@@ -32,7 +32,7 @@ def by_p(runs: list[Result], title: str, measure: Measure) -> ScoreTable:
         dataset, p, method = (label(t, result) for t in ("{dataset}", "{partition.p}", "{method}"))
         return dataset, p, method
 
-    readings = read(runs, measure)
+    readings = measure_runs(runs, measure)
     return ScoreTable(title, "p", mean_scores((place(run), value) for run, _, value in readings))
 
 
@@ -69,7 +69,7 @@ def test_a_measure_may_be_in_percent(tmp_path: Path) -> None:
 
 
 def test_numbers_are_written_as_in_papers() -> None:
-    shown = [plain(value) for value in (0.05, 1.0, math.inf, 10, "adam", 0.001)]
+    shown = [printed_number(value) for value in (0.05, 1.0, math.inf, 10, "adam", 0.001)]
     assert shown == ["0.05", "1", "∞", "10", "adam", "0.001"]
     assert [str(Score(0.12345)), str(Score(70, 1.5))] == ["0.123", "70.000 ± 1.500"]
 
@@ -113,7 +113,7 @@ def test_losses_are_from_the_first_place_to_the_last(values: dict[Place, float])
             first, last = ends or (None, None)
             if len(places) > 1 and first is not None and last is not None:
                 expected[panel, f"{places[0]} to {places[-1]}", system] = first - last
-    assert losses(values) == expected
+    assert losses_along(values) == expected
 
 
 @given(VALUES)

@@ -16,7 +16,13 @@ from ccfcpp.studies.drawing import draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim
 from ccfcpp.studies.reproduction.findings import Findings, find_in
 from ccfcpp.studies.reproduction.items import ITEMS
-from ccfcpp.studies.reproduction.writing import as_text, numbers, scale, shown_tables, write
+from ccfcpp.studies.reproduction.writing import (
+    findings_as_text,
+    numbers,
+    scale,
+    shown_tables,
+    write,
+)
 from ccfcpp.studies.results import Result
 from ccfcpp.studies.scores import ANY, Score, ScoreTable
 from tests.support.reproduction import Fakes, undrawn
@@ -83,7 +89,7 @@ def test_a_page_has_title_command_verdict_tables_and_machines(fakes: Fakes, name
         tables_of_item = find_in(ITEMS[name], results).tables
     found = Findings(tables_of_item, [Claim("it holds", 1, 2)], [])
     title = ITEMS[name].title
-    text = as_text(title, f"ccfcpp reproduce {name} --quick", results, found)
+    text = findings_as_text(title, f"ccfcpp reproduce {name} --quick", results, found)
     assert text.startswith(f"# {title}\n\n`ccfcpp reproduce {name} --quick`\n\n{len(results)} runs")
     assert "It holds: 1 of 2." in text
     machine = "revision abc, processor Abacus, threads 2, device cpu"
@@ -111,7 +117,7 @@ def test_a_page_names_all_machines_and_what_is_left_out(tmp_path: Path) -> None:
             folder.add_environment(session)
         results.append(Result(ClusterConfig(), folder))
     found = Findings([], [], [], ["digits, p = 0: too few", "digits, p = 1: too many"])
-    assert as_text("A title", "a command", results, found) == (
+    assert findings_as_text("A title", "a command", results, found) == (
         "# A title\n\n`a command`\n\n3 runs on digits; 3 rounds; seed 0.\n\n"
         "Left out:\n\n- digits, p = 0: too few\n- digits, p = 1: too many\n\n"
         "Made by:\n\n- processor Xeon, threads 0, device cpu\n"

@@ -19,7 +19,7 @@ from ccfcpp.studies.theory.networks import (
     product,
 )
 from ccfcpp.studies.theory.problems import Jacobian, contrastive_drive, exact_drive
-from ccfcpp.studies.theory.statements import differences, relative_error, simulate
+from ccfcpp.studies.theory.statements import central_differences, relative_error, simulate
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 
 
@@ -84,7 +84,7 @@ def test_halving_the_step_divides_the_error_by_sixteen() -> None:
 
 def test_differences_are_exact_for_polynomials_of_order_four() -> None:
     t = 0.1 * torch.arange(9, dtype=torch.float64)
-    torch.testing.assert_close(differences(t**4, 0.1), (4 * t**3)[2:-2])
+    torch.testing.assert_close(central_differences(t**4, 0.1), (4 * t**3)[2:-2])
 
 
 def test_measured_rates_are_the_exact_ones_and_a_wrong_formula_is_far_off() -> None:
@@ -125,4 +125,4 @@ def test_other_awkward_input_is_refused() -> None:
     with pytest.raises(AssertionError, match="orthonormal"):
         orthonormal_columns((), 2, 3, Randomness(0).generator("x"))
     with pytest.raises(AssertionError, match="five times"):
-        differences(torch.zeros(4), 1.0)
+        central_differences(torch.zeros(4), 1.0)

@@ -12,9 +12,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.networks import (
     Layers,
     SplitNetwork,
+    depth_offsets,
     exact_rates,
     layer_velocities,
-    offsets,
     paired_vectors,
     product,
     rates_without_alignment,
@@ -152,7 +152,7 @@ def test_the_theorems_form_is_exact_under_the_assumptions_for_any_driving_matrix
     start = aligned_start(1, (depth, head_depth), OUTPUTS, values, constant, generator)
     driving = normal(seed, "driving", 1, *start.head.shape[1:2], start.encoder.shape[2])
     exact = exact_rates(start, driving)
-    constants = offsets(start, head_depth)
+    constants = depth_offsets(start, head_depth)
     torch.testing.assert_close(constants, torch.full_like(constants, constant))
     torch.testing.assert_close(theorem_rates(start, constants, driving, head_depth), exact)
     torch.testing.assert_close(rates_without_alignment(start, driving), exact)
@@ -162,8 +162,10 @@ def test_a_predictor_of_two_layers_needs_the_other_power() -> None:
     generator = Randomness(0).generator("start")
     values = torch.tensor([1.3, 1.0, 0.6, 0.2], dtype=torch.float64)
     start = aligned_start(1, (2, 2), OUTPUTS, values, 0.5, generator)
-    printed = values + offsets(start, 1)  # at L = 2 the squared head value, if it were one layer
-    assert offsets(start, 2).std() < 1e-12 < 0.1 < offsets(start, 1).std()
+    printed = values + depth_offsets(
+        start, 1
+    )  # at L = 2 the squared head value, if it were one layer
+    assert depth_offsets(start, 2).std() < 1e-12 < 0.1 < depth_offsets(start, 1).std()
     torch.testing.assert_close(paired_vectors(start).head_values ** 2, printed)
 
 

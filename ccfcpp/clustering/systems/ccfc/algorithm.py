@@ -29,10 +29,10 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.systems.ccfc.clients import GlobalEncoderCentroids, LocalTraining
+from ccfcpp.clustering.systems.ccfc.clients import GlobalEncoderCentroids, TrainingWithCentroids
 from ccfcpp.clustering.systems.ccfc.config import ModelConfig
 from ccfcpp.clustering.systems.ccfc.local_training import ContrastiveTrainer
-from ccfcpp.clustering.systems.ccfc.messages import refinement_exchange, training_exchange
+from ccfcpp.clustering.systems.ccfc.messages import local_training_exchange, refinement_exchange
 from ccfcpp.clustering.systems.ccfc.network import NeighbourModel, make_model
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel
 from ccfcpp.clustering.systems.ccfc.schedule import Schedule, training_of
@@ -76,8 +76,8 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.make_model = partial(make_model, config, problem.image_shape)
         self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
         with_centroids = not self.schedule.from_global
-        self.pretraining = training_exchange("pre-training", with_centroids)
-        self.contrast = training_exchange("cluster contrast", with_centroids)
+        self.pretraining = local_training_exchange("pre-training", with_centroids)
+        self.contrast = local_training_exchange("cluster contrast", with_centroids)
         self.refinement = refinement_exchange(self.rule.unit_length)
         # The global model's representations serve the scores and the clients of this process.
         precision = config.section(ComputeConfig).precision
@@ -203,11 +203,11 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         ]
         shared = self.rule, self.schedule, context.least, self.problem.device
         pretraining = [
-            LocalTraining(self.pretraining, [own.pretrain for own in thread], *shared)
+            TrainingWithCentroids(self.pretraining, [own.pretrain for own in thread], *shared)
             for thread in threads
         ]
         contrast = [
-            LocalTraining(self.contrast, [own.contrast for own in thread], *shared)
+            TrainingWithCentroids(self.contrast, [own.contrast for own in thread], *shared)
             for thread in threads
         ]
         return ClientSide.of(

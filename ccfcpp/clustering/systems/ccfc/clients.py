@@ -18,7 +18,7 @@ from ccfcpp.models.steps import Training, side_by_side
 
 
 @dataclass(frozen=True)
-class LocalTraining(ClientWork[EncoderState, TrainingUpdate]):
+class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
     """Local training, and the centroids of what the trained models make of the images.
 
     Attributes:

@@ -46,7 +46,9 @@ _MODEL: dict[str, Part] = {
 _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PARTS.items()}
 
 
-def training_exchange(name: str, with_centroids: bool) -> Exchange[EncoderState, TrainingUpdate]:
+def local_training_exchange(
+    name: str, with_centroids: bool
+) -> Exchange[EncoderState, TrainingUpdate]:
     """The exchange of local training."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
     return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)

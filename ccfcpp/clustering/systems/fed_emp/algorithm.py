@@ -51,7 +51,7 @@ _TOLD = "an image has many crops in the sums; take another method"
 
 
 @dataclass(frozen=True)
-class Encoder:
+class CropEncoderState:
     """The encoder as the server knows it.
 
     Attributes:
@@ -68,12 +68,12 @@ class Encoder:
     mean: Tensor | None = None
 
     @property
-    def public(self) -> "Encoder":
+    def public(self) -> "CropEncoderState":
         """Without the optimizer's state, which a lost last step leaves."""
         return replace(self, descent=None)
 
 
-MEAN = Exchange("mean latent", Encoder, Sums, PARTS, once=True)
+MEAN = Exchange("mean latent", CropEncoderState, Sums, PARTS, once=True)
 
 
 class CropLatents(Latents[CropEncoder]):
@@ -107,14 +107,14 @@ class CropLatents(Latents[CropEncoder]):
         return render_intensity(crops, self.draws[:, place : place + 1], self.intensity)
 
 
-class CropPhase(Phase[Encoder]):
+class CropPhase(Phase[CropEncoderState]):
     """Steps of the encoder on crops, and the mean latent.
 
     Args:
         problem: The setting.
     """
 
-    knowledge = Encoder
+    knowledge = CropEncoderState
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -142,10 +142,10 @@ class CropPhase(Phase[Encoder]):
         crops = torch.zeros(2, 2, channels, side, side, device=self.problem.device)
         return crops_program(self.space.network, self.config.weight, crops)
 
-    def begin(self, randomness: Randomness) -> Encoder:
+    def begin(self, randomness: Randomness) -> CropEncoderState:
         """Random weights."""
         model = random_state(self.make_encoder, randomness.generator("model"), self.problem.device)
-        return Encoder(model, 0, self.descent.begin(model))
+        return CropEncoderState(model, 0, self.descent.begin(model))
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
         """Steps of the encoder."""
@@ -164,49 +164,49 @@ class CropPhase(Phase[Encoder]):
         latents = SumLatents(self.config.latent, self.space, context.least)
         return [*self.descent.works(batches, context.bounding, context.least), latents]
 
-    def is_learnt(self, known: Encoder) -> bool:
+    def is_learnt(self, known: CropEncoderState) -> bool:
         """Whether the mean latent is known."""
         return known.mean is not None
 
-    def samples(self, known: Encoder, client: Client) -> Tensor:
+    def samples(self, known: CropEncoderState, client: Client) -> Tensor:
         """The latents' directions from their mean."""
         assert known.mean is not None
         z = self.space.latents(known, client)
         return F.normalize(z - known.mean.to(z), dim=1)
 
-    def public(self, known: Encoder) -> Encoder:
+    def public(self, known: CropEncoderState) -> CropEncoderState:
         """The encoder and the mean."""
         return known.public
 
 
 @dataclass(frozen=True)
-class FindMean(ServerWork[Encoder, Encoder, Sums]):
+class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
     """The server's half of the sum of latents, once the encoder is trained."""
 
     d: int
     exchange = MEAN
 
-    def broadcast(self, state: Encoder) -> Encoder:
+    def broadcast(self, state: CropEncoderState) -> CropEncoderState:
         """The encoder."""
         return state.public
 
-    def form(self, message: Encoder) -> Form:
+    def form(self, message: CropEncoderState) -> Form:
         """A sum and a number."""
         return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
 
-    def check(self, message: Encoder, update: Sums, senders: Sequence[Member]) -> None:
+    def check(self, message: CropEncoderState, update: Sums, senders: Sequence[Member]) -> None:
         """Refuse a count that the clients' images cannot have."""
         check_counts(update.counts, senders)
 
     def aggregate(
-        self, state: Encoder, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[Encoder, Figures]:
+        self, state: CropEncoderState, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[CropEncoderState, Figures]:
         """The encoder with the mean."""
         return replace(state, mean=added_up(updates).mean), {}
 
 
 @dataclass(frozen=True)
-class SumLatents(SummedWork[Encoder, Sums]):
+class SumLatents(SummedWork[CropEncoderState, Sums]):
     """The clients' half; nothing of a client with too few images."""
 
     d: int
@@ -215,12 +215,16 @@ class SumLatents(SummedWork[Encoder, Sums]):
     exchange = MEAN
 
     def local_sum(
-        self, task: Task, message: Encoder, clients: Sequence[Client], randomness: Randomness
+        self,
+        task: Task,
+        message: CropEncoderState,
+        clients: Sequence[Client],
+        randomness: Randomness,
     ) -> Sums:
         """The sum of the latents of some clients."""
         return added_up(self._of(message, each) for each in clients)
 
-    def _of(self, message: Encoder, client: Client) -> Sums:
+    def _of(self, message: CropEncoderState, client: Client) -> Sums:
         z = client.images.new_zeros((0, self.d), dtype=torch.float64)
         if len(client) >= self.least:
             z = self.space.latents(message, client).double()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, Model, Transitions
+from ccfcpp.clustering.systems.fed_scan.messages import TRANSITIONS, ModelVersion, Transitions
 from ccfcpp.clustering.systems.fed_scan.neighbours import (
     FEATURES,
     drawn_neighbours,
@@ -78,7 +78,7 @@ class Pairs:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
-    def find_neighbours(self, known: Model, client: Client) -> None:
+    def find_neighbours(self, known: ModelVersion, client: Client) -> None:
         """Let a client remember the neighbours of its images, once in each period.
 
         At first they are by features of the images, then among latents.
@@ -111,7 +111,7 @@ class Pairs:
             total += mean
         return total / len(self.widths)
 
-    def _points(self, known: Model, client: Client) -> Tensor:
+    def _points(self, known: ModelVersion, client: Client) -> Tensor:
         """Latents, and beside them the first features where these have a weight."""
         latents = self.space.latents(known, client)
         if not self.config.first_weight:

@@ -12,7 +12,7 @@ from ccfcpp.engine.parts import Sum
 from ccfcpp.models.state import ModelState
 
 
-class Model(Protocol):
+class ModelVersion(Protocol):
     """A model and its version; see ``EncoderState``."""
 
     @property

@@ -77,7 +77,7 @@ def histograms(images: Tensor) -> Tensor:
     return found / (length + 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6)
 
 
-def colours(images: Tensor) -> Tensor:
+def colour_histograms(images: Tensor) -> Tensor:
     """Histograms of the colours in each quarter, as square roots and without their mean.
 
     Args:
@@ -107,11 +107,11 @@ def _histograms_of_colours(images: Tensor) -> Tensor:
 
 
 def shapes_and_colours(images: Tensor) -> Tensor:
-    """``gradients``, and ``colours`` beside them where there are three channels."""
+    """``gradients``, and ``colour_histograms`` beside them where there are three channels."""
     shapes = gradients(images)
     if images.shape[1] != _CHANNELS:
         return shapes
-    return torch.cat([shapes, _COLOURS_BESIDE * colours(images)], dim=1)
+    return torch.cat([shapes, _COLOURS_BESIDE * colour_histograms(images)], dim=1)
 
 
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {

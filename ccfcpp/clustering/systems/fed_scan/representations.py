@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.systems.fed_scan.messages import Model
+from ccfcpp.clustering.systems.fed_scan.messages import ModelVersion
 from ccfcpp.clustering.systems.fed_scan.network import MERGE, ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.images import forward_batch, to_float
@@ -26,14 +26,14 @@ class Latents(Generic[Network]):
         self.network = build(make_network, torch.Generator()).to(device).eval()
         self._loaded: int | None = None
 
-    def load(self, state: Model) -> Network:
+    def load(self, state: ModelVersion) -> Network:
         """The network with the parameters of a state, which are copied into its own."""
         if self._loaded != state.version:
             self.network.load_state_dict(state.model)
             self._loaded = state.version
         return self.network
 
-    def latents(self, state: Model, holder: Client) -> Tensor:
+    def latents(self, state: ModelVersion, holder: Client) -> Tensor:
         """Latents z of a holder's images, of shape (samples, d).
 
         They are computed once for each model, and kept in the holder's scratch.
@@ -47,7 +47,7 @@ class Latents(Generic[Network]):
         return found
 
     @torch.no_grad()
-    def _compute(self, state: Model, images: Tensor) -> Tensor:
+    def _compute(self, state: ModelVersion, images: Tensor) -> Tensor:
         network, size = self.load(state), forward_batch(images[:1].numel() // images.shape[1])
         parts = torch.split(images, size)
         return torch.cat([self.described(network, to_float(part)) for part in parts])
@@ -61,7 +61,7 @@ class Latents(Generic[Network]):
 class LatentSpace(Latents[ClusterNetwork]):
     """Latents of a network with a head, which assigns images to clusters."""
 
-    def load(self, state: Model) -> ClusterNetwork:
+    def load(self, state: ModelVersion) -> ClusterNetwork:
         """The network with a state's parameters; a merge may be newer than these."""
         network = super().load(state)
         if network.merge is not None:
@@ -71,7 +71,7 @@ class LatentSpace(Latents[ClusterNetwork]):
         return network
 
     @torch.no_grad()
-    def predictions(self, state: Model, holder: Client) -> Tensor:
+    def predictions(self, state: ModelVersion, holder: Client) -> Tensor:
         """P of a holder's images, of shape (samples, m)."""
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)

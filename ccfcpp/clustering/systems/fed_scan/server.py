@@ -24,7 +24,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, check_counts, pack
-from ccfcpp.engine.synchronised.server import part_of, with_absent
+from ccfcpp.engine.synchronised.server import client_part_name, with_absent
 from ccfcpp.models.state import ModelState
 
 
@@ -165,7 +165,7 @@ def transitions_of_all(
 
     Args:
         updates: Of the clients that are there.
-        parts: The last part that each client had in each sum, by ``part_of``; changed in place.
+        parts: The last part of each client in each sum, by ``client_part_name``; changed in place.
     """
     there = set[int]()
 
@@ -174,7 +174,9 @@ def transitions_of_all(
             if isinstance(update, OwnTransitions):
                 there.add(update.client)
                 own = {"neighbours": update.neighbours, "holders": update.holders}
-                parts.update({part_of(update.client, f"{_PART}{n}"): t for n, t in own.items()})
+                parts.update(
+                    {client_part_name(update.client, f"{_PART}{n}"): t for n, t in own.items()}
+                )
             yield Transitions(update.neighbours, update.holders)
 
     total = added_up(noted())

@@ -24,7 +24,7 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     PRODUCTS,
     SEPARATED,
     WEIGHTS,
-    AddMembers,
+    AddClearMembers,
     AddMoments,
     Centres,
     Compared,
@@ -202,7 +202,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
 
 @dataclass(frozen=True)
-class MoveCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
+class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
     """Each centroid becomes the mean of its members."""
 
     exchange: Exchange[Centres, ClusterSums]
@@ -304,13 +304,13 @@ class FedDPKMeans(PixelClustering[FedDPState]):
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
         """Centroids to start from, then a Lloyd step in each round."""
         if number > 0:
-            return [MoveCentroids(LLOYD)]
+            return [MoveFedDPCentroids(LLOYD)]
         clusters, margin = self.problem.clusters, self.config.margin
         return [
             MoveOrigin(MEAN),
             FindSubspace(PRODUCTS, self.config, self.config.dimensions or clusters),
             WeighPoints(clusters),
-            *([] if margin is None else [MoveCentroids(SEPARATED, margin)]),
+            *([] if margin is None else [MoveFedDPCentroids(SEPARATED, margin)]),
         ]
 
     def client_side(self, context: ClientContext) -> ClientSide:
@@ -319,8 +319,8 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             AddMoments(MEAN, self.rule, context),
             AddMoments(PRODUCTS, self.rule, context),
             CountNearest(WEIGHTS, self.rule, context),
-            AddMembers(SEPARATED, self.rule, context),
-            AddMembers(LLOYD, self.rule, context),
+            AddClearMembers(SEPARATED, self.rule, context),
+            AddClearMembers(LLOYD, self.rule, context),
         )
 
 

@@ -187,7 +187,7 @@ class CountNearest(SumOfImages[Compared, Weights]):
         )
 
 
-class AddMembers(SumOfImages[Centres, ClusterSums]):
+class AddClearMembers(SumOfImages[Centres, ClusterSums]):
     """Sums and counts of the members of clusters that are clearly theirs."""
 
     def over_images(self, message: Centres, client: Client) -> ClusterSums:

@@ -47,7 +47,7 @@ class DeepClusters:
     figures: dict[str, float]
 
 
-def squared_distances(first: Tensor, second: Tensor) -> Tensor:
+def rowwise_squared_distances(first: Tensor, second: Tensor) -> Tensor:
     """‖a − b‖² row by row, from two tensors of shape (batch, dimensions) to (batch,)."""
     return (first - second).square().sum(dim=1)
 
@@ -240,11 +240,11 @@ class DeepClustering:
         """Train the network for one step, and return both sums of squared distances."""
         with section("deep clustering: forward"):
             latents, reconstructed = self._network(shown)
-            reconstruction = squared_distances(reconstructed, shown.flatten(1))
+            reconstruction = rowwise_squared_distances(reconstructed, shown.flatten(1))
             if own is None:
                 clustering = torch.zeros_like(reconstruction)
             else:
-                clustering = squared_distances(latents, own)
+                clustering = rowwise_squared_distances(latents, own)
             loss = deep_clustering_loss(reconstruction, clustering, self.config.weight)
         with section("deep clustering: backward"):
             self._network.backward(loss)

@@ -136,13 +136,15 @@ def test_colours_are_those_of_a_loop(side: int, seed: int) -> None:
     expected = counted.flatten(1).sqrt()
     expected = expected - expected.mean(dim=0)
     expected = expected / expected.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(features.colours(images), expected)
+    torch.testing.assert_close(features.colour_histograms(images), expected)
 
 
 def test_colours_stand_beside_shapes_where_there_are_any() -> None:
     images = some_images(4, 3, 8)
     found = features.shapes_and_colours(images)
-    expected = torch.cat([features.gradients(images), 0.7 * features.colours(images)], dim=1)
+    expected = torch.cat(
+        [features.gradients(images), 0.7 * features.colour_histograms(images)], dim=1
+    )
     torch.testing.assert_close(found, expected)
     grey = images[:, :1]
     torch.testing.assert_close(features.shapes_and_colours(grey), features.gradients(grey))

@@ -20,7 +20,7 @@ from ccfcpp.clustering.systems.pooled.mixture import Mixture, log_probabilities
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.exchange import AbsentClientError
-from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import Reply
 from tests.support.vectors import ROUNDING, SECURE, Points, after, blobs, experiment, there
 
@@ -208,7 +208,7 @@ class Lying:
 
     factor: float
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         for reply in inner(request):
             update: Any = reply.update
             counts = update.counts * self.factor
@@ -218,7 +218,7 @@ class Lying:
 class Silent:
     """A stage at which every answer is lost."""
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+    def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
         for reply in inner(request):
             yield replace(reply, update=AbsentClientError("it did not answer"))
 

@@ -24,7 +24,7 @@ from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.clustering.systems.shallow.feddp_kmeans import (
     FedDPKMeans,
     FedDPState,
-    MoveCentroids,
+    MoveFedDPCentroids,
     WeighPoints,
 )
 from ccfcpp.clustering.systems.shallow.feddp_sums import (
@@ -32,7 +32,7 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     MEAN,
     PRODUCTS,
     WEIGHTS,
-    AddMembers,
+    AddClearMembers,
     AddMoments,
     Centres,
     Compared,
@@ -134,7 +134,7 @@ def test_sums_are_those_of_an_obvious_loop(samples: int, margin: float, seed: in
     points = rows([client], FRAME)
     centres = points[torch.randperm(samples, generator=torch.Generator().manual_seed(seed))[:4]]
     message = Centres(FRAME, centres, margin)
-    found = sent(AddMembers(LLOYD, RULE, ClientContext(samples, 1)), message, client)
+    found = sent(AddClearMembers(LLOYD, RULE, ClientContext(samples, 1)), message, client)
     sums, counts = torch.zeros(4, 15).double(), [0] * 4
     for point in points:
         distances = [math.dist(point, centre) for centre in centres]
@@ -166,7 +166,7 @@ WORKS = [
     (AddMoments(MEAN, RULE, ClientContext(9, 9)), FRAME),
     (AddMoments(PRODUCTS, RULE, ClientContext(9, 9)), FRAME),
     (CountNearest(WEIGHTS, RULE, ClientContext(9, 9)), Compared(FRAME, torch.eye(15).double())),
-    (AddMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
+    (AddClearMembers(LLOYD, RULE, ClientContext(9, 9)), Centres(FRAME, torch.eye(15).double()[:3])),
 ]
 
 
@@ -273,12 +273,12 @@ def test_what_noise_makes_of_counts_is_mended() -> None:
     counts = torch.tensor([10.0, 1, -3, 12]).double()
     assert WeighPoints(2).project_noisy(message, Weights(counts)).counts.tolist() == [10, 1, 0, 12]
     sums = torch.ones(4, 2).double()
-    found = MoveCentroids(LLOYD).project_noisy(message, ClusterSums(sums, counts))
+    found = MoveFedDPCentroids(LLOYD).project_noisy(message, ClusterSums(sums, counts))
     # The mean count is 5.75, of which 1 is less than a fifth.
     assert found.counts.tolist() == [10, 0, 0, 12]
     assert found.sums[:, 0].tolist() == [1, 0, 0, 1]
     state = FedDPState(whole_space(2), sums, torch.full((4, 2), 7.0).double())
-    after, _ = MoveCentroids(LLOYD).aggregate(state, [found], Randomness(0))
+    after, _ = MoveFedDPCentroids(LLOYD).aggregate(state, [found], Randomness(0))
     assert after.coordinates[:, 0].tolist() == pytest.approx([0.1, 7, 7, 1 / 12])
 
 

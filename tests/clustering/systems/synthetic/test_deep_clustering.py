@@ -19,7 +19,7 @@ from ccfcpp.clustering.systems.synthetic.deep_clustering import (
     DeepClusters,
     deep_clustering_loss,
     move_centroids,
-    squared_distances,
+    rowwise_squared_distances,
 )
 from ccfcpp.clustering.systems.synthetic.networks import Autoencoder
 from ccfcpp.core.config import Tree
@@ -170,7 +170,7 @@ def test_the_loss_and_its_gradient_by_the_book(batch: int, seed: int, weight: fl
     reconstructed.requires_grad_()
     latents.requires_grad_()
     loss = deep_clustering_loss(
-        squared_distances(reconstructed, x), squared_distances(latents, own), weight
+        rowwise_squared_distances(reconstructed, x), rowwise_squared_distances(latents, own), weight
     )
     expected = 0.0
     for i in range(batch):
