@@ -106,7 +106,7 @@ def join(here: Machines, clinic: str) -> None:
         command = line.replace("PHOTOS", "photos")
     else:
         command += f" --key keys/clients/{clinic}.key"
-    here.begin(clinic, command, name=f"{clinic} joins")
+    here.begin(clinic, f"{command} --skip 10%", name=f"{clinic} joins")
 
 
 def fits_each_screen(page: Path, here: Machines) -> None:
@@ -129,7 +129,7 @@ def test_a_hospitals_day(machines: Machines) -> None:
     machines.run("clinic-1", "ccfcpp inspect photos --skip 10%")
 
     where = f"127.0.0.1:{machines.port}"
-    serve = f"ccfcpp serve --clusters 3 --skip 10% --out run --listen {where} --limit 100"
+    serve = f"ccfcpp serve --clusters 3 --out run --listen {where} --limit 100"
     machines.begin("server", serve, *FEW, name="serve")
     machines.wait_for("waiting for 3 of 3 clients")
     for clinic in CLINICS:

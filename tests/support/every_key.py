@@ -331,7 +331,7 @@ def _candidates(kind: object, now: object) -> list[object]:
     if get_origin(kind) is Annotated:
         return _candidates(get_args(kind)[0], now)
     if get_origin(kind) is Literal:
-        return [value for value in get_args(kind) if value != now]
+        return [value for value in get_args(kind) if value != now] or ["another"]
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
