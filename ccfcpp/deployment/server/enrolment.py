@@ -15,7 +15,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -113,7 +113,15 @@ def rehearse(config: RunConfig, command: str, clients: int) -> None:
         UsageError: Settings do not fit the system or the number of clients, or the server's own
             images cannot be read.
     """
-    side = config.section(DataConfig).image_size or _SIDE
+    data, usual = config.section(DataConfig), DataConfig()
+    for name in ("skip", "max_pixels"):
+        if (value := getattr(data, name)) != getattr(usual, name):
+            raise UsageError(
+                KeyValue(f"data.{name}", value),
+                " has no effect over a network, where each owner says which files are read, as by "
+                "--skip of join: leave it out",
+            )
+    side = data.image_size or _SIDE
     images, vectors = ((1, side, side), (3, side, side)), ((_LENGTH,),)
     takes = METHODS[config.method].takes if command == "cluster" else ("images",)
     refusals = []
