@@ -155,7 +155,7 @@ def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
 
 
 def test_the_preset_for_mnist_explains_every_key() -> None:
-    every_key = ClusterConfig.known_fields({}).keys() - {"privacy.clips"}
+    every_key = ClusterConfig.known_fields({}).keys() - {"privacy.clips", "crops.loss"}
     assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
 
 
@@ -215,10 +215,10 @@ def test_what_does_not_fit_is_named_in_one_line(key: str, value: Any, expected: 
 
 def test_a_stored_run_may_hold_keys_of_an_earlier_version_in_sections_of_other_systems() -> None:
     stored = validate(ClusterConfig, {"method": "km"}).model_dump()
-    old = merge(stored, {"crops": {"loss": "rate"}, "partition": {"alpha": 0.5}})
+    old = merge(stored, {"crops": {"old": "rate"}, "partition": {"alpha": 0.5}})
     assert validate(ClusterConfig, stack(ClusterConfig, old)) == validate(ClusterConfig, stored)
-    with pytest.raises(UsageError, match=r"unknown key 'crops.loss'"):
-        stack(ClusterConfig, stored, {"crops": {"loss": "rate"}})
+    with pytest.raises(UsageError, match=r"unknown key 'crops.old'"):
+        stack(ClusterConfig, stored, {"crops": {"old": "rate"}})
     with pytest.raises(UsageError, match=r"unknown key 'pixels.old'"):
         validate(ClusterConfig, merge(stored, {"pixels": {"old": 1}}))
 

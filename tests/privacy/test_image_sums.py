@@ -25,7 +25,7 @@ from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
 from ccfcpp.models.encoders import ConvBackbone
-from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled, moved_parameters
+from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
 from ccfcpp.privacy.noise.images import ImageSums, ShownImages
 from ccfcpp.privacy.noise.mechanism import Bounds
 
@@ -43,7 +43,7 @@ def network() -> nn.Sequential:
 
 def program(module: nn.Module, pairs: Tensor) -> Program:
     """Two batch normalisations, a pool that only a common part depends on, and a local part."""
-    z = yield from apply_pooled(module, pairs.flatten(0, 1))
+    z = yield from through(module, pairs.flatten(0, 1))
     z, total = yield Pool("mean", z, lambda x: x.sum(dim=0).double(), common=True)
     local = (z**3).sum() / total.square().sum().detach() + (z[0] * z[1]).sum()
     figures = {"cubes": (z**3).sum()}

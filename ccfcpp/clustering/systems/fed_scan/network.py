@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, inside, rounded
+from ccfcpp.models.pooled import PooledModule, Pooling, inside, rounded, through
 
 _GROUPS = 8
 
@@ -172,5 +172,5 @@ class ScanNetwork(ClusterNetwork):
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """``forward`` in training mode, normalised over the batches of all clients."""
-        z = yield from apply_pooled(self.encoder, x, inside(name, "encoder"), self.precision)
+        z = yield from through(self.encoder, x, inside(name, "encoder"), self.precision)
         return z.to(x.dtype)
