@@ -20,7 +20,7 @@ from ccfcpp.core.names import canonical
 from ccfcpp.runs.folder import RunFolder
 
 _MOST_NAMES = 20
-"""Of clients that can be named."""
+"""The most clients that are named."""
 
 
 def run_without(

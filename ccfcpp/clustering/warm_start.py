@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ccfcpp.core.randomness import Randomness
 
 _SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
-"""Of a finished run's, for the one that goes on from it."""
+"""The share of a finished run's steps, and the fewest steps, that the one that goes on makes."""
 
 _FASTER = 2.0
 """Times the finished run's rate of matrices: steps are few."""

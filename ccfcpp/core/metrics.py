@@ -1,5 +1,7 @@
 """Agreement of clusters with classes, the spectrum of representations, and distances."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -244,3 +246,9 @@ def prediction_strength(table: Tensor) -> float | None:
     pairs, together = sizes * (sizes - 1), (table * (table - 1)).sum(dim=1)
     there = sizes > 1.5  # of sums that may be rounded
     return float((together[there] / pairs[there]).min().clamp(0, 1)) if bool(there.any()) else None
+
+
+def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
+    """Add clients' tables of counts; None if there are none or the sum is 0."""
+    total = sum(tables.values(), torch.tensor(0))
+    return total if int(total.sum()) > 0 else None

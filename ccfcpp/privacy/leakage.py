@@ -23,7 +23,7 @@ from torch.nn import functional as F
 Losses = NDArray[np.float64]
 _FALSE_ALARMS = 0.01
 _SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, right) != (1, 1)]
-"""Of eight neighbours; an image itself is at (1, 1) once its edges are repeated."""
+"""Offsets of the eight neighbours; an image itself is at (1, 1) once its edges are repeated."""
 
 
 _EXACT = 1e-3

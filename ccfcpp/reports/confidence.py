@@ -1,4 +1,4 @@
-"""How sure assignments are, and how far images are from the others, beside errors."""
+"""Draw how sure assignments are, and how far images are from the others, beside errors."""
 
 from functools import partial
 

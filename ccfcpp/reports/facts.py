@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ccfcpp.clustering.evaluation.words import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.metrics import clustering_scores, sum_of_tables
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.reports.labels import differing_settings
-from ccfcpp.reports.numbers import spread, sum_of_tables
+from ccfcpp.reports.numbers import spread
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 

@@ -1,7 +1,6 @@
 """Computations that only figures need."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +55,6 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     matched = torch.full((clusters,), -1)
     matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
     return matched
-
-
-def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
-    """Add clients' tables of counts; None if there are none or the sum is 0."""
-    total = sum(tables.values(), torch.tensor(0))
-    return total if int(total.sum()) > 0 else None
 
 
 def spread(table: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What the folder of a run has recorded, whether the run has ended or not."""
+"""Read what the folder of a run has recorded, whether the run has ended or not."""
 
 import shlex
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import sum_of_tables
 from ccfcpp.core.units import first_of
 from ccfcpp.reports import numbers
 from ccfcpp.reports.numbers import CannotDrawError
@@ -135,7 +136,7 @@ class RecordedRun:
 
     @cached_property
     def _told(self) -> tuple[Tensor, Tensor]:
-        table = numbers.sum_of_tables(self.tables)
+        table = sum_of_tables(self.tables)
         if table is None:
             raise CannotDrawError("no client has reported the clusters of its images")
         return numbers.spread(table)

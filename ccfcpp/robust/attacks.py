@@ -249,4 +249,4 @@ ATTACKS: dict[str, Callable[[HonestUpdate], Tensors]] = {
     "false-sizes": _false_sizes,
     "one-point": _one_point,
 }
-"""What an attacker makes of honest numbers, by the kind of attack."""
+"""Attacks: what is made of honest numbers, by kind."""

@@ -1,4 +1,4 @@
-"""What judges the states of a run, and what a run leaves behind."""
+"""Evaluators, which judge the states of a run, and the results that it leaves behind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

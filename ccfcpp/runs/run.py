@@ -54,7 +54,7 @@ class Run(ABC, Generic[A, E]):
     """
 
     clients: Sequence[Client] = ()
-    """Those of this process."""
+    """The clients of this process."""
 
     def __init__(
         self,

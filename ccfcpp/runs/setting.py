@@ -1,4 +1,4 @@
-"""What every run has: its machine, its randomness, who takes part, and what protects it."""
+"""The setting of every run: its machine, its randomness, who takes part, and what protects it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

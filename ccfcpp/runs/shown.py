@@ -1,4 +1,4 @@
-"""What a run keeps of its representations and images for its report, as ``shown.npz``."""
+"""Keep some of a run's representations and images for its report, as ``shown.npz``."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""What a clustering is worth: scores by labels, measures without them, and how sure it is."""
+"""Judge a clustering: scores by labels, measures without them, and how sure it is."""

@@ -1,4 +1,4 @@
-"""How good a clustering is, without labels: from sums over all clients' images alone.
+"""Measure a clustering without labels: from sums over all clients' images alone.
 
 After the last round there are some exchanges. In the first, clients add up the points of each
 cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In the second, they add

@@ -91,7 +91,7 @@ class Sums(ClusterSums):
 
 
 PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
-"""What the parts of ``Sums`` mean."""
+"""The meaning of the parts of ``Sums``."""
 FILLING, MEANS, SPREADS = (
     Exchange(name, Preparation, Sums, PARTS, images=Images(), once=True)
     for name in ("means of columns", "mean", "variances")

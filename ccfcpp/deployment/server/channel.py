@@ -1,4 +1,4 @@
-"""How a server reaches its clients: by which link, how long it waits, and who is told of them."""
+"""The channel to the clients: its link, how long it waits, and who is told of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

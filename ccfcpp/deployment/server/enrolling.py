@@ -1,4 +1,4 @@
-"""How clients come into a run: before it begins, when it is resumed, and while it is under way."""
+"""Admit clients to a run: before it begins, when it is resumed, and while it is under way."""
 
 import math
 import time

@@ -5,7 +5,7 @@ or by class and predicted class.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.metrics import clustering_scores, sum_of_tables
 from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
@@ -102,7 +102,7 @@ class CountsEvaluator(Evaluator[Any]):
         if not due or not knows:
             return {}
         found, _ = self._counts(number, self._sent_to_count(state), self._members)
-        table = sum_of(found)
+        table = sum_of_tables(found)
         return {} if table is None else scores_of(self.spec.command, table)
 
     def results(
@@ -115,7 +115,7 @@ class CountsEvaluator(Evaluator[Any]):
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        table = sum_of(found)
+        table = sum_of_tables(found)
         scores: Json = {} if table is None else scores_of(self.spec.command, table)
         got = {
             "counted_clients": [m.name for m in self._members if m.id in found],
@@ -208,11 +208,3 @@ def scores_of(command: str, table: Tensor) -> Scores:
     classes, clusters = table.nonzero(as_tuple=True)
     times = table[classes, clusters].numpy()
     return clustering_scores(np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times))
-
-
-def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
-    """Return the sum of all clients' tables; None if there are none or the sum is 0."""
-    if not counts:
-        return None
-    table = torch.stack(list(counts.values())).sum(dim=0)
-    return table if int(table.sum()) > 0 else None

@@ -1,4 +1,4 @@
-"""What travels between the server and the clients of CCFC and CCFC++."""
+"""Messages between the server and the clients of CCFC and CCFC++."""
 
 from dataclasses import dataclass
 

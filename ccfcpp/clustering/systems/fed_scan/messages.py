@@ -1,4 +1,4 @@
-"""What travels in Fed-SCAN outside of steps."""
+"""Messages of Fed-SCAN outside of steps."""
 
 from dataclasses import dataclass
 from typing import Protocol
