@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.follow_up import run_with, run_without
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.systems.fed_scan.newcomers import gathered, heads_at, unexplained
-from ccfcpp.clustering.unlearning import run_without
-from ccfcpp.clustering.warm_start import run_with
 from ccfcpp.core.config import AvailabilityConfig, Tree
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.follow_up import run_without
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
-from ccfcpp.clustering.unlearning import run_without
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData

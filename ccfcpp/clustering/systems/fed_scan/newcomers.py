@@ -7,7 +7,7 @@ taken them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.network import MERGE
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.server import merge_as, trains_merged
-from ccfcpp.core.errors import FederationError
+from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -37,7 +37,6 @@ from ccfcpp.engine.parts import Count, Form, Rows, Spec, Votes
 from ccfcpp.engine.payload import check_counts
 from ccfcpp.models.state import ModelState
 
-_HEAD = ("head.weight", "head.bias")
 _STARTS, _ITERATIONS = 5, 25
 _SOFT = 0.7
 """A new head's length, as a share of the known ones': shorter heads give way to the steps."""
@@ -47,18 +46,15 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True)
 class Grown:
-    """Heads that a run inherits from a finished one, until it has heads of its own.
+    """Facts of the finished run, until there are new clusters.
 
     Attributes:
-        weight: Of the finished run's heads, of shape (m, d).
-        bias: Theirs, of shape (m,).
-        groups: The cluster of each, int64 of shape (m,).
-        shares: Of the images, by head, float64 of shape (m,); None where no merge was trained.
+        groups: The cluster of each known head, int64 of shape (m,).
+        shares: Of the images, by known head, float64 of shape (m,); None where no merge was
+            trained.
         clients: Numbers of the clients that took part in it, int64.
     """
 
-    weight: Tensor
-    bias: Tensor
     groups: Tensor
     shares: Tensor | None
     clients: Tensor
@@ -66,32 +62,14 @@ class Grown:
 
 @dataclass(frozen=True)
 class GrowingState(EncoderState):
-    """The state of a run that goes on.
+    """The state of a run that goes on; and the message to its clients, with known centres.
 
     Attributes:
-        grown: None once the new clusters are found.
+        grown: None once the new clusters are found. Before, known heads come first in the model,
+            and each cluster of theirs has a centroid.
     """
 
     grown: Grown | None = None
-
-
-@dataclass(frozen=True)
-class KnownCentres:
-    """Message with the centres of the known clusters.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-        centres: Mean latents, of shape (known clusters, d).
-        clients: Numbers of the clients that know no other, int64.
-        new: How many new heads there are, an int64 scalar.
-    """
-
-    model: ModelState
-    version: int
-    centres: Tensor
-    clients: Tensor
-    new: Tensor
 
 
 @dataclass(frozen=True)
@@ -104,7 +82,7 @@ class NewCentres:
 
 NEW_CENTRES = Exchange(
     "new clusters",
-    KnownCentres,
+    GrowingState,
     NewCentres,
     {"centroids": Votes(weights="sizes", partial=True), "sizes": Count()},
     once=True,
@@ -116,9 +94,34 @@ class GrowingScan(FedScan):
 
     state_type = GrowingState
 
-    def initial_state(self, randomness: Randomness) -> GrowingState:
-        """That of a run that begins from nothing."""
-        return GrowingState(**vars(super().initial_state(randomness)))
+    def grown(
+        self, last: EncoderState, known: Iterable[int], randomness: Randomness
+    ) -> GrowingState:
+        """Return the state in which a run begins, before it knows where its new clusters lie.
+
+        Args:
+            last: The last state of the finished run, whose over-clusters are merged.
+            known: Numbers of the clients that took part in it.
+            randomness: Of the new run.
+
+        Raises:
+            UsageError: There would be no new clusters.
+        """
+        assert last.groups is not None
+        new = self.overclusters - len(last.groups)
+        if new <= 0 or self.problem.clusters <= last.clusters:
+            raise UsageError(
+                KeyValue("clusters", self.problem.clusters),
+                f" is no more than the {last.clusters} of the finished run: give more; images of "
+                "its clusters need no training (ccfcpp predict)",
+            )
+        begun = self.inherited(last, randomness)
+        heads = {n: torch.cat([h, h.new_zeros(new, *h.shape[1:])]) for n, h in _heads(last.model)}
+        numbers = torch.tensor(sorted(known), device=last.groups.device)
+        grown = Grown(last.groups, _shares(last.model, last.groups), numbers)
+        changes = {"model": begun.model | heads, "groups": self.single_groups(), "grown": grown}
+        centres = required_centroids(last.centroids)
+        return GrowingState(**{**vars(begun), **changes, "centroids": centres})
 
     def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
         """Until there are new clusters these, which are merged as they begin."""
@@ -137,27 +140,8 @@ class GrowingScan(FedScan):
         return {**super().describe(), "sends": sends}
 
 
-def to_grow(fresh: EncoderState, finished: EncoderState, known: Iterable[int]) -> GrowingState:
-    """The state in which a run with more clusters begins, before it knows where they lie.
-
-    Args:
-        fresh: A state of the new run, with heads for all of its clusters.
-        finished: The last state of the finished run, whose over-clusters are merged.
-        known: Numbers of the clients that took part in it.
-    """
-    assert finished.groups is not None
-    # Latents need no head, and the network has heads of the new number, none of them merged.
-    model = {
-        name: own if name in _HEAD or name.startswith(MERGE) else finished.model[name]
-        for name, own in fresh.model.items()
-    }
-    numbers = torch.tensor(sorted(known), device=finished.groups.device)
-    weight, bias = (finished.model[name] for name in _HEAD)
-    groups = finished.groups.to(weight.device)
-    grown = Grown(weight, bias, groups, _shares(finished.model, groups), numbers)
-    centres = required_centroids(finished.centroids)
-    state = replace(fresh, model=model, version=finished.version, centroids=centres)
-    return GrowingState(**{**vars(state), "grown": grown})
+def _heads(model: ModelState) -> list[tuple[str, Tensor]]:
+    return [(name, model[name]) for name in ("head.weight", "head.bias")]
 
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
@@ -168,8 +152,14 @@ def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
     return shares / groups.bincount()[groups]
 
 
+def _still_grown(state: GrowingState) -> tuple[Grown, int]:
+    """Return the facts of the finished run, and the number of new heads."""
+    assert state.grown is not None
+    return state.grown, len(state.model["head.weight"]) - len(state.grown.groups)
+
+
 @dataclass(frozen=True)
-class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
+class FindNewClusters(ServerWork[GrowingState, GrowingState, NewCentres]):
     """New heads begin where newcomers hold what no known cluster explains.
 
     Attributes:
@@ -185,22 +175,20 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         """Whether it has not been done."""
         return state.grown is not None
 
-    def broadcast(self, state: GrowingState) -> KnownCentres:
+    def broadcast(self, state: GrowingState) -> GrowingState:
         """The model, the known centres, and who knows them."""
-        assert state.grown is not None
-        centres = required_centroids(state.centroids)
-        new = torch.tensor(_new_heads(state))
-        return KnownCentres(state.model, state.version, centres, state.grown.clients, new)
+        return state.public
 
-    def form(self, message: KnownCentres) -> Form:
+    def form(self, message: GrowingState) -> Form:
         """Return the form of as many centres as there are new heads, or fewer."""
-        rows = Rows(int(message.new), least=0)
-        centres = Spec(torch.float32, (rows, message.centres.shape[1]))
+        rows = Rows(_still_grown(message)[1], least=0)
+        centres = Spec(torch.float32, (rows, required_centroids(message.centroids).shape[1]))
         return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}
 
-    def check(self, message: KnownCentres, update: NewCentres, senders: Sequence[Member]) -> None:
+    def check(self, message: GrowingState, update: NewCentres, senders: Sequence[Member]) -> None:
         """Refuse centres that are far off, of more images than there are, or of who has none."""
-        if len(update.sizes) and {each.id for each in senders} & set(message.clients.tolist()):
+        known = _still_grown(message)[0].clients.tolist()
+        if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
         check_near(update.centroids)
         check_counts(update.sizes, senders)
@@ -213,10 +201,9 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         Raises:
             FederationError: Newcomers hold too few images.
         """
-        found, new = list(updates), _new_heads(state)
-        points, sizes = (
-            torch.cat(p) for p in zip(*((u.centroids, u.sizes) for u in found), strict=True)
-        )
+        found, (grown, new) = list(updates), _still_grown(state)
+        points = torch.cat([update.centroids for update in found])
+        sizes = torch.cat([update.sizes for update in found])
         starts = gathered(points, sizes, new, randomness.integer("new clusters"))
         if len(starts) < new:
             raise FederationError(
@@ -224,14 +211,12 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
                 f"that clusters = {self.clusters} asks for: begin again, with fewer clusters or "
                 "when they are there, and another --out"
             )
-        grown = state.grown
-        assert grown is not None
-        added = heads_at(starts, grown.weight, grown.bias)
-        heads = (torch.cat(pair) for pair in zip((grown.weight, grown.bias), added, strict=True))
-        model = state.model | dict(zip(_HEAD, heads, strict=True))
-        known = int(grown.groups.max()) + 1
-        apart = gathered(starts, torch.ones(new), self.clusters - known, seed=0)
-        groups = torch.cat([grown.groups.to(starts.device), known + nearest(starts, apart)])
+        known = [(name, head[: len(grown.groups)]) for name, head in _heads(state.model)]
+        added = heads_at(starts, *(head for _, head in known))
+        heads = {n: torch.cat([own, more]) for (n, own), more in zip(known, added, strict=True)}
+        model, clusters = state.model | heads, int(grown.groups.max()) + 1
+        apart = gathered(starts, torch.ones(new), self.clusters - clusters, seed=0)
+        groups = torch.cat([grown.groups, clusters + nearest(starts, apart)])
         if grown.shares is not None:
             of_each = sizes.new_zeros(new).index_add(0, nearest(points, starts), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
@@ -241,13 +226,8 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         return GrowingState(model, version, descent=state.descent, groups=groups), {}
 
 
-def _new_heads(state: GrowingState) -> int:
-    assert state.grown is not None
-    return len(state.model[_HEAD[0]]) - len(state.grown.weight)
-
-
 @dataclass(frozen=True)
-class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
+class TellNewClusters(ClientWork[GrowingState, NewCentres]):
     """A newcomer clusters what known centres do not explain; the others tell nothing.
 
     Attributes:
@@ -260,22 +240,21 @@ class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
     exchange = NEW_CENTRES
 
     def local_updates(
-        self, task: Task, message: KnownCentres, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
     ) -> list[NewCentres]:
         """Each newcomer's centres."""
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
-    def _of(self, message: KnownCentres, client: Client, randomness: Randomness) -> NewCentres:
-        known, heads = message.centres, self.space.network.head.out_features
-        if not 0 < int(message.new) <= heads:
-            raise RefusedUpdateError(f"{int(message.new)} new heads are more than the {heads}")
-        if client.id in message.clients.tolist():
+    def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> NewCentres:
+        known, grown = required_centroids(message.centroids), message.grown
+        heads = self.space.network.head.out_features
+        if grown is None or len(grown.groups) >= heads:
+            raise RefusedUpdateError(f"none of the {heads} heads are new")
+        if client.id in grown.clients.tolist():
             return NewCentres(known[:0], torch.zeros(0, dtype=torch.float64, device=known.device))
-        latents, generator = (
-            self.space.latents(message, client),
-            randomness.generator("new clusters"),
-        )
-        found = unexplained(latents, known, int(message.new), generator)
+        latents = self.space.latents(message, client)
+        generator = randomness.generator("new clusters")
+        found = unexplained(latents, known, heads - len(grown.groups), generator)
         enough = found.sizes >= self.least
         return NewCentres(found.centroids[enough], found.sizes[enough])
 
