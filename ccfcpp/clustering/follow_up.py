@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from safetensors import safe_open
 
@@ -33,9 +34,6 @@ _SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
 
 _FASTER = 2.0
 """Times the finished run's rate of matrices: steps are few."""
-
-_ALL_THERE: Tree = {"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1}
-"""Availability in a run of few rounds."""
 
 _MOST_NAMES = 20
 """The most clients that are named."""
@@ -71,11 +69,9 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
 
     instead = "go on from it by ccfcpp serve --from"
     finished = finished_run(path, "a run that goes on from it", instead)
-    check_from(finished, given)
-    known = range(finished.read_summary()["clients"])
-    config = larger_config(finished, newcomers, given, known)
-    new = free_folder(finished, out, f"with-{Path(newcomers).stem}")
-    return begin_with_model(finished, new, config, clustering_run(config).algorithm, known)
+    suffix = f"with-{Path(newcomers).stem}"
+    later = WarmStart.of(finished, out, suffix, given=given, newcomers=[newcomers])
+    return later.begin(clustering_run(later.config).algorithm)
 
 
 def run_without(
@@ -110,16 +106,15 @@ def run_without(
             f"the run in {path} went on from another one, which knew its clients, too: forget the "
             f"client there{then * bool(saved.data.newcomers)}"
         )
-    if quick:
-        check_from(finished, {}, "forget --quick")
-    new = free_folder(finished, out, f"without-{'-'.join(map(str, chosen))}")
-    without = {"availability": {"without": sorted({*saved.availability.without, *chosen})}}
+    suffix = f"without-{'-'.join(map(str, chosen))}"
     if not quick:
-        return RunFolder.create(new.path, _changed(saved, without)).path
+        without = sorted({*saved.availability.without, *chosen})
+        config = _changed(saved, {"availability": {"without": without}})
+        return RunFolder.create(_new_path(finished, out, suffix), config).path
     from ccfcpp.clustering.run import clustering_run
 
-    config = _changed(saved, without, {"availability": _ALL_THERE, "scan": _fewer_steps(finished)})
-    return begin_with_model(finished, new, config, clustering_run(config).algorithm)
+    later = WarmStart.of(finished, out, suffix, gone=chosen)
+    return later.begin(clustering_run(later.config).algorithm)
 
 
 def finished_run(path: Path, needs: str = "", instead: str = "") -> RunFolder:
@@ -155,12 +150,105 @@ def finished_run(path: Path, needs: str = "", instead: str = "") -> RunFolder:
     return folder
 
 
-def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
-    """Refuse a run from which none can go on, and settings that are not the new run's to choose.
+@dataclass(frozen=True)
+class WarmStart:
+    """A run that begins with the model of a finished one, of Fed-SCAN.
 
-    Raises:
-        UsageError: In one line, what to do instead.
+    Attributes:
+        finished: Folder of the finished run.
+        known: Numbers of its clients.
+        config: Settings of the new run.
+        path: Its folder, which is not taken.
     """
+
+    finished: RunFolder
+    known: Sequence[int]
+    config: ClusterConfig
+    path: Path
+
+    @classmethod
+    def of(
+        cls,
+        finished: RunFolder,
+        out: Path | None,
+        suffix: str,
+        *,
+        given: Tree | None = None,
+        newcomers: Sequence[str] = (),
+        gone: Collection[int] = (),
+        known: Sequence[int] | None = None,
+    ) -> Self:
+        """Plan a run with more clients and clusters, or with fewer clients.
+
+        Args:
+            finished: Folder of the finished run.
+            out: Folder of the new run; beside the finished one, with the suffix, if it is None.
+            suffix: What is added to the name of the finished run's folder.
+            given: Settings over those of the finished run.
+            newcomers: Where new clients' samples lie.
+            gone: Numbers of the clients that are left out.
+            known: Numbers of the finished run's clients; None: from 0, as its summary counts them.
+
+        Raises:
+            UsageError: None can go on from the run, the settings do not fit it, or the folder is
+                taken.
+        """
+        _check(finished, given or {}, "--from" if newcomers else "forget --quick")
+        saved, summary = finished.saved_config(ClusterConfig), finished.read_summary()
+        known = range(summary["clients"]) if known is None else known
+        there = {one["client"] for one in summary["participants"]} - {*gone}
+        differing: Tree = {
+            "data": {"newcomers": [*saved.data.newcomers, *newcomers]},
+            "scan": _fewer_steps(finished),
+            "availability": {
+                # Rounds are few, so that all have to be there.
+                **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
+                # Who was absent for the whole run stays so, and nobody else is drawn.
+                **{"disconnection_rate": 0.0, "without": sorted({*known} - there)},
+            },
+        }
+        config = _changed(saved, differing, given or {})
+        return cls(finished, known, config, _new_path(finished, out, suffix))
+
+    def begin(
+        self,
+        algorithm: ClusteringAlgorithm[Any],
+        add: Callable[[RunFolder], None] = lambda folder: None,
+    ) -> Path:
+        """Make the folder of the new run, and write a checkpoint before its first round.
+
+        Args:
+            algorithm: The system of the new run.
+            add: Writes more files into the folder.
+
+        Raises:
+            UsageError: There would be new clients, and no new clusters.
+        """
+        from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
+        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan
+        from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+        assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
+        device, randomness = algorithm.problem.device, Randomness(self.config.seed)
+        last = load_checkpoint(self.finished.checkpoint, algorithm.state_type, device).state
+        state = (
+            algorithm.grown(last, self.known, randomness)
+            if isinstance(algorithm, GrowingScan)
+            else algorithm.inherited(last, randomness)
+        )
+        # A folder without its checkpoint would begin from nothing when it is resumed.
+        parent = self.path.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=parent, prefix=".from-") as place:
+            whole = RunFolder.create(Path(place) / "run", self.config)
+            save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
+            add(whole)
+            whole.path.rename(self.path)
+        return self.path
+
+
+def _check(finished: RunFolder, given: Tree, asked: str) -> None:
+    """Refuse a run from which none can go on, and settings that are not the new run's to choose."""
     path, saved, why = finished.path, finished.saved_config(ClusterConfig), ""
     if saved.method != "fed-scan":
         why = f"is of {saved.method}: run it again with --method fed-scan"
@@ -180,86 +268,12 @@ def check_from(finished: RunFolder, given: Tree, asked: str = "--from") -> None:
             raise UsageError(KeyValue(key), why)
 
 
-def larger_config(
-    finished: RunFolder, newcomers: str, given: Tree, known: Collection[int]
-) -> ClusterConfig:
-    """Return the settings of a run that goes on from a finished one with new clients and clusters.
-
-    Args:
-        finished: Folder of the finished run.
-        newcomers: Where the new clients' samples lie.
-        given: Settings over those of the finished run.
-        known: Numbers of its clients.
-    """
-    saved = finished.saved_config(ClusterConfig)
-    there = {one["client"] for one in finished.read_summary()["participants"]}
-    differing: Tree = {
-        "data": {"newcomers": [*saved.data.newcomers, newcomers]},
-        "scan": _fewer_steps(finished),
-        # Who was absent for the whole run is not drawn again, and newcomers have to be there.
-        "availability": {
-            **_ALL_THERE,
-            "disconnection_rate": 0.0,
-            "without": sorted({*known} - there),
-        },
-    }
-    return _changed(saved, differing, given)
-
-
-def free_folder(finished: RunFolder, out: Path | None, suffix: str) -> RunFolder:
-    """Return the folder of a new run: beside the finished one, with a suffix, where none is given.
-
-    Raises:
-        UsageError: It is taken.
-    """
+def _new_path(finished: RunFolder, out: Path | None, suffix: str) -> Path:
+    """Return the folder of a new run: beside the finished one where none is given."""
     path = finished.path.resolve()
     folder = RunFolder(out or path.with_name(f"{path.name}-{suffix}"))
     folder.refuse_if_taken()
-    return folder
-
-
-def begin_with_model(
-    finished: RunFolder,
-    new: RunFolder,
-    config: ClusterConfig,
-    algorithm: ClusteringAlgorithm[Any],
-    known: Collection[int] = (),
-    add: Callable[[RunFolder], None] = lambda folder: None,
-) -> Path:
-    """Make the folder of a run that begins with a finished one's model.
-
-    Args:
-        finished: Folder of the finished run, of Fed-SCAN.
-        new: The new folder.
-        config: Settings of the new run.
-        algorithm: Its system.
-        known: Numbers of the finished run's clients, where others bring clusters of their own.
-        add: Writes more files into the folder.
-
-    Raises:
-        UsageError: There would be no new clusters.
-    """
-    from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
-    from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan
-    from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-
-    assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
-    device, randomness = algorithm.problem.device, Randomness(config.seed)
-    last = load_checkpoint(finished.checkpoint, algorithm.state_type, device).state
-    state = (
-        algorithm.grown(last, known, randomness)
-        if isinstance(algorithm, GrowingScan)
-        else algorithm.inherited(last, randomness)
-    )
-    # A folder without its checkpoint would begin from nothing when it is resumed.
-    parent = new.path.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=parent, prefix=".from-") as place:
-        whole = RunFolder.create(Path(place) / "run", config)
-        save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
-        add(whole)
-        whole.path.rename(new.path)
-    return new.path
+    return folder.path
 
 
 def _changed(saved: ClusterConfig, *changes: Tree) -> ClusterConfig:

@@ -101,18 +101,20 @@ def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
         leakage(folder.path, "7")
 
 
-def test_a_run_with_clients_that_came_late_forgets_quickly(tmp_path: Path) -> None:
+def test_quickly_only_those_are_left_out_that_are_forgotten_or_were_absent(tmp_path: Path) -> None:
     images, labels = digits()
     shown, classes = images[:120, 0].numpy(), labels[:120].numpy()
-    np.savez(tmp_path / "four.npz", images=shown, labels=classes, clients=np.arange(120) % 4)
+    np.savez(tmp_path / "five.npz", images=shown, labels=classes, clients=np.arange(120) % 5)
     steps: Tree = {"scan": {"steps": 60, "steps_per_round": 15}}
-    here: Tree = {"dataset": str(tmp_path / "four.npz"), "clusters": 3}
-    late: Tree = {"availability": {"late": [1], "late_rounds": 2}}
+    here: Tree = {"dataset": str(tmp_path / "five.npz"), "clusters": 3}
+    late: Tree = {"availability": {"late": [1], "late_rounds": 2, "disconnection_rate": 0.2}}
     config = tiny("fed-scan", HELD, steps, here, late)
-    clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
-    folder = RunFolder(run_without(tmp_path / "run", ["2"], quick=True))
+    before = clustering_run(config).run(RunFolder.create(tmp_path / "run", config))
+    there = [one["client"] for one in before["participants"]]
+    assert len(there) == 4
+    folder = RunFolder(run_without(tmp_path / "run", [str(there[2])], quick=True))
     summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
-    assert [one["client"] for one in summary["participants"]] == [0, 1, 3]
+    assert [one["client"] for one in summary["participants"]] == [*there[:2], there[3]]
 
 
 def test_only_fed_scan_forgets_quickly(tmp_path: Path) -> None:

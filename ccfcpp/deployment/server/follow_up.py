@@ -3,13 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ccfcpp.clustering.follow_up import (
-    begin_with_model,
-    check_from,
-    finished_run,
-    free_folder,
-    larger_config,
-)
+from ccfcpp.clustering.follow_up import WarmStart, finished_run
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.deployment.link.algorithms import clustering_problem
@@ -36,21 +30,15 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
             folder is taken.
     """
     finished = finished_run(path)
-    check_from(finished, given)
     before = Enrolment.load(finished.deployment)
     known = [member.id for member in before.members]
-    config = larger_config(finished, OWN_IMAGES, given, known)
-    new = free_folder(finished, out, "with-more")
+    later = WarmStart.of(
+        finished, out, "with-more", given=given, newcomers=[OWN_IMAGES], known=known
+    )
+    config = later.config
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
     enrolment = replace(before, run=new_token(), spec=spec, known=len(known), sessions=0)
     enrolment = enrolment.with_config(config)
     problem = clustering_problem(config, enrolment.spec, choose_device(config.device))
-    return begin_with_model(
-        finished,
-        new,
-        config,
-        make_algorithm(problem),
-        known,
-        lambda whole: enrolment.save(whole.deployment),
-    )
+    return later.begin(make_algorithm(problem), lambda new: enrolment.save(new.deployment))
