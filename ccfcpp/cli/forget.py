@@ -10,7 +10,6 @@ import typer
 from ccfcpp.cli.cluster import SHOWN
 from ccfcpp.cli.options import AsJson, Asked
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.runs.given import Given
 
 
 def forget(
@@ -45,4 +44,4 @@ def forget(
     with usage_errors():
         place = run_without(run, client, out, quick=quick)
     progress_console().print(f"{run} without client {', '.join(client)}")
-    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), Given(), profile=False)
+    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), [], profile=False)
