@@ -40,7 +40,7 @@ _MOST_NAMES = 20
 
 _MAY_DIFFER = (
     "availability.dropout_rate", "availability.sample_fraction", "clusters", "device", "track",
-    "evaluate_every", "data.skip", "scan.steps", "scan.batch", "scan.steps_per_round",
+    "evaluate_every", "data.skip", "rounds", "scan.steps", "scan.batch", "scan.steps_per_round",
     "scan.learning_rate", "scan.matrix_rate", "scan.mine_every",
 )  # fmt: skip
 

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
+from ccfcpp.clustering.kmeans.centroids import (
+    CentroidUpdate,
+    centroid_form,
+    check_update,
+    required_centroids,
+)
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
@@ -33,8 +38,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.parts import Count, Form, Rows, Spec, Votes
-from ccfcpp.engine.payload import check_counts
+from ccfcpp.engine.parts import Count, Form, Votes
 from ccfcpp.models.state import ModelState
 
 _STARTS, _ITERATIONS = 5, 25
@@ -72,18 +76,10 @@ class GrowingState(EncoderState):
     grown: Grown | None = None
 
 
-@dataclass(frozen=True)
-class NewCentres:
-    """Centres of what no known cluster explains, float32 (at most new, d), and sizes, float64."""
-
-    centroids: Tensor
-    sizes: Tensor
-
-
 NEW_CENTRES = Exchange(
     "new clusters",
     GrowingState,
-    NewCentres,
+    CentroidUpdate,
     {"centroids": Votes(weights="sizes", partial=True), "sizes": Count()},
     once=True,
 )
@@ -159,7 +155,7 @@ def _still_grown(state: GrowingState) -> tuple[Grown, int]:
 
 
 @dataclass(frozen=True)
-class FindNewClusters(ServerWork[GrowingState, GrowingState, NewCentres]):
+class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     """New heads begin where newcomers hold what no known cluster explains.
 
     Attributes:
@@ -171,30 +167,26 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, NewCentres]):
     samples: int
     exchange = NEW_CENTRES
 
-    def is_due(self, state: GrowingState) -> bool:
-        """Whether it has not been done."""
-        return state.grown is not None
-
     def broadcast(self, state: GrowingState) -> GrowingState:
         """The model, the known centres, and who knows them."""
         return state.public
 
     def form(self, message: GrowingState) -> Form:
         """Return the form of as many centres as there are new heads, or fewer."""
-        rows = Rows(_still_grown(message)[1], least=0)
-        centres = Spec(torch.float32, (rows, required_centroids(message.centroids).shape[1]))
-        return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}
+        latent = required_centroids(message.centroids).shape[1]
+        return centroid_form(_still_grown(message)[1], latent, least=0)
 
-    def check(self, message: GrowingState, update: NewCentres, senders: Sequence[Member]) -> None:
+    def check(
+        self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
+    ) -> None:
         """Refuse centres that are far off, of more images than there are, or of who has none."""
         known = _still_grown(message)[0].clients.tolist()
         if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
-        check_near(update.centroids)
-        check_counts(update.sizes, senders)
+        check_update(update, senders)
 
     def aggregate(
-        self, state: GrowingState, updates: Iterable[NewCentres], randomness: Randomness
+        self, state: GrowingState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[GrowingState, Figures]:
         """Heads of all clusters, and the cluster of each.
 
@@ -227,7 +219,7 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, NewCentres]):
 
 
 @dataclass(frozen=True)
-class TellNewClusters(ClientWork[GrowingState, NewCentres]):
+class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
     """A newcomer clusters what known centres do not explain; the others tell nothing.
 
     Attributes:
@@ -241,22 +233,24 @@ class TellNewClusters(ClientWork[GrowingState, NewCentres]):
 
     def local_updates(
         self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[NewCentres]:
+    ) -> list[CentroidUpdate]:
         """Each newcomer's centres."""
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
-    def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> NewCentres:
+    def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> CentroidUpdate:
         known, grown = required_centroids(message.centroids), message.grown
         heads = self.space.network.head.out_features
         if grown is None or len(grown.groups) >= heads:
             raise RefusedUpdateError(f"none of the {heads} heads are new")
         if client.id in grown.clients.tolist():
-            return NewCentres(known[:0], torch.zeros(0, dtype=torch.float64, device=known.device))
+            return CentroidUpdate(
+                known[:0], torch.zeros(0, dtype=torch.float64, device=known.device)
+            )
         latents = self.space.latents(message, client)
         generator = randomness.generator("new clusters")
         found = unexplained(latents, known, heads - len(grown.groups), generator)
         enough = found.sizes >= self.least
-        return NewCentres(found.centroids[enough], found.sizes[enough])
+        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
 
 def unexplained(
