@@ -19,7 +19,7 @@ from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.follow_up import run_with_clients
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
-from tests.clustering.test_newcomers import SCAN
+from tests.clustering.test_follow_up import SCAN
 from tests.deployment.test_experiment import grid_of
 from tests.support.clustering import digits, tiny
 from tests.support.command import ccfcpp
