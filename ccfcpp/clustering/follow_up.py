@@ -225,7 +225,7 @@ class WarmStart:
             UsageError: There would be new clients, and no new clusters.
         """
         from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
-        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan
+        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherited
         from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
         assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
@@ -234,7 +234,7 @@ class WarmStart:
         state = (
             algorithm.grown(last, self.known, randomness)
             if isinstance(algorithm, GrowingScan)
-            else algorithm.inherited(last, randomness)
+            else inherited(algorithm, last, randomness)
         )
         # A folder without its checkpoint would begin from nothing when it is resumed.
         parent = self.path.parent

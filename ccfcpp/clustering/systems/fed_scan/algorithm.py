@@ -22,7 +22,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsCon
 from ccfcpp.clustering.systems.fed_scan.merging import FOLDS, OVERCLUSTERS
 from ccfcpp.clustering.systems.fed_scan.messages import CENTRES, OF_NEIGHBOURS
 from ccfcpp.clustering.systems.fed_scan.neighbours import OF_IMAGES
-from ccfcpp.clustering.systems.fed_scan.network import MERGE, ClusterNetwork, ScanNetwork
+from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.server import FindCentres, MergeOverclusters, snapshot
@@ -66,7 +66,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         UsageError: The first neighbours are by what vectors do not have.
     """
 
-    state_type: type[EncoderState] = EncoderState
+    state_type = EncoderState
 
     def __init__(
         self, problem: Problem, make_network: Callable[[], ClusterNetwork] | None = None
@@ -146,14 +146,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
         descent, groups = self.descent.begin(model), self.single_groups()
-        return self.state_type(model, descent=descent, groups=groups)
-
-    def inherited(self, last: EncoderState, randomness: Randomness) -> EncoderState:
-        """Return the state in which a run with other clients begins, from the last one of a run."""
-        begun = self.initial_state(randomness)
-        # A merge would keep to shares in which clients that are gone count.
-        kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}
-        return replace(begun, model=begun.model | kept, version=last.version, groups=last.groups)
+        return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
         """Each over-cluster as a cluster of its own, where there are no more than clusters."""

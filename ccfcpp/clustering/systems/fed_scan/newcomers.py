@@ -7,7 +7,7 @@ taken them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -85,10 +85,22 @@ NEW_CENTRES = Exchange(
 )
 
 
+def inherited(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
+    """Return the state in which a run with other clients begins, from the last one of a run."""
+    begun = algorithm.initial_state(randomness)
+    # A merge would keep to shares in which clients that are gone count.
+    kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}
+    return replace(begun, model=begun.model | kept, version=last.version, groups=last.groups)
+
+
 class GrowingScan(FedScan):
     """Fed-SCAN that goes on from a finished run, and finds its new clusters before its steps."""
 
     state_type = GrowingState
+
+    def initial_state(self, randomness: Randomness) -> GrowingState:
+        """That of a run that begins from nothing."""
+        return GrowingState(**vars(super().initial_state(randomness)))
 
     def grown(
         self, last: EncoderState, known: Iterable[int], randomness: Randomness
@@ -111,7 +123,7 @@ class GrowingScan(FedScan):
                 f" is no more than the {last.clusters} of the finished run: give more; images of "
                 "its clusters need no training (ccfcpp predict)",
             )
-        begun = self.inherited(last, randomness)
+        begun = inherited(self, last, randomness)
         heads = {n: torch.cat([h, h.new_zeros(new, *h.shape[1:])]) for n, h in _heads(last.model)}
         numbers = torch.tensor(sorted(known), device=last.groups.device)
         grown = Grown(last.groups, _shares(last.model, last.groups), numbers)
