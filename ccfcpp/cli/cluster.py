@@ -85,7 +85,7 @@ def _going_on(run: Path, asked: Asked, layers: Layers) -> Path:
             "--from takes each folder of --dataset for a new client, or the whole where it has "
             "none: leave the partition out"
         )
-    from ccfcpp.clustering.warm_start import run_with
+    from ccfcpp.clustering.follow_up import run_with
 
     return run_with(run, newcomers, values, asked.out)
 

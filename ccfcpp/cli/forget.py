@@ -39,7 +39,7 @@ def forget(
     RUN-without-C, or the one of --out. RUN and the models that were given away
     still hold what the client added: delete them.
     """
-    from ccfcpp.clustering.unlearning import run_without
+    from ccfcpp.clustering.follow_up import run_without
 
     with usage_errors():
         place = run_without(run, client, out, quick=quick)

@@ -92,8 +92,6 @@ def of_growth(asked: Asked, layers: Layers) -> Tree:
         )
     if asked.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
-    if "rounds" in values:
-        raise UsageError("--rounds does not go with --from: give --set scan.steps")
     return values
 
 

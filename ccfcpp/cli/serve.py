@@ -89,7 +89,7 @@ def serve(
 def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) -> Asked:
     """Make the folder of a run that goes on from a finished one; it is then resumed."""
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.warm_start import run_with_clients
+    from ccfcpp.deployment.server.follow_up import run_with_clients
 
     if task != "cluster":
         raise UsageError("--from goes on with clustering alone: leave --task out")
