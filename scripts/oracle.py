@@ -16,11 +16,10 @@ from torch import Tensor
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs
-from ccfcpp.core.config_layers import read_configs
+from ccfcpp.core.config_layers import read_configs, unflatten
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.runs.given import Given, as_tree
 
 
 def main(
@@ -33,9 +32,8 @@ def main(
 ) -> None:
     """Print the scores with the usual neighbours, and with those of the true class."""
     values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
-    settings = as_tree({**values, "data.images": images, "scan.steps": steps})
-    files = tuple(read_configs([config]))
-    experiment = clustering_run(CLUSTERING.resolved(Given(files, settings)))
+    settings = unflatten({**values, "data.images": images, "scan.steps": steps})
+    experiment = clustering_run(CLUSTERING.resolved([*read_configs([config]), settings]))
     print(f"usual neighbours: {_scores(experiment)}")
     with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
         print(f"neighbours of the true class: {_scores(experiment)}")

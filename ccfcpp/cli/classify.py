@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,10 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
+from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, take_lists
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from ccfcpp.studies.grids import ordered, take_lists, without_grids
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.running import CLASSIFICATION
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
     from ccfcpp.studies.classification import ClassificationTable
-    from ccfcpp.studies.grids import Order, Planned
+    from ccfcpp.studies.grids import Grid, Order, Planned
     from ccfcpp.studies.study import Study
 
 FLAGS = (
@@ -57,32 +58,35 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
     flags.name_partition(asked.named)
-    given, axes = take_lists(ClassifyConfig, asked.given("classify", "feddecorr"))
+    layers, axes = take_lists(ClassifyConfig, asked.layers("classify", "feddecorr"))
     with terminal.usage_errors():
-        found = _study(asked, given, axes, seeds)
-    if isinstance(found, Given):
-        _SHOWN.run(asked, found, profile)
+        single = _single(asked, layers, axes, seeds)
+        study = _study(asked, layers, axes, seeds) if single is None else None
+    if study is None:
+        _SHOWN.run(asked, single or [], profile)
         return
     with terminal.printed_profile() if profile else nullcontext():
-        _run_study(found, asked.json_output)
+        _run_study(study, asked.json_output)
 
 
-def _study(
-    asked: Asked, given: Given, axes: dict[str, Sequence[object]], seeds: int
-) -> Study[ClassifyConfig] | Given:
-    """Return the runs that were asked for, or the settings of a single one."""
-    several = seeds > 1 or bool(axes)
-    if asked.resume and not RunPaths(path := required_out(asked.out)).study.is_file():
-        if several:
+def _single(asked: Asked, layers: Layers, axes: Grid, seeds: int) -> Layers | None:
+    """Return the settings of a single run; None where several were asked for."""
+    if asked.resume:
+        path = required_out(asked.out)
+        if RunPaths(path).study.is_file():
+            return None
+        if seeds > 1 or axes:
             raise UsageError(
                 f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
                 "another --out"
             )
-        return given.in_cell()
-    if not asked.resume and not several and not given.has_grid:
-        return given
+        return without_grids(layers)
+    order = ordered(layers, seeds, axes)
+    return order.layers(order.cells[0]) if len(order.cells) * seeds == 1 else None
 
-    from ccfcpp.studies.grids import ordered
+
+def _study(asked: Asked, layers: Layers, axes: Grid, seeds: int) -> Study[ClassifyConfig]:
+    """Return the study that was asked for, a new one or one that goes on."""
     from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
 
@@ -92,16 +96,14 @@ def _study(
         return order.planned(ClassifyConfig, "classify")
 
     if asked.resume:
-        study = reopened(path, ClassifyConfig, plan, given, axes, seeds)
+        study = reopened(required_out(asked.out), ClassifyConfig, plan, layers, axes, seeds)
     else:
-        order = ordered(given.files, given.values, seeds, axes)
+        order = ordered(layers, seeds, axes)
         runs = plan(order)
-        if len(runs) == 1:
-            return given.in_cell(runs[0].axes)
         path = asked.out or new_path("study", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
         study = Study(path, runs, order)
-    return check_new_runs(study, given, axes, "classify", _check)
+    return check_new_runs(study, layers, axes, "classify", _check)
 
 
 def _check(runs: list[Planned[ClassifyConfig]]) -> None:

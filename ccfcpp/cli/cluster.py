@@ -16,8 +16,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.words import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.running import CLUSTERING, has_preset
+from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.run import ClusteringRun
@@ -64,17 +64,17 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
     Defaults below are those of the data set digits; other data have other presets.
     """
     flags.name_partition(asked.named)
-    given = asked.given("cluster")
+    layers = asked.layers("cluster")
     if run is not None:
         with usage_errors():
-            place = _going_on(run, asked, given)
-        asked, given = replace(asked, out=place, resume=True), Given()
-    SHOWN.run(asked, given, profile)
+            place = _going_on(run, asked, layers)
+        asked, layers = replace(asked, out=place, resume=True), []
+    SHOWN.run(asked, layers, profile)
 
 
-def _going_on(run: Path, asked: Asked, given: Given) -> Path:
+def _going_on(run: Path, asked: Asked, layers: Layers) -> Path:
     """Make the folder of a run that goes on from a finished one."""
-    values = of_growth(asked, given)
+    values = of_growth(asked, layers)
     newcomers = values.pop("dataset", None)
     if newcomers is None:
         raise UsageError(
@@ -85,7 +85,7 @@ def _going_on(run: Path, asked: Asked, given: Given) -> Path:
             "--from takes each folder of --dataset for a new client, or the whole where it has "
             "none: leave the partition out"
         )
-    from ccfcpp.clustering.warm_start import run_with
+    from ccfcpp.clustering.follow_up import run_with
 
     return run_with(run, newcomers, values, asked.out)
 

@@ -12,8 +12,8 @@ from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import take_lists
 from ccfcpp.studies.comparing import open_comparison, tabulated
+from ccfcpp.studies.grids import take_lists
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,16 +65,16 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
     for flag in FLAGS:
         axis = flag in (flags.COMPARED_METHODS, flags.SKEWS)
-        if flag.key in assigned and (axis or isinstance(asked.named[flag.key], list)):
+        if flag.key in assigned and (axis or isinstance(asked.named.get(flag.key), list)):
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )
-    given, axes = take_lists(ClusterConfig, asked.given("compare", "cluster"))
+    layers, axes = take_lists(ClusterConfig, asked.layers("compare", "cluster"))
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
         study = open_comparison(
-            given, axes, seeds, asked.out, asked.resume, baseline, say=console.print
+            layers, axes, seeds, asked.out, asked.resume, baseline, say=console.print
         )
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)

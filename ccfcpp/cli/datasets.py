@@ -18,7 +18,7 @@ def datasets(named: flags.Named) -> None:
     from ccfcpp.cli.terminal import print_rows
     from ccfcpp.data.registry import describe
 
-    root = named["data.root"]
+    root = named.get("data.root")
     rows = [
         {
             "name": name,

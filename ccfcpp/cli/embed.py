@@ -12,10 +12,9 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import merge, parse_assignments, validate
+from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
-from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import writable
 
 if TYPE_CHECKING:
@@ -60,12 +59,12 @@ def embed(
     gets a file. What was embedded before, by the same encoder, is not embedded
     again.
     """
-    if named[flags.ENCODER.key] is None:
+    if flags.ENCODER.key not in named:
         raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
     if out.exists():
         raise UsageError(f"{out} is there already: give another --out")
     flags.name_partition(named)
-    tree = merge(as_tree(named | {"dataset": data}), parse_assignments(settings or []))
+    tree = merge(unflatten(named | {"dataset": data}), parse_assignments(settings or []))
     config = validate(ClusterConfig, tree)
     if out.suffix.lower() != ".npz" and config.partition.kind != "folders":
         raise UsageError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Named = dict[str, Any]
-"""Values of flags by dotted key; None for a flag that was not given."""
+"""Values of the flags that were given, by dotted key."""
 Command = Callable[..., None]
 
 
@@ -64,6 +64,21 @@ class Flag:
     def name(self) -> str:
         """The name of its parameter."""
         return "flag_" + self.option.removeprefix("--").replace("-", "_")
+
+    def read(self, value: object) -> object:
+        """Return the value, or the different values of a list with commas.
+
+        Raises:
+            UsageError: One of them is empty.
+        """
+        if not (self.several and isinstance(value, str) and "," in value):
+            return value
+        values = list(dict.fromkeys(part.strip() for part in value.split(",")))
+        if "" in values:
+            raise UsageError(
+                f"{self.option} {value!r} holds an empty value: give a list such as a,b"
+            )
+        return values
 
     @property
     def parameter(self) -> inspect.Parameter:
@@ -244,19 +259,15 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapper(**given: object) -> None:
-            values = {flag.key: given.pop(flag.name) for flag in flags}
+            values = {flag: given.pop(flag.name) for flag in flags}
             # Without a switch, a file may ask for what it does.
-            named = {key: None if value is False else value for key, value in values.items()}
-            typed = {flag.key: flag.option for flag in flags if named[flag.key] is not None}
-            for flag in flags:
-                text = str(named[flag.key] or "")
-                if flag.several and "," in text:
-                    named[flag.key] = _listed(text, flag.option)
+            typed = {flag: value for flag, value in values.items() if value not in (None, False)}
+            named = {flag.key: flag.read(value) for flag, value in typed.items()}
             try:
                 command(named=named, **given)
             except UsageError as error:
-                known = {flag.key: flag.option for flag in flags}
-                raise UsageError(error.by_flags(typed, known)) from error
+                known, own = ({flag.key: flag.option for flag in some} for some in (flags, typed))
+                raise UsageError(error.by_flags(own, known)) from error
 
         own = dict(inspect.signature(command, eval_str=True).parameters)
         del own["named"]
@@ -272,18 +283,6 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
     return tuple(replace(flag, metavar=f"{flag.metavar},…", several=True) for flag in flags)
 
 
-def _listed(text: str, option: str) -> list[str]:
-    """The different values of a list with commas.
-
-    Raises:
-        UsageError: One of them is empty.
-    """
-    values = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    if "" in values:
-        raise UsageError(f"{option} {text!r} holds an empty value: give a list such as a,b")
-    return values
-
-
 def name_partition(named: Named) -> None:
     """Let a flag that belongs to a kind of partition name that kind.
 
@@ -291,14 +290,13 @@ def name_partition(named: Named) -> None:
         UsageError: Flags name different kinds.
     """
     of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "classes", CLIENT_COLUMN: "folders"}
-    kinds = {
-        flag.option: kind for flag, kind in of_one_kind.items() if named.get(flag.key) is not None
-    }
-    if named[PARTITION.key] is not None:
+    kinds = {flag.option: kind for flag, kind in of_one_kind.items() if flag.key in named}
+    if PARTITION.key in named:
         kinds[PARTITION.option] = named[PARTITION.key]
     if len(set(kinds.values())) > 1:
         raise UsageError(f"{' and '.join(kinds)} each name a partition: give one of them")
-    named[PARTITION.key] = next(iter(kinds.values()), None)
+    if kinds:
+        named[PARTITION.key] = next(iter(kinds.values()))
 
 
 def showing_defaults(

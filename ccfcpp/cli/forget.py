@@ -10,7 +10,6 @@ import typer
 from ccfcpp.cli.cluster import SHOWN
 from ccfcpp.cli.options import AsJson, Asked
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.runs.given import Given
 
 
 def forget(
@@ -40,9 +39,9 @@ def forget(
     RUN-without-C, or the one of --out. RUN and the models that were given away
     still hold what the client added: delete them.
     """
-    from ccfcpp.clustering.unlearning import run_without
+    from ccfcpp.clustering.follow_up import run_without
 
     with usage_errors():
         place = run_without(run, client, out, quick=quick)
     progress_console().print(f"{run} without client {', '.join(client)}")
-    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), Given(), profile=False)
+    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), [], profile=False)

@@ -14,11 +14,17 @@ from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
-from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
+from ccfcpp.core.config_layers import (
+    flatten,
+    merge,
+    parse_assignments,
+    resolve,
+    unflatten,
+    validated,
+)
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.units import counted, counts_in_words, first_of, shown
-from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
@@ -48,7 +54,7 @@ def inspect(
     columns there are, which values are missing and how columns are scaled. At a
     client of a deployment it says this of the client's own data.
     """
-    tree = merge(as_tree(named), parse_assignments(settings or []))
+    tree = merge(unflatten(named), parse_assignments(settings or []))
     if kind_of(path) == "vectors":
         from ccfcpp.cli import inspect_vectors
 

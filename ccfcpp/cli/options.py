@@ -11,9 +11,14 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge, parse_assignments, read_configs
+from ccfcpp.core.config_layers import (
+    Layers,
+    merge,
+    parse_assignments,
+    read_configs,
+    unflatten,
+)
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, as_tree
 
 Config = Annotated[
     list[Path] | None,
@@ -59,8 +64,8 @@ class Asked:
     settings: Settings = None
     json_output: AsJson = False
 
-    def given(self, *groups: str) -> Given:
-        """The settings that the user gave by flags and files.
+    def layers(self, *groups: str) -> Layers:
+        """Return the settings that the user gave by flags and files.
 
         Presets in the folders ``groups`` have short names.
 
@@ -68,17 +73,17 @@ class Asked:
             UsageError: A file cannot be read, or a setting is of another form.
         """
         assigned = parse_assignments(self.settings or [])
-        files = tuple(read_configs(self.config or [], groups))
-        return Given(files, merge(as_tree(self.named), assigned))
+        files = read_configs(self.config or [], groups)
+        return [*files, merge(unflatten(self.named), assigned)]
 
 
-def of_growth(asked: Asked, given: Given) -> Tree:
-    """The settings of a run that goes on from a finished one.
+def of_growth(asked: Asked, layers: Layers) -> Tree:
+    """Return the settings of a run that goes on from a finished one.
 
     Raises:
         UsageError: There is no number of clusters, or an option does not fit.
     """
-    values: Tree = functools.reduce(merge, given.layers, {})
+    values = merge(*layers)
     if "clusters" not in values:
         raise UsageError("--from needs --clusters: how many there are with the new ones")
     if not str(values["clusters"]).isdecimal():
@@ -88,8 +93,6 @@ def of_growth(asked: Asked, given: Given) -> Tree:
         )
     if asked.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
-    if "rounds" in values:
-        raise UsageError("--rounds does not go with --from: give --set scan.steps")
     return values
 
 

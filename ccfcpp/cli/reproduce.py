@@ -14,8 +14,8 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson
 from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.studies.reproduction.findings import Findings
@@ -66,12 +66,12 @@ def reproduce(
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
-    values = as_tree(named)
+    values = unflatten(named)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     terminal.prepare()
     with terminal.usage_errors():
         plans = {
-            name: _plan(item, quick, values, out, named["data.root"], dataset)
+            name: _plan(item, quick, values, out, named.get("data.root"), dataset)
             for name, item in chosen.items()
         }
         (out / "runs").mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def reproduce(
     command += f" --dataset {shlex.quote(dataset)}" if dataset is not None else ""
     typed = {
         "--jobs": jobs,
-        **{flag.option: named[flag.key] for flag in flags.MACHINE},
+        **{flag.option: named.get(flag.key) for flag in flags.MACHINE},
         "--out": out if out != _OUT else None,
     }
     given = {name: value for name, value in typed.items() if value is not None}

@@ -20,14 +20,13 @@ from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.evaluation.words import judged_rows
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge
+from ccfcpp.core.config_layers import Layers, merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.runs.given import Given, as_tree
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 
@@ -70,12 +69,12 @@ def serve(
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    given = asked.given(task)
+    layers = asked.layers(task)
     with terminal.usage_errors():
         if run is not None:
-            asked, given = _going_on(run, asked, given, task, place), Given()
-        given = given if asked.resume else given.above(_OWN_IMAGES)
-        opening = pipeline.open(given, asked.out, asked.resume, deployed=True)
+            asked, layers = _going_on(run, asked, layers, task, place), []
+        layers = layers if asked.resume else [_OWN_IMAGES, *layers]
+        opening = pipeline.open(layers, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
     require_flower()
     summary = _run(opening, task, place)
@@ -85,17 +84,17 @@ def serve(
         _print_summary(summary)
 
 
-def _going_on(run: Path, asked: Asked, given: Given, task: str, place: Place) -> Asked:
+def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) -> Asked:
     """Make the folder of a run that goes on from a finished one; it is then resumed."""
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.warm_start import run_with_clients
+    from ccfcpp.deployment.server.follow_up import run_with_clients
 
     if task != "cluster":
         raise UsageError("--from goes on with clustering alone: leave --task out")
     require_flower()
     if not place.insecure:
         read_roster(place.admitted)
-    out = run_with_clients(run, of_growth(asked, given), asked.out)
+    out = run_with_clients(run, of_growth(asked, layers), asked.out)
     return replace(asked, out=out, resume=True)
 
 
@@ -205,7 +204,8 @@ def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     """The run with settings that its clients' images ask for, under those that the user gave."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
-    found = as_tree({"data.encoder_hash": spec.config.get("data", {}).get("encoder_hash")})
+    hashed = spec.config.get("data", {}).get("encoder_hash")
+    found: Tree = {"data": {"encoder_hash": hashed}} if hashed else {}
     if opening.config.dataset in DATASETS and not found:
         return opening
     suited = merge(settings_over_a_network(spec.samples, spec.image_shape), found)

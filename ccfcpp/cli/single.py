@@ -12,11 +12,9 @@ import typer
 
 from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import BY_FOLDER, Flag
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, values_of
+from ccfcpp.core.config_layers import Layers, flatten, values_of
 from ccfcpp.core.units import counted, first_of
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 
 if TYPE_CHECKING:
@@ -59,14 +57,14 @@ def absence(names: Sequence[str]) -> str:
 
 
 def chosen_by_default(
-    flags: Iterable[Flag], given: Iterable[Tree], config: BaseModel, found: Mapping[str, object]
+    flags: Iterable[Flag], layers: Layers, config: BaseModel, found: Mapping[str, object]
 ) -> str:
     """What the user did not choose, as the flags that would; empty where the user chose everything.
 
-    Of the flags that are worth naming, those stand here whose keys are not in what was ``given``.
+    Of the flags that are worth naming, those stand here whose keys the user's layers do not have.
     Values that follow from the images are in ``found``, by dotted key; others in the configuration.
     """
-    chosen = {key for tree in given for key, _ in flatten(tree)}
+    chosen = {key for tree in layers for key, _ in flatten(tree)}
     values = values_of(config) | dict(found)
     left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
     words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
@@ -104,11 +102,11 @@ class Shown(Generic[M, E]):
     notes: Callable[[M], list[str]] = lambda config: []
     tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
 
-    def run(self, asked: Asked, given: Given, profile: bool) -> None:
+    def run(self, asked: Asked, layers: Layers, profile: bool) -> None:
         """Run what was asked for, and print the summary."""
         pipeline, console = self.pipeline, terminal.progress_console()
         with terminal.usage_errors():
-            opening = pipeline.open(given, asked.out, asked.resume)
+            opening = pipeline.open(layers, asked.out, asked.resume)
         # What a user's own images are decides on the system.
         known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
@@ -130,7 +128,7 @@ class Shown(Generic[M, E]):
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)
             found = self.found(experiment)
-            lines.append(chosen_by_default(flags, given.layers, opening.config, found))
+            lines.append(chosen_by_default(flags, layers, opening.config, found))
             lines += self.notes(opening.config)
         lines += reading_in_words(experiment.data)
         values = values_of(opening.config)

@@ -29,7 +29,7 @@ from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import check_encoder
-from ccfcpp.core.config_layers import dump_yaml, merge
+from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_whole
@@ -40,7 +40,6 @@ from ccfcpp.data.vectors import VectorData, vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
-from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import RunPaths
 
 _FOR_VECTORS = "fed-em"
@@ -335,7 +334,7 @@ class FederatedClustering(
                 return self._checked_images(np.asarray(X), reset)
         if not reset and not self._problem.has_vectors:
             raise UsageError("the model was fitted to images: give uint8 images")
-        fills = as_tree(self.settings or {}).get("vectors", {}).get("missing") == "mean"
+        fills = unflatten(self.settings or {}).get("vectors", {}).get("missing") == "mean"
         array = validate_data(
             self,
             X,

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.follow_up import finished_run
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out
-from ccfcpp.clustering.warm_start import finished_run
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.units import counted

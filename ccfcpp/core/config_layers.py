@@ -1,11 +1,10 @@
 """Configurations made of presets, files and single values.
 
-The layers lie one over the other: the defaults, the data set's preset, a file given by the user,
-and single values given by the user. A layer that names a method brings what the method fixes.
+The layers lie one over the other: the defaults, the data set's preset, files given by the user, and
+single values given by the user. A layer that names a method brings what the method fixes.
 """
 
 import difflib
-import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=RunConfig)
 B = TypeVar("B", bound=BaseModel)
+Layers = Sequence[Tree]
+"""A user's settings, each tree over those before it: those of files, and last the single values."""
 DEFAULT_PRESET = "default"
 _NEITHER = "file and no preset"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
@@ -60,7 +61,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    below = presets_below(presets, functools.reduce(merge, layers, {}))
+    below = presets_below(presets, merge(*layers))
     return validate(kind, stack(kind, *below, *layers))
 
 
@@ -85,7 +86,7 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
         UsageError: A layer that is no whole configuration has an unknown key.
     """
     both = [part for layer in layers for part in (kind.fixed_by(layer), layer)]
-    found: Tree = functools.reduce(merge, both, {})
+    found = merge(*both)
     known = {**kind.known_fields(found), "rounds": None}
     for layer in layers:
         if not is_whole(layer):
@@ -93,7 +94,7 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
     if "rounds" not in found:
         return found
     of_system = (_with_rounds(kind, part, found) if "rounds" in part else part for part in both)
-    return functools.reduce(merge, of_system, {})
+    return merge(*of_system)
 
 
 def is_whole(layer: Tree) -> bool:
@@ -197,14 +198,20 @@ def nest(key: str, value: object) -> Tree:
     return value
 
 
-def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Tree:
-    """Lay one tree over another."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = merge(below, value)
-        merged[key] = value
+def unflatten(values: Mapping[str, object]) -> Tree:
+    """Make a tree of values, nested or by dotted key; ``flatten`` is the way back."""
+    return merge(*(nest(key, value) for key, value in values.items()))
+
+
+def merge(*trees: Mapping[str, object]) -> Tree:
+    """Lay trees over one another, each over those before it."""
+    merged: Tree = {}
+    for tree in trees:
+        for key, value in tree.items():
+            below = merged.get(key)
+            if isinstance(below, Mapping) and isinstance(value, Mapping):
+                value = merge(below, value)
+            merged[key] = value
     return merged
 
 

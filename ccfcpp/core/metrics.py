@@ -61,6 +61,26 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
     }
 
 
+def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return class and cluster of each sample that a table of counts counts."""
+    rows, columns = table.nonzero(as_tuple=True)
+    times = table[rows, columns]
+    return rows.repeat_interleave(times), columns.repeat_interleave(times)
+
+
+def table_scores(table: Tensor, clustered: bool) -> dict[str, float]:
+    """Return the scores of a table of counts, equal to those over the samples themselves.
+
+    Args:
+        table: int64 of shape (classes, clusters or predicted classes); not all 0.
+        clustered: Whether columns are clusters; else predicted classes.
+    """
+    if not clustered:
+        return {"accuracy": float(table.diagonal().sum() / table.sum())}
+    classes, clusters = counted_samples(table)
+    return clustering_scores(classes.numpy(), clusters.numpy())
+
+
 def covariance(points: Tensor) -> Tensor:
     """Compute Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ, float64 of shape (dimensions, dimensions).
 

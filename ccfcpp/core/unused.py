@@ -11,15 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, need
-from ccfcpp.core.config_layers import Shipped, is_whole, resolve
+from ccfcpp.core.config_layers import Layers, Shipped, is_whole, resolve
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, join_pieces
 
 _ABSENT = object()
 
 
-def refuse_unused(
-    configs: Sequence[RunConfig], presets: str, files: Sequence[Tree], values: Tree
-) -> None:
+def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) -> None:
     """Refuse a user's settings that have an effect in none of some runs.
 
     What a file holds may have been switched off by a single value over it. A layer with all that
@@ -28,12 +26,12 @@ def refuse_unused(
     Args:
         configs: The configurations of all runs that follow from the layers.
         presets: Folder of the data sets' presets, under ``configs``.
-        files: Content of the user's files.
-        values: Single values of the user: flags, ``--set``, and settings from Python.
+        layers: The user's settings.
 
     Raises:
         UsageError: The first such value, why it has no effect, and what would give it one.
     """
+    *files, values = layers or [{}]
     idle = _unused(configs, values)
     if (first := next(idle, None)) is not None:
         raise _refusal(configs, *first)

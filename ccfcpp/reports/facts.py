@@ -8,11 +8,10 @@ from torch import Tensor
 
 from ccfcpp.clustering.evaluation.words import judged_rows, scores_over
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import clustering_scores, sum_of_tables
+from ccfcpp.core.metrics import sum_of_tables, table_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.reports.labels import differing_settings
-from ccfcpp.reports.numbers import spread
 from ccfcpp.reports.recorded import RecordedRun
 from ccfcpp.runs.paths import Json
 
@@ -131,10 +130,7 @@ def scored_by(run: RecordedRun) -> Table:
 
 
 def _scores(run: RecordedRun, table: Tensor) -> dict[str, str]:
-    scores = {"accuracy": float(table.diagonal().sum() / table.sum())}
-    if run.clusters_images:
-        classes, clusters = spread(table)
-        scores = clustering_scores(classes.numpy(), clusters.numpy())
+    scores = table_scores(table, run.clusters_images)
     images = {"images": f"{int(table.sum()):,}"}
     return images | {title(key): f"{scores[key]:.4g}" for key in _RESULTS if key in scores}
 

@@ -57,13 +57,6 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     return matched
 
 
-def spread(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return class and cluster of each image that a table of counts counts."""
-    rows, columns = table.nonzero(as_tuple=True)
-    times = table[rows, columns]
-    return rows.repeat_interleave(times), columns.repeat_interleave(times)
-
-
 def all_finite(points: Tensor) -> bool:
     """Return whether all values are finite."""
     return points.numel() == 0 or math.isfinite(float(points.abs().max()))

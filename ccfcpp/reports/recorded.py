@@ -14,7 +14,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import sum_of_tables
+from ccfcpp.core.metrics import counted_samples, sum_of_tables
 from ccfcpp.core.units import first_of
 from ccfcpp.reports import numbers
 from ccfcpp.reports.numbers import CannotDrawError
@@ -139,7 +139,7 @@ class RecordedRun:
         table = sum_of_tables(self.tables)
         if table is None:
             raise CannotDrawError("no client has reported the clusters of its images")
-        return numbers.spread(table)
+        return counted_samples(table)
 
     def of_images(self, name: str, missing: str) -> Tensor:
         """Return what is known of each image.

@@ -11,10 +11,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays, index_names
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 from ccfcpp.runs.run import AnyLocalRun
 
@@ -99,7 +99,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        config = pipeline.resolved(Given.of(settings).above(fixed), suited)
+        config = pipeline.resolved([fixed, unflatten(settings)], suited)
         names = np.zeros(len(data), int) if clients is None else string_array(np.asarray(clients))
         owners, owner_names, notes = index_names(names, len(data), "fit", "clients", data.unit)
         for note in (*data.notes, *notes):

@@ -8,15 +8,14 @@ settings at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import resolve, stack, validate, values_of
+from ccfcpp.core.config_layers import Layers, resolve, stack, unflatten, validate, values_of
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.unused import refuse_unused
-from ccfcpp.runs.given import Given, without_grids
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 
@@ -38,13 +37,13 @@ class Opening(Generic[M]):
         path: Folder of the run.
         config: Configuration of the run.
         goes_on: Whether the run is resumed.
-        given: The user's settings.
+        layers: The user's settings.
     """
 
     path: Path
     config: M
     goes_on: bool = False
-    given: Given = field(default_factory=Given)
+    layers: Layers = ()
 
     def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
         """Make the run, which checks everything else, and then the folder of a new one."""
@@ -78,33 +77,33 @@ class Pipeline(Generic[M, R]):
     suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
-    def resolved(self, given: Given, suited: Tree | None = None) -> M:
+    def resolved(self, layers: Layers, suited: Tree | None = None) -> M:
         """Make the configuration of a user's settings, over settings that suit the images.
 
         Raises:
             UsageError: A setting is unknown, out of its range, or without effect.
         """
-        config = resolve(self.kind, self.command, suited or {}, *given.layers)
+        config = resolve(self.kind, self.command, suited or {}, *layers)
         # What counts may follow from images that are not there yet: it is checked again with them.
-        possible = [config] if suited is not None else self._possible(config, given)
-        refuse_unused(possible, self.command, without_grids(given.files), given.values)
+        possible = [config] if suited is not None else self._possible(config, layers)
+        refuse_unused(possible, self.command, layers)
         return config
 
-    def _possible(self, config: M, given: Given) -> list[M]:
+    def _possible(self, config: M, layers: Layers) -> list[M]:
         """What a configuration may become when the user's own images are read."""
         guesses = self.guesses(config)
         return [
             config,
-            *(resolve(self.kind, self.command, each, *given.layers) for each in guesses),
+            *(resolve(self.kind, self.command, each, *layers) for each in guesses),
         ]
 
     def open(
-        self, given: Given, out: Path | None, resume: bool = False, *, deployed: bool = False
+        self, layers: Layers, out: Path | None, resume: bool = False, *, deployed: bool = False
     ) -> Opening[M]:
         """Open a new run, or resume one with the values with which it was started.
 
         Args:
-            given: The user's settings.
+            layers: The user's settings.
             out: Folder of the run; by default a new one under ``runs/``.
             resume: Whether the run is resumed.
             deployed: Whether the images are with clients on other machines.
@@ -115,39 +114,38 @@ class Pipeline(Generic[M, R]):
         """
         if resume:
             path = required_out(out)
-            config = self._resumed(given, RunPaths.reopen(path), deployed)
+            config = self._resumed(layers, RunPaths.reopen(path), deployed)
         else:
-            config = self.resolved(given)
+            config = self.resolved(layers)
             dataset = "deployed" if deployed else config.dataset
             if out is None:
-                label = self.label(config) if deployed else self._label(config, given)
+                label = self.label(config) if deployed else self._label(config, layers)
                 out = new_path(label, dataset)
             path = out
             RunPaths(path).refuse_if_taken()
         check_tracker(config.track)
-        return Opening(path, config, resume, given)
+        return Opening(path, config, resume, layers)
 
-    def _label(self, config: M, given: Given) -> str:
+    def _label(self, config: M, layers: Layers) -> str:
         """A part of a folder's name: the command's name where the label is not known yet."""
-        labels = set(map(self.label, self._possible(config, given)))
+        labels = set(map(self.label, self._possible(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
-    def _resumed(self, given: Given, paths: RunPaths, deployed: bool) -> M:
+    def _resumed(self, layers: Layers, paths: RunPaths, deployed: bool) -> M:
         if not deployed:
             paths.refuse_deployed()
         saved = paths.saved_config(self.kind)
         if not deployed:
-            named = [layer.get("data", {}).get("encoder") for layer in given.layers]
+            named = [layer.get("data", {}).get("encoder") for layer in layers]
             refuse_program(values_of(saved).get("data.encoder"), named)
-        layers = (saved.model_dump(mode="json"), *given.layers)
-        config = validate(self.kind, stack(self.kind, *layers))
+        config = validate(self.kind, stack(self.kind, saved.model_dump(mode="json"), *layers))
         paths.refuse_other_config(config)
-        refuse_unused([config], self.command, without_grids(given.files), given.values)
+        refuse_unused([config], self.command, layers)
         return config
 
     def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:
         """Put settings that suit the images under those that the user gave."""
-        return replace(opening, config=self.resolved(opening.given, suited))
+        return replace(opening, config=self.resolved(opening.layers, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:
         """Fit a run to its images, and return it with its opening and its folder.
@@ -185,7 +183,7 @@ class Pipeline(Generic[M, R]):
             UsageError: A key is unknown, a value does not fit, or the folder is taken.
         """
         place = None if out is None else Path(out)
-        _, run, folder = self.start(self.open(Given.of(settings), place, resume))
+        _, run, folder = self.start(self.open([unflatten(settings or {})], place, resume))
         return run.run(folder)
 
 

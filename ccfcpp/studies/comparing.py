@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, resolve
+from ccfcpp.core.config_layers import Layers, flatten, resolve, unflatten
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind
-from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
 
 if TYPE_CHECKING:
@@ -58,11 +57,12 @@ def compare(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
+    from ccfcpp.studies.grids import take_lists
     from ccfcpp.studies.parallel import run_in_processes
 
-    given, axes = take_lists(ClusterConfig, Given.of(settings))
+    layers, axes = take_lists(ClusterConfig, [unflatten(settings or {})])
     place = None if out is None else Path(out)
-    study = open_comparison(given, axes, seeds, place, resume, baseline, say=warnings.warn)
+    study = open_comparison(layers, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(lambda title, run, folder: run.run(folder))
     else:
@@ -72,7 +72,7 @@ def compare(
 
 
 def open_comparison(
-    given: Given,
+    layers: Layers,
     axes: Grid,
     seeds: int,
     out: Path | None,
@@ -84,7 +84,7 @@ def open_comparison(
     """Start a comparison, or go on with one and add what it does not have yet.
 
     Args:
-        given: The user's settings.
+        layers: The user's settings.
         axes: Lists of values by dotted key, all combinations of which are run.
         seeds: Number of seeds of each cell.
         out: Folder of the study.
@@ -103,9 +103,9 @@ def open_comparison(
         raise UsageError(f"{key} is no axis of a comparison: {_NO_AXES[key]}")
     if resume:
         path = required_out(out)
-        study = reopened(path, ClusterConfig, plan_comparison, given, axes, seeds)
+        study = reopened(path, ClusterConfig, plan_comparison, layers, axes, seeds)
     else:
-        order = _order(given.above(BESIDE_PUBLISHED), axes, seeds, say)
+        order = _order([BESIDE_PUBLISHED, *layers], axes, seeds, say)
         runs = plan_comparison(order)
         path = out or new_path("comparison", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
@@ -113,7 +113,7 @@ def open_comparison(
     if baseline is not None:
         study.compare_with(baseline)
     Comparison(study.runs, [], baseline)
-    return check_new_runs(study, given, axes, "cluster", _check)
+    return check_new_runs(study, layers, axes, "cluster", _check)
 
 
 def tabulated(study: Study[ClusterConfig]) -> Comparison:
@@ -125,17 +125,18 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
     return found
 
 
-def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> Order:
+def _order(layers: Layers, axes: Grid, seeds: int, say: Callable[[str], None]) -> Order:
     """Return the order of a new comparison: of all methods and skews where none are given."""
     from ccfcpp.studies.grids import Order
 
-    values = dict(flatten(given.values))
+    *files, own = layers
+    values = dict(flatten(own))
     single: dict[str, Sequence[object]] = {}
     for key in ("method", "partition.p"):
         if key in values:
             single[key] = [values.pop(key)]
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
-    config = resolve(ClusterConfig, "cluster", *given.files, as_tree(values))
+    config = resolve(ClusterConfig, "cluster", *files, unflatten(values))
     grid["method"] = _that_take(config.data_kind or "images", [*map(str, grid["method"])], say)
     if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
         from ccfcpp.data.encoders.loading import load_encoder
@@ -151,7 +152,7 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
             KeyValue("partition.p", ...),
             f" has no effect on partition.kind = {kind!r}: leave it out",
         )
-    return Order(given.files, as_tree(values), [grid], seeds)
+    return Order(files, unflatten(values), [grid], seeds)
 
 
 def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:

@@ -7,15 +7,16 @@ are run; or a list of such grids, one after the other.
 import hashlib
 import itertools
 import json
+import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, cast
+from typing import Annotated, Generic, Union, cast, get_args, get_origin
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import flatten, resolve, values_of
+from ccfcpp.core.config_layers import Layers, flatten, merge, resolve, unflatten, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import as_number, as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json
 
 Axes = Json
@@ -74,6 +75,10 @@ class Order:
     seeds: int = 1
     baseline: str | None = None
 
+    def layers(self, cell: Axes) -> Layers:
+        """Return the settings of a cell's runs."""
+        return [*self.files, unflatten(cell), self.values]
+
     @property
     def cells(self) -> list[Axes]:
         """All cells in the order of their keys and values, each once."""
@@ -101,7 +106,7 @@ class Order:
         """
         runs: list[Planned[C]] = []
         for cell in self.cells:
-            config = resolve(kind, presets, *self.files, as_tree(cell), self.values)
+            config = resolve(kind, presets, *self.layers(cell))
             own = axes(config, cell)
             if own not in (run.axes for run in runs):
                 seeds = range(config.seed, config.seed + self.seeds)
@@ -109,22 +114,81 @@ class Order:
         return runs
 
 
-def ordered(layers: Sequence[Tree], values: Tree, seeds: int, axes: Grid | None = None) -> Order:
+def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
+    """Take lists that were given for keys with a single value: they are axes of a study.
+
+    Args:
+        kind: The kind of configurations.
+        layers: The user's settings; a list may be a text with commas, except for a key whose value
+            may be any text.
+
+    Returns:
+        The other settings, and the lists by dotted key.
+
+    Raises:
+        UsageError: A list holds an empty value, or nothing.
+    """
+    *files, single = layers
+    values = dict(flatten(single))
+    fields = kind.known_fields(merge(*layers))
+    axes: dict[str, Sequence[object]] = {}
+    for key, value in values.items():
+        kinds = _kinds(fields[key].annotation) if key in fields else {list}
+        if key in MAY_CHANGE or kinds & {list, tuple, dict}:
+            continue
+        if isinstance(value, str) and "," in value and str not in kinds:
+            value = [part.strip() for part in value.split(",")]
+        if isinstance(value, list | tuple):
+            axes[key] = list(dict.fromkeys(map(as_number, value)))
+            if not value or "" in value:
+                raise UsageError(
+                    f"{key} = {values[key]} holds an empty value: give a list such as a,b"
+                )
+    return [*files, unflatten({key: values[key] for key in values if key not in axes})], axes
+
+
+def _kinds(annotation: object) -> set[object]:
+    """Return the types that a value may have."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, types.UnionType):
+        return {kind for one in arguments for kind in _kinds(one)}
+    return {origin or annotation}
+
+
+def as_number(value: object) -> object:
+    """Read a text as the number that a file would have, so that equal values are one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value) if isinstance(value, str) else value
+    return value
+
+
+def without_grids(layers: Layers) -> Layers:
+    """Return layers of settings without their grids."""
+    return [
+        type(layer)({key: value for key, value in layer.items() if key != "grid"})
+        for layer in layers
+    ]
+
+
+def ordered(layers: Layers, seeds: int, axes: Grid | None = None) -> Order:
     """Return the order of a user's settings.
 
     A single value takes the place of an axis. Of a list of grids those remain that have the value;
     where none has it, it applies to all of them.
 
     Args:
-        layers: Trees of settings, of which the last ``grid`` counts.
-        values: Single values over them.
+        layers: The user's settings; of files' grids the last one counts.
         seeds: Number of seeds of each cell.
         axes: Lists by dotted key that the user gave, in place of the grid's.
 
     Raises:
         UsageError: The grid is not made of lists.
     """
-    grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
+    *files, values = layers
+    grid: object = next((layer["grid"] for layer in reversed(files) if "grid" in layer), {})
     grids = [{**one, **(axes or {})} for one in grids_of(grid)]
     # A flag's value is text, and as good as the number of a file.
     given = {key: as_number(str(own)) for key, own in flatten(values)}
@@ -136,7 +200,7 @@ def ordered(layers: Sequence[Tree], values: Tree, seeds: int, axes: Grid | None 
         )
     ]
     free = [{key: own for key, own in one.items() if key not in given} for one in chosen or grids]
-    return Order(without_grids(layers), values, free, seeds)
+    return Order(without_grids(files), values, free, seeds)
 
 
 def grids_of(grid: object) -> list[Grid]:

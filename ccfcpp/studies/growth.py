@@ -1,34 +1,41 @@
 """Studies that grow: more values of an axis, more axes, more seeds. What was run stays as it is."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
+    Layers,
     differing_keys,
     flatten,
     merge,
-    nest,
     stack,
+    unflatten,
     validate,
     values_of,
 )
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
 from ccfcpp.core.unused import refuse_unused
-from ccfcpp.runs.given import Given, as_number, as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
-from ccfcpp.studies.grids import Grid, Order, Planned, config_hash, grids_of
+from ccfcpp.studies.grids import (
+    Grid,
+    Order,
+    Planned,
+    as_number,
+    config_hash,
+    grids_of,
+    without_grids,
+)
 from ccfcpp.studies.study import Study
 
 Plan = Callable[[Order], list[Planned[C]]]
 
 
 def reopened(
-    path: Path, kind: type[C], plan: Plan[C], given: Given, axes: Grid, seeds: int
+    path: Path, kind: type[C], plan: Plan[C], layers: Layers, axes: Grid, seeds: int
 ) -> Study[C]:
     """Resume a study, and add what it does not have yet.
 
@@ -40,15 +47,15 @@ def reopened(
         path: Folder of the study.
         kind: The kind of configurations.
         plan: Returns the runs of an order.
-        given: The user's settings.
+        layers: The user's settings.
         axes: Lists that the user gave, by dotted key.
         seeds: Number of seeds that each cell has at least.
 
     Raises:
         UsageError: A setting would make other runs of those that there are, or the plan is damaged.
     """
-    changes = dict(flatten(functools.reduce(merge, without_grids(given.layers), {})))
-    machine = _tree({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
+    changes = dict(flatten(merge(*without_grids(layers))))
+    machine = unflatten({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
     study = Study.reopen(path, kind, machine)
     named = [changes.get("data.encoder"), *axes.get("data.encoder", ())]
     for run in study.runs:
@@ -59,7 +66,7 @@ def reopened(
     for key in known & changes.keys():
         added[key] = [as_number(changes.pop(key))]
     _refuse_changes(study, kind, changes)
-    more = [one for layer in given.files if "grid" in layer for one in grids_of(layer["grid"])]
+    more = [one for layer in layers if "grid" in layer for one in grids_of(layer["grid"])]
     if not (added or more or seeds > len({run.config.seed for run in study.runs})):
         return study
     if study.order is None:
@@ -69,7 +76,7 @@ def reopened(
         )
     bigger = Order(
         order.files,
-        _tree({key: own for key, own in flatten(order.values) if key not in added}),
+        unflatten({key: own for key, own in flatten(order.values) if key not in added}),
         [*(_grown(grid, added, study.runs) for grid in order.grids), *more],
         max(order.seeds, seeds),
         order.baseline,
@@ -79,7 +86,7 @@ def reopened(
 
 def check_new_runs(
     study: Study[M],
-    given: Given,
+    layers: Layers,
     axes: Mapping[str, object],
     presets: str,
     check: Callable[[list[Planned[M]]], None],
@@ -88,7 +95,7 @@ def check_new_runs(
 
     Args:
         study: A new study, or one that goes on.
-        given: The user's settings.
+        layers: The user's settings.
         axes: Lists that the user gave, by dotted key.
         presets: Folder of the data sets' presets.
         check: Checks new runs, before hours of work.
@@ -101,17 +108,13 @@ def check_new_runs(
         before = Study.reopen(study.path, type(study.runs[0].config), {})
         there = {run.folder for run in before.runs}
     if new := [run for run in study.runs if run.folder not in there]:
-        values = merge(given.values, as_tree(axes))
+        *files, values = without_grids(layers)
         configs = [run.config for run in study.runs]
-        refuse_unused(configs, presets, without_grids(given.files), values)
+        refuse_unused(configs, presets, [*files, merge(values, unflatten(axes))])
         check(new)
     with writable(study.path):
         study.write_plan()
     return study
-
-
-def _tree(values: Mapping[str, object]) -> Tree:
-    return functools.reduce(merge, (nest(key, value) for key, value in values.items()), {})
 
 
 def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
@@ -132,7 +135,7 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
         if not changes or run.config.seed != first:
             continue
         config: Tree = run.config.model_dump(mode="json")
-        other = validate(kind, stack(kind, config, _tree(changes)))
+        other = validate(kind, stack(kind, config, unflatten(changes)))
         if differing := [key for key in differing_keys(run.config, other) if key in changes]:
             before = values_of(run.config)
             was = join_pieces(", ", ([KeyValue(key, before.get(key))] for key in differing))

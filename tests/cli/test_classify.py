@@ -39,7 +39,7 @@ def _plan(
     seeds: int = 1,
     axes: dict[str, list[object]] | None = None,
 ) -> list[Planned[ClassifyConfig]]:
-    asked = ordered(read_configs(files), values or {}, seeds, axes or {})
+    asked = ordered([*read_configs(files), values or {}], seeds, axes or {})
     return asked.planned(ClassifyConfig, "classify")
 
 

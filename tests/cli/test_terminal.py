@@ -16,20 +16,14 @@ from ccfcpp.cli.terminal import (
     usage_errors,
 )
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.runs.given import as_tree
-
-
-def test_flags_that_were_given_become_a_tree() -> None:
-    assert as_tree({"a.b": "1", "a.c": None, "d": "x"}) == {"a": {"b": "1"}, "d": "x"}
 
 
 def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text("seed: 1\n")
-    named = {"seed": "2", "partition.p": "0.5", "rounds": "4", "device": None}
-    found = Asked(named, [file], settings=["seed=3"]).given()
-    assert found.files == ({"seed": 1},)
-    assert found.values == {"seed": 3, "partition": {"p": "0.5"}, "rounds": "4"}
+    named = {"seed": "2", "partition.p": "0.5", "rounds": "4"}
+    found = Asked(named, [file], settings=["seed=3"]).layers()
+    assert found == [{"seed": 1}, {"seed": 3, "partition": {"p": "0.5"}, "rounds": "4"}]
 
 
 def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import ccfcpp
 from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given
 from tests.support import command
 from tests.support.clustering import digits
 
@@ -61,10 +61,10 @@ def test_a_setting_may_count_by_what_the_images_ask_for(tmp_path: Path) -> None:
     shown = (digits()[0][:40].numpy()[:, 0] * 10).clip(0, 255)
     few = {"dataset": str(tmp_path / "few.npz"), "clusters": 3, "partition.clients": 2}
     np.savez(tmp_path / "few.npz", images=shown)
-    opened = CLUSTERING.open(Given.of(few | {"scan.exact_steps": 2}), tmp_path / "run")
+    opened = CLUSTERING.open([unflatten(few | {"scan.exact_steps": 2})], tmp_path / "run")
     with pytest.raises(UsageError, match="has no effect: it needs") as refused:
         CLUSTERING.start(opened)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match=r"loss.eta = 3 has no effect on fed-scan"):
-        CLUSTERING.open(Given.of(few | {"loss.eta": 3}), tmp_path / "other")
+        CLUSTERING.open([unflatten(few | {"loss.eta": 3})], tmp_path / "other")

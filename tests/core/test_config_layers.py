@@ -19,6 +19,7 @@ from ccfcpp.core.config_layers import (
     read_yaml,
     resolve,
     stack,
+    unflatten,
     validate,
     values_of,
 )
@@ -269,6 +270,7 @@ def test_assignments_are_read_as_yaml() -> None:
 def test_merging_leaves_its_arguments_alone() -> None:
     base: Tree = {"a": {"b": 1, "c": 2}}
     assert merge(base, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+    assert unflatten({"a.b": 1, "a": {"c": None}, "d": 3}) == {"a": {"b": 1, "c": None}, "d": 3}
     assert base == {"a": {"b": 1, "c": 2}}
 
 

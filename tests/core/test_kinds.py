@@ -7,8 +7,8 @@ import pytest
 
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core import kinds
+from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given
 
 
 def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,11 +23,11 @@ def test_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "photos").mkdir()
     settings = {"dataset": str(tmp_path / "photos"), "clusters": 3, "vectors.components": 2}
     with pytest.raises(UsageError, match="it needs a dataset of vectors"):
-        CLUSTERING.open(Given.of(settings), tmp_path / "run")
+        CLUSTERING.open([unflatten(settings)], tmp_path / "run")
     assert looks == [tmp_path / "photos"]
     (tmp_path / "photos" / "a.csv").write_text("1,2\n3,4\n")
     os.utime(tmp_path / "photos", ns=(1, 1))
-    CLUSTERING.open(Given.of(settings), tmp_path / "run")
+    CLUSTERING.open([unflatten(settings)], tmp_path / "run")
     assert len(looks) == 2
 
 

@@ -40,7 +40,7 @@ def checked(
         for name in methods
     ]
     try:
-        refuse_unused(configs, "cluster", files, values or {})
+        refuse_unused(configs, "cluster", [*files, values or {}])
     except UsageError as error:
         raise UsageError(error.by_flags(FLAGS, FLAGS) if flags else str(error)) from error
 
@@ -151,11 +151,11 @@ def test_classification_has_the_same_check() -> None:
     values: Tree = {"decorrelation": {"kind": "none", "beta": 0.5}}
     made = resolve(ClassifyConfig, "classify", values)
     with pytest.raises(UsageError, match=r"it needs decorrelation.kind = feddecorr or decov or"):
-        refuse_unused([made], "classify", [], values)
+        refuse_unused([made], "classify", [values])
     values = {"moon": {"mu": 0.5}}
     made = resolve(ClassifyConfig, "classify", values)
     with pytest.raises(UsageError, match=r"moon.mu = 0.5 has no effect on fedavg: .* of moon$"):
-        refuse_unused([made], "classify", [], values)
+        refuse_unused([made], "classify", [values])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_is_shipped_holds_nothing_idle(name: str) -> None:
     if name.startswith("private/"):
         checked([tree.get("method", "fed-scan")], tree)
     else:
-        refuse_unused([resolve(ClassifyConfig, "classify", tree)], "classify", [tree], {})
+        refuse_unused([resolve(ClassifyConfig, "classify", tree)], "classify", [tree, {}])
 
 
 class OwnConfig(Section):

@@ -12,7 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.config_layers import merge, read_yaml, unflatten, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.data.vectors import VectorData
@@ -24,7 +24,6 @@ from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.enrolling import enrol
 from ccfcpp.deployment.server.enrolment import first_spec
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening
 from tests.support.deployment import AT_ONCE, Grid, Told, trusting
 from tests.support.encoders import NETWORK, encoder_of, weights_file, write_photos
@@ -44,7 +43,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opening(**more: object) -> Opening[ClusterConfig]:
     """A run whose server names the encoder, and has no weights of it."""
     asked = ASKED | {"dataset": "the clients' own images", "data.encoder": f"torchvision:{NETWORK}"}
-    return CLUSTERING.open(Given.of(asked | more), Path("runs/none"), deployed=True)
+    return CLUSTERING.open([unflatten(asked | more)], Path("runs/none"), deployed=True)
 
 
 def grid_of(photos: Path, others: dict[str, str | None] | None = None) -> Grid:

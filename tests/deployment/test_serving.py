@@ -18,7 +18,6 @@ from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import rehearse
 from ccfcpp.engine.client import Member
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
 from tests.support.classification import labelled_clients
@@ -31,7 +30,7 @@ MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
     given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
     config = resolve(ClusterConfig, "cluster", *given)
-    opening = Opening(Path("run"), config, given=Given(tuple(given)))
+    opening = Opening(Path("run"), config, layers=[*given, {}])
     spec = RunSpec(command="cluster", config={}, image_shape=shape, samples=samples)
     return fitted(opening, spec).config.section(ScanConfig)
 

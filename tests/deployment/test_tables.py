@@ -23,7 +23,6 @@ from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolling import enrol
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.given import Given
 from tests.support.command import succeeded
 from tests.support.deployment import Grid, greeted, trusting
 
@@ -58,8 +57,8 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
         return Worker(lambda spec: load_for(spec, table), tmp_path / f"{farm}.state", rules)
 
     asked = {"dataset": "the clients' own images", "method": method, "clusters": clusters}
-    given = Given.of(asked | {"device": "cpu", "seed": 2})
-    begun = CLUSTERING.open(given, Path("runs/none"), deployed=True)
+    layers = [asked | {"device": "cpu", "seed": 2}]
+    begun = CLUSTERING.open(layers, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
     begun = fitted(begun, enrolment.spec)

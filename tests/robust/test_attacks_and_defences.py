@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import CentroidUpdate, ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.systems.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.systems.ccfc.messages import (
     ClusterSizes,
     TrainingUpdate,

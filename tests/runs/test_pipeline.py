@@ -9,9 +9,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.core.config_layers import validate
+from ccfcpp.core.config_layers import Layers, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.run import AnyRun
 from supervised.running import CLASSIFICATION
@@ -20,13 +19,13 @@ FIXED = ("km", "fcm", "k-fed")
 """Systems that take one round, whatever their settings."""
 
 
-def given(method: str, rounds: object, **values: object) -> Given:
-    return Given(values={"method": method, "rounds": rounds, **values})
+def asked(method: str, rounds: object, **values: object) -> Layers:
+    return [{"method": method, "rounds": rounds, **values}]
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS.own() if name not in FIXED])
 def test_every_system_takes_a_number_of_rounds(method: str) -> None:
-    config = CLUSTERING.resolved(given(method, "7", partition={"clients": 3}))
+    config = CLUSTERING.resolved(asked(method, "7", partition={"clients": 3}))
     algorithm = clustering_run(config).algorithm
     # Of CCFC and CCFC++ they are those after pre-training.
     before = algorithm.describe().get("pretrain_rounds", 0)
@@ -40,7 +39,7 @@ def test_a_folder_that_could_not_be_read_again_is_refused_before(tmp_path: Path)
     with pytest.raises(
         UsageError, match=r"r\\udce9sultat' has bytes .* give another --out"
     ) as caught:
-        CLUSTERING.open(given("fed-scan", "4"), out)
+        CLUSTERING.open(asked("fed-scan", "4"), out)
     assert str(caught.value).encode()
     assert not list(tmp_path.iterdir())
 
@@ -48,35 +47,35 @@ def test_a_folder_that_could_not_be_read_again_is_refused_before(tmp_path: Path)
 @pytest.mark.parametrize("method", FIXED)
 def test_a_system_of_one_round_refuses_a_number(method: str) -> None:
     with pytest.raises(UsageError, match=f"rounds = 3 has no effect on {method}, whose number"):
-        CLUSTERING.resolved(given(method, "3"))
+        CLUSTERING.resolved(asked(method, "3"))
 
 
 def test_a_round_of_fed_scan_is_so_many_steps() -> None:
-    config = CLUSTERING.resolved(given("fed-scan", "4", scan={"steps_per_round": 7}))
+    config = CLUSTERING.resolved(asked("fed-scan", "4", scan={"steps_per_round": 7}))
     assert config.model_dump()["scan"]["steps"] == 28
     # A single value of the key itself lies over it.
     assert (
-        CLUSTERING.resolved(given("fed-scan", "4", scan={"steps": 5})).model_dump()["scan"]["steps"]
+        CLUSTERING.resolved(asked("fed-scan", "4", scan={"steps": 5})).model_dump()["scan"]["steps"]
         == 5
     )
-    assert CLASSIFICATION.resolved(Given(values={"rounds": "6"})).training.rounds == 6
+    assert CLASSIFICATION.resolved([{"rounds": "6"}]).training.rounds == 6
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "some", "1.5", "100000000"])
 @pytest.mark.parametrize("method", ["fed-scan", "ffcm-km", "ppfc-gan"])
 def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str) -> None:
     with pytest.raises(UsageError, match=rf"^rounds = {rounds} is refused: it should be"):
-        CLUSTERING.resolved(given(method, rounds))
+        CLUSTERING.resolved(asked(method, rounds))
 
 
 def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
-    opening = CLUSTERING.open(given("fed-scan", "4"), tmp_path / "run")
+    opening = CLUSTERING.open(asked("fed-scan", "4"), tmp_path / "run")
     opening.open(lambda config: clustering_run(config))
-    again = CLUSTERING.open(Given(values={"rounds": "4"}), tmp_path / "run", resume=True)
+    again = CLUSTERING.open([{"rounds": "4"}], tmp_path / "run", resume=True)
     assert again.goes_on
     assert again.config == opening.config
     with pytest.raises(UsageError, match=r"was started with scan.steps = 4: leave it out"):
-        CLUSTERING.open(Given(values={"rounds": "5"}), tmp_path / "run", resume=True)
+        CLUSTERING.open([{"rounds": "5"}], tmp_path / "run", resume=True)
 
 
 def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
@@ -88,15 +87,15 @@ def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
         ({"attack": {"scale": 2}}, "attack.scale = 2 has no effect: it needs attack.kind = scaled"),
     ):
         with pytest.raises(UsageError, match=complaint):
-            CLUSTERING.resolved(Given(values=values))
+            CLUSTERING.resolved([values])
         with pytest.raises(UsageError, match=complaint):
-            CLUSTERING.resolved(Given(files=(values,)))
+            CLUSTERING.resolved([values, {}])
     with pytest.raises(UsageError, match=r"moon.mu = 1 has no effect on fedavg: .* one of moon"):
-        CLASSIFICATION.resolved(Given(values={"moon": {"mu": 1}}))
+        CLASSIFICATION.resolved([{"moon": {"mu": 1}}])
 
 
 def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) -> None:
-    opening = CLUSTERING.open(Given(), tmp_path / "run")
+    opening = CLUSTERING.open([], tmp_path / "run")
 
     def refuse(config: ClusterConfig) -> AnyRun:
         raise UsageError("the images do not fit")
@@ -111,18 +110,18 @@ def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) 
 def test_a_folder_that_is_taken_is_refused_at_once(tmp_path: Path) -> None:
     RunPaths.create(tmp_path / "run", validate(ClusterConfig, {}))
     with pytest.raises(UsageError, match="holds another run"):
-        CLUSTERING.open(Given(), tmp_path / "run")
+        CLUSTERING.open([], tmp_path / "run")
 
 
 def test_a_run_goes_on_with_its_own_values(tmp_path: Path) -> None:
     path = tmp_path / "run"
     RunPaths.create(path, validate(ClusterConfig, {"seed": 3}))
-    opening = CLUSTERING.open(Given.of({"device": "cpu"}), path, resume=True)
+    opening = CLUSTERING.open([{"device": "cpu"}], path, resume=True)
     assert (opening.goes_on, opening.config.seed, opening.config.device) == (True, 3, "cpu")
     with pytest.raises(UsageError, match="was started with seed = 3: leave it out"):
-        CLUSTERING.open(Given.of({"seed": 4}), path, resume=True)
+        CLUSTERING.open([{"seed": 4}], path, resume=True)
     with pytest.raises(UsageError, match="no run to resume"):
-        CLUSTERING.open(Given(), tmp_path / "none", resume=True)
+        CLUSTERING.open([], tmp_path / "none", resume=True)
 
 
 def test_a_new_path_names_method_and_images() -> None:

@@ -13,10 +13,9 @@ import yaml
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.config_layers import resolve, unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.unused import refuse_unused
-from ccfcpp.runs.given import Given
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.comparing import compare
 from ccfcpp.studies.comparison import Comparison, TableEntry
@@ -129,7 +128,7 @@ def test_unknown_methods_and_skews_are_refused() -> None:
 def test_settings_without_effect_are_refused() -> None:
     def check(methods: list[str], **settings: object) -> None:
         configs = [resolve(ClusterConfig, "cluster", {"method": name}) for name in methods]
-        refuse_unused(configs, "cluster", (), Given.of(settings).values)
+        refuse_unused(configs, "cluster", [unflatten(settings)])
 
     each = {"loss.eta": 0.5, "gan.epochs": 3, "seed": 1, "partition.p": 0.5}
     check(["ccfc++", "ppfc-gan"], **each)

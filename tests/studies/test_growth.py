@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, take_lists
 from ccfcpp.studies.comparison import plan_comparison
-from ccfcpp.studies.grids import Grid, Order, ordered
+from ccfcpp.studies.grids import Grid, Order, ordered, take_lists
 from ccfcpp.studies.growth import reopened
 from ccfcpp.studies.study import Study
 from supervised.config import ClassifyConfig
@@ -28,8 +28,8 @@ def begun(path: Path, grid: Grid, **values: object) -> Study[ClusterConfig]:
 def grown(
     path: Path, axes: Grid | None = None, seeds: int = 1, **values: object
 ) -> Study[ClusterConfig]:
-    given = Given.of({key.replace("__", "."): value for key, value in values.items()})
-    return reopened(path, ClusterConfig, plan_comparison, given, axes or {}, seeds)
+    layers = [unflatten({key.replace("__", "."): value for key, value in values.items()})]
+    return reopened(path, ClusterConfig, plan_comparison, layers, axes or {}, seeds)
 
 
 def cells(study: Study[ClusterConfig]) -> list[tuple[object, ...]]:
@@ -110,14 +110,14 @@ def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Pat
 def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
     files = [{"grid": [{"method": ["fedavg"], "model.name": ["small"]}, {"method": ["moon"]}]}]
 
-    order = ordered(files, {}, 1)
+    order = ordered([*files, {}], 1)
     path = tmp_path / "study"
     planned_study(path, order.planned(ClassifyConfig, "classify"), order)
     study = reopened(
         path,
         ClassifyConfig,
         lambda order: order.planned(ClassifyConfig, "classify"),
-        Given(),
+        [],
         {"model.name": ["resnet20"]},
         1,
     )
@@ -136,16 +136,16 @@ def test_lists_for_single_values_are_axes() -> None:
         "centroids.search": "k-means,lloyd",
         "compute.cohort": "1,2",
     }
-    given, axes = take_lists(ClusterConfig, Given.of(settings))
+    (values,), axes = take_lists(ClusterConfig, [unflatten(settings)])
     assert axes == {
         "loss.eta": [0, 0.01, 0.1],
         "method": ["km", "k-fed"],
         "centroids.search": ["k-means", "lloyd"],
     }
-    assert given.values == {
+    assert values == {
         "gan": {"generator_channels": [4, 4]},
         "dataset": "my,photos",
         "compute": {"cohort": "1,2"},
     }
     with pytest.raises(UsageError, match=r"loss\.eta = 0, holds an empty value"):
-        take_lists(ClusterConfig, Given.of({"loss.eta": "0,"}))
+        take_lists(ClusterConfig, [{"loss": {"eta": "0,"}}])

@@ -12,7 +12,6 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.tables import as_csv
-from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Axes, Planned, ordered
 from ccfcpp.studies.study import Study
@@ -20,7 +19,7 @@ from ccfcpp.studies.tables import as_markdown, cell_rows, display
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
-    return ordered([{"grid": grid}], values, 1).cells
+    return ordered([{"grid": grid}, values], 1).cells
 
 
 VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
@@ -69,10 +68,6 @@ def test_equal_values_are_one() -> None:
 def test_what_is_no_grid_is_refused(grid: object) -> None:
     with pytest.raises(UsageError, match="grid must hold lists"):
         grid_cells(grid, {})
-
-
-def test_dotted_keys_become_a_tree() -> None:
-    assert as_tree({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
 
 
 def test_folders_of_runs_name_cell_and_seed() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
@@ -316,7 +316,7 @@ def examine(variants: Sequence[Variant], sections: Collection[str]) -> Findings:
 def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:
     """Return which of some keys change a run; all are changed at once as long as none does."""
     trees = [variant.other(key) for key in keys]
-    if not keys or variant.differs(reduce(merge, trees, {})) is None:
+    if not keys or variant.differs(merge(*trees)) is None:
         return []
     if len(keys) == 1:
         return keys

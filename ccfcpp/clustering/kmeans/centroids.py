@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, Message, RefusedUpdateError, ServerWork, State
-from ccfcpp.engine.parts import Count, Part, Sum
+from ccfcpp.engine.parts import Count, Form, Part, Rows, Spec, Sum
 from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
 
@@ -40,6 +40,34 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
             "no client has delivered centroids that can be used: see the refused updates above"
         )
     return centroids
+
+
+@dataclass(frozen=True)
+class CentroidUpdate:
+    """A client's centroids, float32 (at most k, dimensions), and the samples of each, float64."""
+
+    centroids: Tensor
+    sizes: Tensor
+
+
+def centroid_form(clusters: int, dimensions: int, least: int = 1) -> Form:
+    """Return the form of a ``CentroidUpdate`` of so many clusters."""
+    rows = Rows(clusters, least)
+    centroids = Spec(torch.float32, (rows, dimensions))
+    return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
+
+
+def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
+    """Refuse local centroids that cannot be those of the senders' samples.
+
+    Raises:
+        RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those
+            of more samples than the client has.
+    """
+    check_near(update.centroids)
+    if not bool((update.sizes > 0).all()):
+        raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+    check_counts(update.sizes, senders)
 
 
 @dataclass(frozen=True)

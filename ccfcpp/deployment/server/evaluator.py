@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.core.metrics import clustering_scores, sum_of_tables
+from ccfcpp.core.metrics import sum_of_tables, table_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
@@ -103,7 +102,7 @@ class CountsEvaluator(Evaluator[Any]):
             return {}
         found, _ = self._counts(number, self._sent_to_count(state), self._members)
         table = sum_of_tables(found)
-        return {} if table is None else scores_of(self.spec.command, table)
+        return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
         self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
@@ -116,7 +115,7 @@ class CountsEvaluator(Evaluator[Any]):
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
         table = sum_of_tables(found)
-        scores: Json = {} if table is None else scores_of(self.spec.command, table)
+        scores: Json = {} if table is None else table_scores(table, self.spec.command == "cluster")
         got = {
             "counted_clients": [m.name for m in self._members if m.id in found],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
@@ -194,17 +193,3 @@ class CountsEvaluator(Evaluator[Any]):
             and bool((table <= 10**9).all())
             and (self.spec.command == "classify" or int(table.sum()) == samples)
         )
-
-
-def scores_of(command: str, table: Tensor) -> Scores:
-    """Return the scores of a table of counts, equal to those over the images themselves.
-
-    Args:
-        command: What clients learn: ``cluster`` or ``classify``.
-        table: int64 of shape (classes, clusters or predicted classes); not all 0.
-    """
-    if command == "classify":
-        return {"accuracy": float(table.diagonal().sum() / table.sum())}
-    classes, clusters = table.nonzero(as_tuple=True)
-    times = table[classes, clusters].numpy()
-    return clustering_scores(np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times))

@@ -1,13 +1,12 @@
 """From representations to local and global centroids."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import check_near
+from ccfcpp.clustering.kmeans.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import (
     Clustering,
@@ -18,29 +17,7 @@ from ccfcpp.clustering.kmeans.server import (
 )
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.parts import Count, Part, Rows, Spec, Votes
-from ccfcpp.engine.payload import check_counts
-
-
-@dataclass(frozen=True)
-class CentroidUpdate:
-    """A client's centroids, float32 (at most k, latent), and the samples of each, float64."""
-
-    centroids: Tensor
-    sizes: Tensor
-
-
-PARTS: dict[str, Part] = {"centroids": Votes(weights="sizes"), "sizes": Count()}
-"""What the parts of ``CentroidUpdate`` mean."""
-
-
-def centroid_form(clusters: int, dimensions: int) -> dict[str, Spec]:
-    """The form of a ``CentroidUpdate`` of at most so many clusters."""
-    rows = Rows(clusters)
-    centroids = Spec(torch.float32, (rows, dimensions))
-    return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
 
 
 class CentroidRule:
@@ -117,16 +94,3 @@ def _with_enough(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdat
     if not bool(enough.any()):
         return RefusedUpdateError(f"none of its clusters has {least} images")
     return CentroidUpdate(found.centroids[enough].float(), found.sizes[enough])
-
-
-def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
-    """Refuse local centroids that cannot be those of the senders' images.
-
-    Raises:
-        RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those
-            of more images than the client has.
-    """
-    check_near(update.centroids)
-    if not bool((update.sizes > 0).all()):
-        raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
-    check_counts(update.sizes, senders)

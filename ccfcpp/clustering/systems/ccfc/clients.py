@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ccfcpp.clustering.kmeans.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule, CentroidUpdate
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.systems.ccfc.local_training import Trained
 from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS, TrainingUpdate
 from ccfcpp.clustering.systems.ccfc.representations import GlobalModel

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.centroids import PARTS, CentroidUpdate, ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.systems.ccfc.centroids import PARTS as CENTROID_PARTS
-from ccfcpp.clustering.systems.ccfc.centroids import CentroidUpdate
 from ccfcpp.engine.exchange import Exchange, Images
-from ccfcpp.engine.parts import Count, Mean, Part
+from ccfcpp.engine.parts import Count, Mean, Part, Votes
 from ccfcpp.models.state import ModelState
 
 
@@ -43,7 +41,8 @@ _MODEL: dict[str, Part] = {
     "samples": Count(),
     "loss": Mean("samples", report=True, optional=True),
 }
-_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PARTS.items()}
+_CENTROIDS: dict[str, Part] = {"centroids": Votes(weights="sizes"), "sizes": Count()}
+_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in _CENTROIDS.items()}
 
 
 def local_training_exchange(
@@ -54,7 +53,7 @@ def local_training_exchange(
     return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
 
 
-CENTROIDS = Exchange("centroids", EncoderState, CentroidUpdate, CENTROID_PARTS)
+CENTROIDS = Exchange("centroids", EncoderState, CentroidUpdate, _CENTROIDS)
 LABELS = Exchange(
     "pseudo-labels",
     EncoderState,

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
-from ccfcpp.clustering.kmeans.lloyd import EncoderState
-from ccfcpp.clustering.systems.ccfc.centroids import (
-    CentroidRule,
+from ccfcpp.clustering.kmeans.centroids import (
     CentroidUpdate,
+    ClusterSums,
     centroid_form,
     check_update,
 )
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.systems.ccfc.messages import CENTROIDS, TrainingUpdate
 from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.systems.fed_scan.server import FindCentres

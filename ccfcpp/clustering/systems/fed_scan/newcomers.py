@@ -12,14 +12,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
+from ccfcpp.clustering.kmeans.centroids import (
+    CentroidUpdate,
+    centroid_form,
+    check_update,
+    required_centroids,
+)
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, nearest
 from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.network import MERGE
 from ccfcpp.clustering.systems.fed_scan.representations import LatentSpace
 from ccfcpp.clustering.systems.fed_scan.server import merge_as, trains_merged
-from ccfcpp.core.errors import FederationError
+from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
@@ -33,11 +38,9 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.parts import Count, Form, Rows, Spec, Votes
-from ccfcpp.engine.payload import check_counts
+from ccfcpp.engine.parts import Count, Form, Votes
 from ccfcpp.models.state import ModelState
 
-_HEAD = ("head.weight", "head.bias")
 _STARTS, _ITERATIONS = 5, 25
 _SOFT = 0.7
 """A new head's length, as a share of the known ones': shorter heads give way to the steps."""
@@ -47,18 +50,15 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True)
 class Grown:
-    """Heads that a run inherits from a finished one, until it has heads of its own.
+    """Facts of the finished run, until there are new clusters.
 
     Attributes:
-        weight: Of the finished run's heads, of shape (m, d).
-        bias: Theirs, of shape (m,).
-        groups: The cluster of each, int64 of shape (m,).
-        shares: Of the images, by head, float64 of shape (m,); None where no merge was trained.
+        groups: The cluster of each known head, int64 of shape (m,).
+        shares: Of the images, by known head, float64 of shape (m,); None where no merge was
+            trained.
         clients: Numbers of the clients that took part in it, int64.
     """
 
-    weight: Tensor
-    bias: Tensor
     groups: Tensor
     shares: Tensor | None
     clients: Tensor
@@ -66,49 +66,31 @@ class Grown:
 
 @dataclass(frozen=True)
 class GrowingState(EncoderState):
-    """The state of a run that goes on.
+    """The state of a run that goes on; and the message to its clients, with known centres.
 
     Attributes:
-        grown: None once the new clusters are found.
+        grown: None once the new clusters are found. Before, known heads come first in the model,
+            and each cluster of theirs has a centroid.
     """
 
     grown: Grown | None = None
 
 
-@dataclass(frozen=True)
-class KnownCentres:
-    """Message with the centres of the known clusters.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-        centres: Mean latents, of shape (known clusters, d).
-        clients: Numbers of the clients that know no other, int64.
-        new: How many new heads there are, an int64 scalar.
-    """
-
-    model: ModelState
-    version: int
-    centres: Tensor
-    clients: Tensor
-    new: Tensor
-
-
-@dataclass(frozen=True)
-class NewCentres:
-    """Centres of what no known cluster explains, float32 (at most new, d), and sizes, float64."""
-
-    centroids: Tensor
-    sizes: Tensor
-
-
 NEW_CENTRES = Exchange(
     "new clusters",
-    KnownCentres,
-    NewCentres,
+    GrowingState,
+    CentroidUpdate,
     {"centroids": Votes(weights="sizes", partial=True), "sizes": Count()},
     once=True,
 )
+
+
+def inherited(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
+    """Return the state in which a run with other clients begins, from the last one of a run."""
+    begun = algorithm.initial_state(randomness)
+    # A merge would keep to shares in which clients that are gone count.
+    kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}
+    return replace(begun, model=begun.model | kept, version=last.version, groups=last.groups)
 
 
 class GrowingScan(FedScan):
@@ -119,6 +101,35 @@ class GrowingScan(FedScan):
     def initial_state(self, randomness: Randomness) -> GrowingState:
         """That of a run that begins from nothing."""
         return GrowingState(**vars(super().initial_state(randomness)))
+
+    def grown(
+        self, last: EncoderState, known: Iterable[int], randomness: Randomness
+    ) -> GrowingState:
+        """Return the state in which a run begins, before it knows where its new clusters lie.
+
+        Args:
+            last: The last state of the finished run, whose over-clusters are merged.
+            known: Numbers of the clients that took part in it.
+            randomness: Of the new run.
+
+        Raises:
+            UsageError: There would be no new clusters.
+        """
+        assert last.groups is not None
+        new = self.overclusters - len(last.groups)
+        if new <= 0 or self.problem.clusters <= last.clusters:
+            raise UsageError(
+                KeyValue("clusters", self.problem.clusters),
+                f" is no more than the {last.clusters} of the finished run: give more; images of "
+                "its clusters need no training (ccfcpp predict)",
+            )
+        begun = inherited(self, last, randomness)
+        heads = {n: torch.cat([h, h.new_zeros(new, *h.shape[1:])]) for n, h in _heads(last.model)}
+        numbers = torch.tensor(sorted(known), device=last.groups.device)
+        grown = Grown(last.groups, _shares(last.model, last.groups), numbers)
+        changes = {"model": begun.model | heads, "groups": self.single_groups(), "grown": grown}
+        centres = required_centroids(last.centroids)
+        return GrowingState(**{**vars(begun), **changes, "centroids": centres})
 
     def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
         """Until there are new clusters these, which are merged as they begin."""
@@ -137,27 +148,8 @@ class GrowingScan(FedScan):
         return {**super().describe(), "sends": sends}
 
 
-def to_grow(fresh: EncoderState, finished: EncoderState, known: Iterable[int]) -> GrowingState:
-    """The state in which a run with more clusters begins, before it knows where they lie.
-
-    Args:
-        fresh: A state of the new run, with heads for all of its clusters.
-        finished: The last state of the finished run, whose over-clusters are merged.
-        known: Numbers of the clients that took part in it.
-    """
-    assert finished.groups is not None
-    # Latents need no head, and the network has heads of the new number, none of them merged.
-    model = {
-        name: own if name in _HEAD or name.startswith(MERGE) else finished.model[name]
-        for name, own in fresh.model.items()
-    }
-    numbers = torch.tensor(sorted(known), device=finished.groups.device)
-    weight, bias = (finished.model[name] for name in _HEAD)
-    groups = finished.groups.to(weight.device)
-    grown = Grown(weight, bias, groups, _shares(finished.model, groups), numbers)
-    centres = required_centroids(finished.centroids)
-    state = replace(fresh, model=model, version=finished.version, centroids=centres)
-    return GrowingState(**{**vars(state), "grown": grown})
+def _heads(model: ModelState) -> list[tuple[str, Tensor]]:
+    return [(name, model[name]) for name in ("head.weight", "head.bias")]
 
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
@@ -168,8 +160,14 @@ def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
     return shares / groups.bincount()[groups]
 
 
+def _still_grown(state: GrowingState) -> tuple[Grown, int]:
+    """Return the facts of the finished run, and the number of new heads."""
+    assert state.grown is not None
+    return state.grown, len(state.model["head.weight"]) - len(state.grown.groups)
+
+
 @dataclass(frozen=True)
-class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
+class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     """New heads begin where newcomers hold what no known cluster explains.
 
     Attributes:
@@ -181,42 +179,35 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
     samples: int
     exchange = NEW_CENTRES
 
-    def is_due(self, state: GrowingState) -> bool:
-        """Whether it has not been done."""
-        return state.grown is not None
-
-    def broadcast(self, state: GrowingState) -> KnownCentres:
+    def broadcast(self, state: GrowingState) -> GrowingState:
         """The model, the known centres, and who knows them."""
-        assert state.grown is not None
-        centres = required_centroids(state.centroids)
-        new = torch.tensor(_new_heads(state))
-        return KnownCentres(state.model, state.version, centres, state.grown.clients, new)
+        return state.public
 
-    def form(self, message: KnownCentres) -> Form:
+    def form(self, message: GrowingState) -> Form:
         """Return the form of as many centres as there are new heads, or fewer."""
-        rows = Rows(int(message.new), least=0)
-        centres = Spec(torch.float32, (rows, message.centres.shape[1]))
-        return {"centroids": centres, "sizes": Spec(torch.float64, (rows,))}
+        latent = required_centroids(message.centroids).shape[1]
+        return centroid_form(_still_grown(message)[1], latent, least=0)
 
-    def check(self, message: KnownCentres, update: NewCentres, senders: Sequence[Member]) -> None:
+    def check(
+        self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
+    ) -> None:
         """Refuse centres that are far off, of more images than there are, or of who has none."""
-        if len(update.sizes) and {each.id for each in senders} & set(message.clients.tolist()):
+        known = _still_grown(message)[0].clients.tolist()
+        if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
-        check_near(update.centroids)
-        check_counts(update.sizes, senders)
+        check_update(update, senders)
 
     def aggregate(
-        self, state: GrowingState, updates: Iterable[NewCentres], randomness: Randomness
+        self, state: GrowingState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[GrowingState, Figures]:
         """Heads of all clusters, and the cluster of each.
 
         Raises:
             FederationError: Newcomers hold too few images.
         """
-        found, new = list(updates), _new_heads(state)
-        points, sizes = (
-            torch.cat(p) for p in zip(*((u.centroids, u.sizes) for u in found), strict=True)
-        )
+        found, (grown, new) = list(updates), _still_grown(state)
+        points = torch.cat([update.centroids for update in found])
+        sizes = torch.cat([update.sizes for update in found])
         starts = gathered(points, sizes, new, randomness.integer("new clusters"))
         if len(starts) < new:
             raise FederationError(
@@ -224,14 +215,12 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
                 f"that clusters = {self.clusters} asks for: begin again, with fewer clusters or "
                 "when they are there, and another --out"
             )
-        grown = state.grown
-        assert grown is not None
-        added = heads_at(starts, grown.weight, grown.bias)
-        heads = (torch.cat(pair) for pair in zip((grown.weight, grown.bias), added, strict=True))
-        model = state.model | dict(zip(_HEAD, heads, strict=True))
-        known = int(grown.groups.max()) + 1
-        apart = gathered(starts, torch.ones(new), self.clusters - known, seed=0)
-        groups = torch.cat([grown.groups.to(starts.device), known + nearest(starts, apart)])
+        known = [(name, head[: len(grown.groups)]) for name, head in _heads(state.model)]
+        added = heads_at(starts, *(head for _, head in known))
+        heads = {n: torch.cat([own, more]) for (n, own), more in zip(known, added, strict=True)}
+        model, clusters = state.model | heads, int(grown.groups.max()) + 1
+        apart = gathered(starts, torch.ones(new), self.clusters - clusters, seed=0)
+        groups = torch.cat([grown.groups, clusters + nearest(starts, apart)])
         if grown.shares is not None:
             of_each = sizes.new_zeros(new).index_add(0, nearest(points, starts), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
@@ -241,13 +230,8 @@ class FindNewClusters(ServerWork[GrowingState, KnownCentres, NewCentres]):
         return GrowingState(model, version, descent=state.descent, groups=groups), {}
 
 
-def _new_heads(state: GrowingState) -> int:
-    assert state.grown is not None
-    return len(state.model[_HEAD[0]]) - len(state.grown.weight)
-
-
 @dataclass(frozen=True)
-class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
+class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
     """A newcomer clusters what known centres do not explain; the others tell nothing.
 
     Attributes:
@@ -260,24 +244,25 @@ class TellNewClusters(ClientWork[KnownCentres, NewCentres]):
     exchange = NEW_CENTRES
 
     def local_updates(
-        self, task: Task, message: KnownCentres, clients: Sequence[Client], randomness: Randomness
-    ) -> list[NewCentres]:
+        self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[CentroidUpdate]:
         """Each newcomer's centres."""
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
-    def _of(self, message: KnownCentres, client: Client, randomness: Randomness) -> NewCentres:
-        known, heads = message.centres, self.space.network.head.out_features
-        if not 0 < int(message.new) <= heads:
-            raise RefusedUpdateError(f"{int(message.new)} new heads are more than the {heads}")
-        if client.id in message.clients.tolist():
-            return NewCentres(known[:0], torch.zeros(0, dtype=torch.float64, device=known.device))
-        latents, generator = (
-            self.space.latents(message, client),
-            randomness.generator("new clusters"),
-        )
-        found = unexplained(latents, known, int(message.new), generator)
+    def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> CentroidUpdate:
+        known, grown = required_centroids(message.centroids), message.grown
+        heads = self.space.network.head.out_features
+        if grown is None or len(grown.groups) >= heads:
+            raise RefusedUpdateError(f"none of the {heads} heads are new")
+        if client.id in grown.clients.tolist():
+            return CentroidUpdate(
+                known[:0], torch.zeros(0, dtype=torch.float64, device=known.device)
+            )
+        latents = self.space.latents(message, client)
+        generator = randomness.generator("new clusters")
+        found = unexplained(latents, known, heads - len(grown.groups), generator)
         enough = found.sizes >= self.least
-        return NewCentres(found.centroids[enough], found.sizes[enough])
+        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
 
 def unexplained(

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import CentroidUpdate, ClusterSums
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids
-from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule, CentroidUpdate
+from ccfcpp.clustering.systems.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.systems.ccfc.messages import TrainingUpdate, refinement_exchange
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client

@@ -1,41 +1,45 @@
-"""A finished run goes on with newcomers: known clusters keep their numbers, new ones are found."""
+"""Runs that follow a finished one: with newcomers and new clusters, or without a client.
+
+Known clusters keep their numbers, and new ones are found. A run without a client is the run that
+there would have been if it had never been there, or nearly so.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ccfcpp.cli.app import main
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.follow_up import run_with, run_without
+from ccfcpp.clustering.leakage import leakage
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.systems.fed_scan.newcomers import gathered, heads_at, unexplained
-from ccfcpp.clustering.unlearning import run_without
-from ccfcpp.clustering.warm_start import run_with
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import AvailabilityConfig, Tree
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.core.randomness import generator_of
 from ccfcpp.data import ImageData
-from ccfcpp.data.joining import join_samples
-from ccfcpp.data.vectors import VectorData
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support.clustering import digits, tiny
+from tests.support.command import refused, succeeded
 
 SCAN: Tree = {
     "seed": 1,
     "scan": {"widths": [16], "hidden": 64, "latent": 32, "steps": 60, "steps_per_round": 30,
              "batch": 150, "neighbours": 5, "mine_every": 15},
 }  # fmt: skip
+FAST: Tree = {"clusters": 4, "scan": {"steps": 4}}
+NAMES = "lisbon", "porto", "faro", "3"
+HELD: Tree = {"clusters": 3, "partition": {"kind": "folders"}}
 
 
 def write(path: Path, *classes: int, clients: bool = False) -> str:
@@ -112,7 +116,7 @@ def test_over_clusters_go_on_as_they_are_merged(tmp_path: Path) -> None:
     """The first step keeps to the shares of known and new clusters."""
     run = finished(tmp_path, {"scan": {"overclustering": 2, "merged_from": 0.5}})
     new = write(tmp_path / "new.npz", 6, clients=True)
-    path = run_with(run, new, {"clusters": 4, "scan": {"steps": 4}})
+    path = run_with(run, new, FAST)
     state = begun(path)
     assert set(state.model["merge.groups"].tolist()) == {0, 1, 2, 3}
     shares = state.model["merge.shares"][:4].cpu()
@@ -128,46 +132,6 @@ def begun(path: Path) -> Any:
     return experiment.federation().run_works([first], state, 1)[0]
 
 
-@given(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2**32))
-def test_what_known_centres_do_not_explain(new: int, known: int, seed: int) -> None:
-    """Of groups far from each other, some with known centres: the others' means are found."""
-    generator = generator_of(seed)
-    places = torch.eye(known + new + 1).repeat(1, 2) * 50
-    groups = [place + torch.randn(7, places.shape[1], generator=generator) for place in places]
-    centres = torch.stack([group.mean(dim=0) for group in groups])
-    held = torch.cat(groups[: known + new])
-    fixed = torch.cat([centres[:known], centres[-1:]])
-    found = unexplained(held, fixed, new, generator)
-    expected = centres[known : known + new]
-    order = torch.cdist(expected, found.centroids).argmin(dim=1)
-    torch.testing.assert_close(found.centroids[order], expected)
-    assert found.sizes.tolist() == [7] * new
-
-
-def test_newcomers_that_hold_the_same_have_one_new_cluster() -> None:
-    generator = generator_of(0)
-    known, place = torch.zeros(1, 4), torch.full((4,), 20.0)
-    held = [place + torch.randn(size, 4, generator=generator) for size in (9, 30)]
-    found = [unexplained(own, known, 2, generator) for own in held]
-    points, sizes = (torch.cat([getattr(one, n) for one in found]) for n in ("centroids", "sizes"))
-    starts = gathered(points, sizes, 1, seed=0)
-    torch.testing.assert_close(starts, torch.cat(held).mean(dim=0, keepdim=True))
-
-
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
-def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None:
-    generator = generator_of(seed)
-    centres, weight, bias = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        for shape in ((new, 6), (known, 6), (known,))
-    )
-    heads, offsets = heads_at(centres, weight, bias)
-    for i in range(new):
-        together = sum(float((weight[j] @ centres[i] + bias[j]).exp()) for j in range(known))
-        leads = float(heads[i] @ centres[i] + offsets[i]) - float(np.log(together))
-        assert leads == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -176,7 +140,6 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
         (("--dataset", "NEW", "--clusters", "3"), "3 is no more than the 3 of the finished run"),
         (("--dataset", "NEW", "--clusters", "5", "--p", "1"), "leave the partition out"),
         (("--dataset", "NEW", "--clusters", "auto"), "--clusters auto does not go with --from"),
-        (("--dataset", "NEW", "--clusters", "5", "--rounds", "9"), "give --set scan.steps"),
         (("--dataset", "NEW", "--clusters", "5", "--resume"), "give one of them"),
         (("--dataset", "none/", "--clusters", "5"), "there is no folder none/"),
         (("--dataset", "NEW", "--clusters", "5", "--set", "scan.hidden=8"), "scan.hidden cannot"),
@@ -184,22 +147,10 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
         (("--dataset", "NEW", "--clusters", "5", "--seed", "7"), "seed cannot differ from that of"),
     ],
 )
-def test_refused(
-    words: tuple[str, ...],
-    reason: str,
-    before: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_refused(words: tuple[str, ...], reason: str, before: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.npz", 6)
     given = [new if word == "NEW" else word for word in words]
-    out = "--out", str(tmp_path / "on")
-    monkeypatch.setattr("sys.argv", ["ccfcpp", "cluster", "--from", str(before), *given, *out])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert reason in " ".join(capsys.readouterr().err.split())
+    assert reason in refused("cluster", "--from", before, *given, "--out", tmp_path / "on")
     assert not (tmp_path / "on").exists()
 
 
@@ -217,7 +168,7 @@ def test_a_run_with_dropout_and_late_clients_goes_on(tmp_path: Path) -> None:
     run = finished(tmp_path, apart)
     new = write(tmp_path / "new.npz", 6, clients=True)
     for number in range(3):
-        path = run_with(run, new, {"clusters": 4, "scan": {"steps": 4}}, tmp_path / str(number))
+        path = run_with(run, new, FAST, tmp_path / str(number))
         _, _, folder = went_on(path)
         took = folder.read_summary()["participants"]
         assert [one["rounds"] for one in took] == [1] * 4
@@ -225,7 +176,7 @@ def test_a_run_with_dropout_and_late_clients_goes_on(tmp_path: Path) -> None:
 
 def test_newcomers_centres_are_traffic(before: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.npz", 6, clients=True)
-    path = run_with(before, new, {"clusters": 4, "scan": {"steps": 4}}, tmp_path / "on")
+    path = run_with(before, new, FAST, tmp_path / "on")
     config = RunFolder(path).saved_config(ClusterConfig)
     config = config.model_copy(update={"availability": AvailabilityConfig(without=(0, 1, 2))})
     experiment = clustering_run(config)
@@ -266,7 +217,9 @@ def test_who_was_absent_stays_so_and_a_later_run_forgets_nobody(tmp_path: Path) 
     there = [one["client"] for one in RunPaths(run).read_summary()["participants"]]
     assert len(there) == 2
     new = write(tmp_path / "new.npz", 6, clients=True)
-    _, _, folder = went_on(run_with(run, new, {"clusters": 4, "scan": {"steps": 4}}))
+    fast: Tree = {"clusters": 4, "rounds": 2, "scan": {"steps_per_round": 2}}
+    _, _, folder = went_on(run_with(run, new, fast))
+    assert folder.read_summary()["rounds"] == 2
     found = [one["client"] for one in folder.read_summary()["participants"]]
     assert found == [*there, 3]
     with pytest.raises(UsageError, match="forget the client there, and go on from what that gives"):
@@ -295,27 +248,6 @@ def test_columns_of_vectors_are_found_by_name(tmp_path: Path) -> None:
         went_on(path)
         models.append(load_file(path / "model.safetensors"))
     assert all(torch.equal(tensor, models[1][key]) for key, tensor in models[0].items())
-
-
-def test_vectors_of_two_encoders_do_not_meet() -> None:
-    vectors = torch.zeros(3, 2)
-    one, other = (VectorData("v", vectors, encoder=name * 64) for name in "ab")
-    with pytest.raises(UsageError, match="were not made by the same encoder"):
-        join_samples(one, other, "new")
-    assert len(join_samples(one, one, "new")) == 6
-
-
-def test_joined_samples_have_the_labels_of_both() -> None:
-    def held(classes: tuple[str, ...], *names: str) -> ImageData:
-        images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
-        return ImageData("i", images, torch.tensor([0, 1]), classes, names=names)
-
-    whole = join_samples(held(("cat", "dog"), "a", "b"), held(("dog", "fox"), "a", "c"), "new")
-    assert whole.labels is not None
-    assert [whole.classes[label] for label in whole.labels] == ["cat", "dog", "dog", "fox"]
-    assert whole.names == ("a", "b", "new/a", "new/c")
-    unlabelled = ImageData("u", torch.zeros(1, 1, 4, 4, dtype=torch.uint8), None, ())
-    assert join_samples(whole, unlabelled, "new").labels is None
 
 
 def test_folders_of_photos_come_later(tmp_path: Path) -> None:
@@ -347,3 +279,132 @@ def test_folders_of_photos_come_later(tmp_path: Path) -> None:
     rows = (folder.path / "clusters.csv").read_text().splitlines()
     assert len(rows) == 1 + 5 * 30
     assert any(row.startswith("one/7.png,") for row in rows)
+
+
+def owned(*owners: int) -> ImageData:
+    """Digits of some of four owners."""
+    images = digits()[0][:80]
+    numbers = torch.arange(len(images)) % len(NAMES)
+    kept = torch.isin(numbers, torch.tensor(owners))
+    return ImageData(
+        "digits",
+        images[kept],
+        None,
+        (),
+        owners=numbers[kept],
+        owner_names=tuple(NAMES[owner] for owner in owners),
+    )
+
+
+def run(folder: Path, config: ClusterConfig, data: ImageData) -> Path:
+    clustering_run(config, data).run(RunFolder.create(folder, config))
+    return folder
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -> None:
+    config = tiny(method, HELD, {"availability": {"dropout_rate": 0.2, "disconnection_rate": 0.3}})
+    whole = run(tmp_path / "whole", config, owned(0, 1, 2, 3))
+    again = RunFolder(run_without(whole, ["3"]))
+    assert again.path == tmp_path / "whole-without-3"
+    clustering_run(again.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(again)
+    never = run(tmp_path / "never", config, owned(0, 1, 2))
+    before, found, expected = (
+        load_file(folder / "model.safetensors") for folder in (whole, again.path, never)
+    )
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("given", ["002", "2", "2.0"])
+def test_a_client_is_known_by_any_spelling_of_its_name(tmp_path: Path, given: str) -> None:
+    data = replace(owned(0, 1, 2), owner_names=("001", "002", "010"))
+    whole = run(tmp_path / "whole", tiny("fed-km", HELD), data)
+    again = RunFolder(run_without(whole, [given])).saved_config(ClusterConfig)
+    assert again.availability.without == (1,)
+
+
+def test_fed_scan_forgets_in_a_fifth_of_its_steps(tmp_path: Path) -> None:
+    everything = len(np.load(write(tmp_path / "count.npz", 0, 1, 2))["labels"])
+    path = finished(tmp_path, {"data": {"images": everything - 20}})
+    folder = RunFolder(run_without(path, ["2"], quick=True))
+    summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
+    assert [one["client"] for one in summary["participants"]] == [0, 1]
+    assert summary["rounds"] == 1
+    before, after = (load_file(n / "model.safetensors") for n in (path, folder.path))
+    assert int(after["version"]) == 60 + 12
+    changed = (after["model/encoder.0.weight"] - before["model/encoder.0.weight"]).norm()
+    assert 0 < changed < before["model/encoder.0.weight"].norm()
+    # The forgotten client's images are attacked, and not taken for others that nobody has seen.
+    found = leakage(folder.path, "2")["membership"]
+    held = RunPaths(path).read_summary()["participants"][2]["samples"]
+    assert (found["members"], found["others"]) == (held, 20)
+
+    # Once more: from there on, with as many steps and the same rate.
+    config = folder.saved_config(ClusterConfig)
+    again = RunFolder(run_without(folder.path, ["1"], tmp_path / "again", quick=True))
+    assert again.saved_config(ClusterConfig).section(ScanConfig) == config.section(ScanConfig)
+    with pytest.raises(UsageError, match="went on from another one, which knew its clients"):
+        run_without(folder.path, ["1"])
+    with pytest.raises(UsageError, match=r"client = 7 is refused: the run's clients are 0 to 2"):
+        leakage(folder.path, "7")
+
+
+def test_quickly_only_those_are_left_out_that_are_forgotten_or_were_absent(tmp_path: Path) -> None:
+    late: Tree = {"late": [1], "late_rounds": 1, "disconnection_rate": 0.2}
+    path = finished(tmp_path, {"partition": {"clients": 5}, "availability": late})
+    there = [one["client"] for one in RunPaths(path).read_summary()["participants"]]
+    assert len(there) == 4
+    folder = RunFolder(run_without(path, [str(there[2])], quick=True))
+    summary = clustering_run(folder.saved_config(ClusterConfig)).run(folder)
+    assert [one["client"] for one in summary["participants"]] == [*there[:2], there[3]]
+
+
+def test_only_fed_scan_forgets_quickly(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
+    with pytest.raises(UsageError, match=r"forget --quick cannot go on from .* of k-fed"):
+        run_without(whole, ["3"], quick=True)
+    assert not (tmp_path / "whole-without-3").exists()
+
+
+def test_who_is_forgotten_stays_so(tmp_path: Path) -> None:
+    """Names go before numbers: one client here is called as another one is numbered."""
+    whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
+    first = RunFolder(run_without(whole, ["porto"], tmp_path / "first"))
+    clustering_run(first.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(first)
+    second = RunPaths(run_without(first.path, ["3"], tmp_path / "second"))
+    assert second.saved_config(ClusterConfig).availability.without == (1, 3)
+    with pytest.raises(UsageError, match="no client porto took part"):
+        run_without(first.path, ["porto"])
+    with pytest.raises(UsageError, match="without all of its clients would have nobody"):
+        run_without(first.path, ["lisbon", "faro", "3"])
+
+
+def test_the_command_runs_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    digits_of = "--set", "data.images=200", "--clusters", "4"
+    succeeded("cluster", "--method", "k-fed", *digits_of, "--out", folder)
+    succeeded("forget", folder, "--client", "client 2", "--client", "5")
+    summary = RunPaths(tmp_path / "run-without-2-5").read_summary()
+    there = [one["client"] for one in summary["participants"]]
+    assert there == [0, 1, 3, 4, 6, 7, 8, 9]
+    taken = refused("forget", folder, "--client", "2", "--client", "5")
+    assert "run-without-2-5 holds another run" in taken
+    assert "holds no run (no config.yaml)" in refused("forget", tmp_path, "--client", "2")
+
+
+def test_only_finished_runs_of_clustering_in_one_process(tmp_path: Path) -> None:
+    config = tiny("k-fed", HELD)
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(UsageError, match="is not finished: go on with it by ccfcpp cluster"):
+        run_without(folder.path, ["3"])
+    folder.deployment.write_text("{}")
+    with pytest.raises(UsageError, match="start ccfcpp serve again without the client's key"):
+        run_without(folder.path, ["3"])
+
+
+def test_a_client_that_is_not_there_cannot_be_left_out() -> None:
+    config = tiny("k-fed", HELD, {"availability": {"without": [3]}})
+    with pytest.raises(UsageError, match="names client 3, and there is none: clients are 0 to 2"):
+        clustering_run(config, owned(0, 1, 2))

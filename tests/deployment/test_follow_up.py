@@ -9,17 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.follow_up import run_with
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.warm_start import run_with
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.server.enrolling import Enroller, enrol
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.warm_start import run_with_clients
+from ccfcpp.deployment.server.follow_up import run_with_clients
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
-from tests.clustering.test_newcomers import SCAN
+from tests.clustering.test_follow_up import SCAN
 from tests.deployment.test_experiment import grid_of
 from tests.support.clustering import digits, tiny
 from tests.support.command import ccfcpp
@@ -126,7 +126,7 @@ def test_it_is_the_run_in_one_process(tmp_path: Path) -> None:
         ("clusters", "clusters = 3 is no more than the 3 of the finished run"),
         ("setting", "scan.hidden cannot differ from that of"),
         ("process", "holds no run of ccfcpp serve"),
-        ("unfinished", "is not finished: go on with it by --resume first"),
+        ("unfinished", "is not finished: go on with it by ccfcpp serve --out"),
     ],
 )
 def test_what_cannot_go_on(

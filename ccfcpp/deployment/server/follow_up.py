@@ -3,17 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ccfcpp.clustering.follow_up import WarmStart, finished_run
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.warm_start import WarmStart
 from ccfcpp.core.config import Tree
-from ccfcpp.core.errors import UsageError
-from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.link.algorithms import clustering_problem
 from ccfcpp.deployment.link.messages import new_token
 from ccfcpp.deployment.link.run_spec import OWN_IMAGES
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.folder import RunFolder
 
 
 def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
@@ -32,22 +29,16 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
         UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the
             folder is taken.
     """
-    folder = RunFolder(path)
-    if not folder.deployment.is_file():
-        raise UsageError(f"{path} holds no run of ccfcpp serve: give the folder of a finished one")
-    if not folder.summary.is_file() or not folder.checkpoint.is_file():
-        raise UsageError(f"the run in {path} is not finished: go on with it by --resume first")
-    before = Enrolment.load(folder.deployment)
-    if before.spec.command != "cluster":
-        raise UsageError(f"the run in {path} is one of classification, which has no clusters")
-    numbers = [member.id for member in before.members]
-    later = WarmStart.of(folder, OWN_IMAGES, given, out, "with-more", numbers)
+    finished = finished_run(path)
+    before = Enrolment.load(finished.deployment)
+    known = [member.id for member in before.members]
+    later = WarmStart.of(
+        finished, out, "with-more", given=given, newcomers=[OWN_IMAGES], known=known
+    )
     config = later.config
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
-    enrolment = replace(before, run=new_token(), spec=spec, known=len(numbers), sessions=0)
+    enrolment = replace(before, run=new_token(), spec=spec, known=len(known), sessions=0)
     enrolment = enrolment.with_config(config)
-    device = choose_device(config.device)
-    algorithm = make_algorithm(clustering_problem(config, enrolment.spec, device))
-    state = later.grown(algorithm, device, Randomness(config.seed))
-    return later.begin(state, lambda whole: enrolment.save(whole.deployment))
+    problem = clustering_problem(config, enrolment.spec, choose_device(config.device))
+    return later.begin(make_algorithm(problem), lambda new: enrolment.save(new.deployment))
