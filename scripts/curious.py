@@ -113,7 +113,7 @@ class CuriousServer:
         algorithm: Any = make_algorithm(clustering_problem(config, spec, torch.device("cpu")))
         self.model = algorithm.initial_state(Randomness(0)).model
         self.noisy = config.privacy.level != "none"
-        trips = [work.exchange for work in algorithm.descent.works(None, None)]
+        trips = algorithm.descent.exchanges
         self.trips = [(within_bounds(trip) if self.noisy else trip).name for trip in trips]
 
     def sums(self, steps: int) -> Tensor | None:

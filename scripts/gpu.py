@@ -33,9 +33,12 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.systems.ccfc.config import TrainingConfig
 from ccfcpp.clustering.systems.ccfc.losses import siamese
 from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
+from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData
+from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.runs.environment import choose_device, describe_environment
@@ -62,6 +65,7 @@ RUNS: dict[str, list[str]] = {
     "feddecorr": _ALPHA,
 }
 """Long runs by name: both papers' headlines."""
+OF_CIFAR10 = "fedavg", "feddecorr"
 
 
 def mobilenet(device: torch.device, small: bool) -> Figures:
@@ -142,11 +146,48 @@ def contrastive(device: torch.device, small: bool) -> Figures:
     return figures
 
 
-def commands(small: bool) -> Figures:
+def synchronised(device: torch.device, small: bool) -> Figures:
+    """Steps over all clients: Fed-SCAN's and Fed-EMP's."""
+    images = 1_000 if small else 60_000
+    few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
+    figures = {}
+    for method, dataset, shape in (
+        ("fed-scan", "mnist", (1, 28, 28)),
+        ("fed-emp", "cifar10", (3, 32, 32)),
+    ):
+        settings: Tree = {
+            "dataset": dataset,
+            "method": method,
+            "device": device.type,
+            "partition": {"kind": "iid", "clients": CLIENTS},
+        }
+        config = resolve(ClusterConfig, "cluster", few, settings)
+        experiment = clustering_run(config, _random_images(images, shape))
+        federation = experiment.federation()
+        states: list[Any] = [federation.algorithm.initial_state(experiment.randomness)]
+
+        def steps(
+            federation: Federation[Any, Any] = federation, states: list[Any] = states
+        ) -> None:
+            states[0], _ = federation.run_round(states[0], 1)
+
+        scan, crops = config.section(ScanConfig), config.section(CropsConfig)
+        each = scan.steps_per_round if method == "fed-scan" else crops.steps_per_round
+        figures[f"{method}, a step with its trips, ms"] = 1e3 * _median(steps, small) / each
+    return figures
+
+
+def commands(small: bool, cifar10: str) -> Figures:
     """Whole commands from start to end."""
     wanted = {
         "cluster --dataset mnist --p 0.75, s": ["cluster", "--dataset", "mnist", "--p", "0.75"],
-        "Fed-EMP's steps on CIFAR-10, s": ["cluster", "--dataset", "cifar10"],
+        "Fed-EMP's steps on CIFAR-10, s": [
+            "cluster",
+            "--config",
+            "cluster/cifar10",
+            "--dataset",
+            cifar10,
+        ],
     }
     if small:
         wanted = {"cluster --dataset digits, s": ["cluster", "--dataset", "digits"]}
@@ -211,6 +252,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where long runs lie.")] = Path("runs"),
     device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
     small: Annotated[bool, typer.Option(help="Little work, to try the script.")] = False,
+    cifar10: Annotated[str, typer.Option(help="CIFAR-10: its name, or a path.")] = "cifar10",
 ) -> None:
     """Measure and test, or go on with a long run."""
     if run is not None:
@@ -219,6 +261,8 @@ def main(
         place = folder / run
         resumed = (place / "config.yaml").exists()
         command = [RUNS[run][0], "--resume"] if resumed else RUNS[run]
+        if run in OF_CIFAR10 and not resumed:
+            command = [*command, "--dataset", cifar10]
         print(until(deadline, [*command, "--out", str(place)]))
         return
     chosen = choose_device(device)
@@ -226,7 +270,8 @@ def main(
     parts: list[Callable[[], Figures]] = [
         partial(mobilenet, chosen, small),
         partial(contrastive, chosen, small),
-        partial(commands, small),
+        partial(synchronised, chosen, small),
+        partial(commands, small, cifar10),
     ]
     for part in parts:
         try:

@@ -113,7 +113,8 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     def client_side(self, context: ClientContext) -> ClientSide:
         """The trips of a step, and sums for k-means."""
         lloyd = SumMembers(LLOYD, self._members, context)
-        return ClientSide.of(*self.descent.works(self, context.bounding, context.least), lloyd)
+        steps = self.descent.works(self, context.bounding, context.least, context.alone)
+        return ClientSide.of(*steps, lloyd)
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         return self.represent(message, client), self.assign(message, client), self.problem.clusters

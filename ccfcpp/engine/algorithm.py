@@ -22,6 +22,7 @@ class ClientContext:
         least: The fewest images over which a client sends a centroid, mean or sum.
         alike: Whether all clients count alike, whatever they hold: what each adds to a sum is
             bounded as a whole.
+        alone: Whether the server gets what they add up to as it is, and nothing else.
     """
 
     largest: int
@@ -29,6 +30,7 @@ class ClientContext:
     bounding: Bounding | None = None
     least: int = 0
     alike: bool = False
+    alone: bool = False
 
     @staticmethod
     def of(
@@ -37,10 +39,11 @@ class ClientContext:
         bounding: Bounding | None = None,
         least: int = 0,
         alike: bool = False,
+        alone: bool = False,
     ) -> "ClientContext":
         """Describe some clients, of which all take part where no number is given."""
         count = len(clients) if together is None else together
-        return ClientContext(max(map(len, clients)), count, bounding, least, alike)
+        return ClientContext(max(map(len, clients)), count, bounding, least, alike, alone)
 
 
 class Algorithm(ABC, Generic[State]):

@@ -75,7 +75,7 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor) -> Tensor:
         axes = [axis for axis in range(a.ndim) if axis != 1]
-        count = torch.tensor([a.numel() // a.shape[1]], dtype=torch.float64, device=a.device)
+        count = a.new_full((1,), a.numel() // a.shape[1], dtype=torch.float64)
         sums = a.sum(axes, dtype=torch.float64)
         return torch.cat([count, sums, a.square().sum(axes, dtype=torch.float64)])
 

@@ -40,14 +40,15 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Callable[[], None]) -> Replay:
-        """Capture a step on the current stream.
+        """Capture a step on the current stream, or beside the default one, which cannot capture.
 
         Raises:
             RuntimeError: It does what a graph cannot do, or a step before did.
         """
         if _failed:
             raise RuntimeError(_failed[0][1])
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        stream = None if here == torch.cuda.default_stream() else here
         mode = "thread_local"
         try:
             with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):

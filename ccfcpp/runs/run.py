@@ -313,6 +313,7 @@ class LocalRun(Run[A, E]):
             bounding_of(privacy),
             privacy.smallest_count,
             privacy.level == "client",
+            setting.is_undisturbed,
         )
         side, members = algorithm.client_side(self._context), [client.member for client in clients]
         super().__init__(

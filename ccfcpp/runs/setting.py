@@ -55,6 +55,12 @@ class Setting:
         availability = sampling_of(privacy)(**config.availability.model_dump())
         return cls(config, device, Randomness(config.seed), availability, privacy)
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether sums over all clients reach the server in each round, and as they are."""
+        attack, defence = self.config.section(AttackConfig), self.config.section(DefenceConfig)
+        return not (self.availability.varies or self.privacy.is_on or attack.is_on or defence.is_on)
+
     def check_late(self, rounds: int) -> None:
         """Refuse clients that come too late for a run of so many rounds, or for its noise."""
         late, missed = self.availability.late, self.availability.late_rounds

@@ -1,13 +1,19 @@
-"""A stand-in for CUDA graphs: a step's operations, recorded on a processor and run without it."""
+"""Stand-ins for CUDA graphs: a step's operations, recorded on a processor and run without it; and a
+step on an accelerator that is not there, of which only shapes and devices are known."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ccfcpp.models.steps import Replay
 
@@ -67,3 +73,71 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     for module in TRAINERS:
         monkeypatch.setattr(f"{module}.recorder_of", lambda device: made)
     return made
+
+
+META = torch.device("meta")
+"""Stands for an accelerator: tensors there have no values to look at."""
+_ON_META: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
+"""Operations of which PyTorch does not say what they do to shapes."""
+_ON_META.impl("_fused_sgd_", lambda *given, **options: None)
+_ON_META.impl("bincount", lambda labels, weights=None, minlength=0: labels.new_empty(minlength))
+_DRAWS = ("rand", "normal", "uniform", "bernoulli", "dropout")
+
+
+class CapturedError(Exception):
+    """A step did nothing that a CUDA graph cannot do."""
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # PyTorch has no types
+    """Fails where an operation joins the accelerator and the processor, or draws numbers.
+
+    During a capture a copy between them is not permitted, and a number that lies on the processor
+    would be the same in each replay.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        parts = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)]
+        if len({part.device.type for part in parts}) > 1:
+            raise AssertionError(f"{func} joins the processor and the accelerator")
+        if any(draw in str(func) for draw in _DRAWS):
+            raise AssertionError(f"{func} draws random numbers")
+        return result
+
+
+@contextmanager
+def _no_tensors_of_numbers() -> Iterator[None]:
+    """Fail where a tensor on the accelerator is made of Python's numbers, which is a copy, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        make = torch.tensor
+
+        def watched(data: Any, **options: Any) -> Tensor:
+            assert torch.device(options.get("device") or "cpu") != META, "torch.tensor copies"
+            return make(data, **options)
+
+        patch.setattr(torch, "tensor", watched)
+        yield
+
+
+def watch(step: Callable[[], None]) -> Replay:
+    """Run a step as a capture would, in place of it.
+
+    Raises:
+        CapturedError: It can be captured.
+        AssertionError: It cannot.
+    """
+    try:
+        with _Watch(), _no_tensors_of_numbers():  # type: ignore[no-untyped-call]
+            step()
+    except RuntimeError as error:  # such as a look at a value
+        raise AssertionError(str(error)) from error
+    raise CapturedError
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all local training watched where a capture would begin."""
+    for module in TRAINERS:
+        monkeypatch.setattr(f"{module}.recorder_of", lambda device: watch)

@@ -4,7 +4,7 @@ A step is a few trips. What goes down is what all clients' sums came to since th
 comes up is all that a client can work out from it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -123,10 +123,13 @@ class Batch:
     Attributes:
         program: Makes the program of a step from what is shown of some images.
         shown: What is shown of all of them, each of shape (images, …): views, and perhaps labels.
+        course: What the program depends on besides what is shown and the network; None where it
+            depends on more. Batches of one course and shape can be computed by one captured graph.
     """
 
     program: Callable[..., Program]
     shown: tuple[Tensor, ...]
+    course: Hashable | None = None
 
 
 class Advancing(Protocol):

@@ -31,8 +31,10 @@ from ccfcpp.engine.synchronised.contract import (
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
+from ccfcpp.engine.synchronised.whole import WholeSteps
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.models.state import ModelState
+from ccfcpp.models.steps import recorder_of
 
 TRIP = ", trip "
 """Between the name of steps and the number of a trip, in the names of exchanges."""
@@ -154,10 +156,10 @@ class Descent:
         return found
 
     def works(
-        self, batches: BatchMaker, bounding: Bounding | None, least: int = 0
+        self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["TripWork"]:
-        """Return the clients' work of each trip; no sum is over fewer images than ``least``."""
-        steps = OpenSteps(self, batches, bounding, least)
+        """Return the work of each trip for the clients of one process; see ``ClientContext``."""
+        steps = OpenSteps(self, batches, bounding, least, alone)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
@@ -165,12 +167,19 @@ class OpenSteps:
     """The steps that are open in a process."""
 
     def __init__(
-        self, descent: Descent, batches: BatchMaker, bounding: Bounding | None, least: int = 0
+        self,
+        descent: Descent,
+        batches: BatchMaker,
+        bounding: Bounding | None,
+        least: int = 0,
+        alone: bool = False,
     ) -> None:
         self.descent = descent
         self.batches = batches
         self.bounding = bounding
         self.least = least
+        record = recorder_of(next(descent.network.parameters()).device) if alone else None
+        self._whole = WholeSteps(descent.parameters, record) if record else None
         self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
         self._began = (-1, -1)
 
@@ -220,6 +229,9 @@ class OpenSteps:
             return self.bounding.open(
                 exchange, descent.network, batch, descent.parameters, plan.trips
             )
+        knows_all = batch.course is not None and not (known.totals or known.slopes)
+        if self._whole is not None and knows_all:
+            return self._whole.begin(batch)
         return Tape(batch.program(*batch.shown), descent.parameters)
 
     def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> Turn:

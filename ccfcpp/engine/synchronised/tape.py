@@ -12,6 +12,7 @@ so that backward goes through each of its parts once.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -189,17 +190,36 @@ def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
     return first, _rehearsed(make(), lags, seen)[0]
 
 
+def all_trips(
+    tape: Tape,
+    totals: Mapping[str, Tensor] = MappingProxyType({}),
+    slopes: Mapping[str, Tensor] = MappingProxyType({}),
+) -> list[Contribution]:
+    """Go through a step whose sums are all known here.
+
+    Args:
+        tape: The step, which has not begun.
+        totals: Pooled sums that are known before, by name.
+        slopes: Pooled gradients that are known before, likewise.
+
+    Returns:
+        What each trip contributes; the last one has the gradient.
+    """
+    trips = [tape.advance(totals, slopes)]
+    while not trips[-1].gradient:
+        trips.append(tape.advance(trips[-1].sums, trips[-1].slopes))
+    return trips
+
+
 def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
     """Return the plan, and all sums and gradients of the step."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
-    trips: list[Contribution] = []
+    trips = all_trips(tape, totals, slopes)
     seen = Contribution()
-    while not trips or not trips[-1].gradient:
-        trips.append(tape.advance(totals, slopes))
-        totals, slopes = trips[-1].sums, trips[-1].slopes
-        seen.sums.update(totals)
-        seen.slopes.update(slopes)
+    for trip in trips:
+        seen.sums.update(trip.sums)
+        seen.slopes.update(trip.slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
     nearest = {pool.name: pool.nearest for pool in tape.pools}
     nothing = (

@@ -137,12 +137,12 @@ class SynchronisedTraining:
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, context),
-            *self.pretraining.works(views, context.bounding, context.least),
-            *self.contrast.works(labelled, context.bounding, context.least),
+            *self.pretraining.works(views, context.bounding, context.least, context.alone),
+            *self.contrast.works(labelled, context.bounding, context.least, context.alone),
         ]
         if self.training.predictor_steps:
             works += self.predictor.works(
-                replace(labelled, alone=True), context.bounding, context.least
+                replace(labelled, alone=True), context.bounding, context.least, context.alone
             )
         return works
 
@@ -184,7 +184,7 @@ class SiameseBatches:
             shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
         if shown.shape[1] == 0:
             return None
-        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
+        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),), ())
 
     def _pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
         client = turn.client
@@ -226,10 +226,12 @@ class LabelledBatches:
             return None
         shown, given = torch.cat(images), torch.cat(labels)
         if not self.alone:
-            return Batch(partial(contrast_program, model, self.clusters, self.loss), (shown, given))
+            program = partial(contrast_program, model, self.clusters, self.loss)
+            return Batch(program, (shown, given), ())
         with torch.no_grad():
             latents = model.encode(shown)
-        return Batch(partial(predictor_program, model, self.clusters, self.loss), (latents, given))
+        program = partial(predictor_program, model, self.clusters, self.loss)
+        return Batch(program, (latents, given), ())
 
 
 @dataclass(frozen=True)

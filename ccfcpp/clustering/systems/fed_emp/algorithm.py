@@ -162,7 +162,8 @@ class CropPhase(Phase[CropEncoderState]):
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
         latents = SumLatents(self.config.latent, self.space, context.least)
-        return [*self.descent.works(batches, context.bounding, context.least), latents]
+        steps = self.descent.works(batches, context.bounding, context.least, context.alone)
+        return [*steps, latents]
 
     def is_learnt(self, known: CropEncoderState) -> bool:
         """Whether the mean latent is known."""

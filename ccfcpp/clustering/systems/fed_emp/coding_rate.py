@@ -27,7 +27,8 @@ def square(sums: Tensor) -> Tensor:
 def coding_rate(second: Tensor) -> Tensor:
     """R(Z) of latents whose second moment Σ uuᵀ / N, of shape (d, d), is given."""
     d = len(second)
-    return torch.logdet(torch.eye(d).to(second) + d / PRECISION * second) / 2
+    one = torch.eye(d, dtype=second.dtype, device=second.device)
+    return torch.logdet(one + d / PRECISION * second) / 2
 
 
 def is_plausible(sums: Tensor) -> bool:

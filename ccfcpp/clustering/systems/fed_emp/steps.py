@@ -141,7 +141,7 @@ class CropBatches:
             draws = [self._draws(known.version, turn, randomness) for turn in turns]
             shown = self.crops.render(images, torch.cat(draws, dim=1))
         crops = shown.view(len(images), each, *shown.shape[1:])
-        return Batch(partial(crops_program, encoder, self.config.weight), (crops,))
+        return Batch(partial(crops_program, encoder, self.config.weight), (crops,), ())
 
     def _draws(self, step: int, turn: Turn, randomness: Randomness) -> Tensor:
         generator = randomness.of_client(turn.client.id).generator(f"crops {step}")

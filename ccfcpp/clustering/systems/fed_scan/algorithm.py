@@ -203,8 +203,10 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for merges."""
-        merging = [SumTransitions(self._pairs(), context.least)] if self.merges else []
-        return [*merging, *self.descent.works(self._pairs(), context.bounding, context.least)]
+        pairs = self._pairs()
+        merging = [SumTransitions(pairs, context.least)] if self.merges else []
+        steps = self.descent.works(pairs, context.bounding, context.least, context.alone)
+        return [*merging, *steps]
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Return the latents of a client, and the cluster of each, at the end."""

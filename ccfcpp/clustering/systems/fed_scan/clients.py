@@ -69,7 +69,10 @@ class Pairs:
         # A small client may have no image whose turn it is.
         if len(pairs) == 0:
             return None
-        return Batch(partial(program, network, self._balance(known.version)), (pairs,))
+        balance = self._balance(known.version)
+        # One that changes is another in each step.
+        course = balance if self.config.last_balance is None else None
+        return Batch(partial(program, network, balance), (pairs,), course)
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
@@ -51,7 +50,9 @@ class Merge(nn.Module):
 
     def forward(self, predictions: Tensor) -> Tensor:
         """Sums over the over-clusters of each cluster, (…, m) to (…, m); 0 beyond the last one."""
-        member = F.one_hot(self.groups, len(self.groups))
+        # What F.one_hot gives, which on a processor looks at the values first.
+        clusters = torch.arange(len(self.groups), device=self.groups.device)
+        member = self.groups.unsqueeze(1) == clusters
         return predictions @ member.to(predictions)
 
 
