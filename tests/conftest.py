@@ -1,6 +1,8 @@
 """Settings of the whole suite."""
 
+import multiprocessing
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,8 @@ pytest_plugins = ["tests.support.finished_runs", "tests.support.recording"]
 
 # The same examples on every run, and no timing: a busy machine must not fail a test.
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=50)
+# Other examples on every run, and more of them.
+settings.register_profile("nightly", deadline=None, max_examples=500, database=None)
 settings.load_profile("ccfcpp")
 
 # The tests' networks are tiny: more threads would only wait for each other. Commands that a fixture
@@ -20,12 +24,45 @@ os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_ = "with `-m nightly`: only tests of what has changed since this commit"
+    parser.addoption("--since", metavar="COMMIT", help=help_)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out nightly tests of files that have not changed, where ``--since`` asks for it."""
+    if since := config.getoption("--since"):
+        command = ["git", "diff", "--name-only", since]
+        listed = subprocess.check_output(command, cwd=config.rootpath, text=True)
+        changed = listed.splitlines()
+        kept = [item for item in items if _tests_any_of(item, changed)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _tests_any_of(item: pytest.Item, changed: list[str]) -> bool:
+    """Whether one of these files is named by a nightly test's mark, or holds the test.
+
+    A mark that names nothing is of a test that only the night has time for.
+    """
+    parts = tuple(part for mark in item.iter_markers("nightly") for part in mark.args)
+    return bool(parts) and any(path.startswith((*parts, item.location[0])) for path in changed)
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tests out of the user's caches and data."""
     monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.delenv("CCFCPP_DATA", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def processes_of_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of a study, where they would import everything anew for two seconds."""
+    if not torch.cuda.is_available():
+        forked = multiprocessing.get_context("fork")
+        monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
 
 
 @pytest.fixture

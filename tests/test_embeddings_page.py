@@ -12,6 +12,11 @@ from torchvision import models
 
 from tests.support.reader import Reader, read
 
+pytestmark = pytest.mark.nightly(
+    *("docs/embeddings.md", "ccfcpp/cli", "ccfcpp/clustering", "ccfcpp/data", "ccfcpp/reports"),
+    "tests/support/reader.py",
+)
+
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.pages import DOCS
+from tests.support.command import assigned
+from tests.support.pages import DOCS, blocks
 from tests.support.reader import Reader, read
 
 PAGE = "tutorial.md"
+nightly = pytest.mark.nightly(
+    *("docs/tutorial.md", "ccfcpp/cli", "ccfcpp/clustering", "ccfcpp/data", "ccfcpp/reports"),
+    *("ccfcpp/studies", "tests/support/reader.py"),
+)
+FEW = assigned("scan.steps=4", "scan.mine_every=2")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +44,18 @@ def purity(found: Sequence[object], classes: Sequence[int]) -> float:
     return sum(max(map(own.count, own)) for own in by_cluster.values()) / len(classes)
 
 
+def test_all_of_it_can_be_typed(tmp_path: Path) -> None:
+    """With few steps, and without reports: what it all comes to is for the night."""
+    reader = Reader(tmp_path, FEW)
+    with contextlib.chdir(tmp_path):
+        for block in blocks(PAGE):
+            text = re.sub("^ccfcpp report .*\n", "", block.text, flags=re.MULTILINE)
+            reader.type(block.language, text.replace('"steps": 60', '"steps": 4'))
+    assert len(clusters(tmp_path / "photos.csv")) == 90
+    assert len(reader.names["model"].labels_) == 90
+
+
+@nightly
 def test_its_photos_are_clustered_by_what_they_show(reader: Reader) -> None:
     there = reader.place / "photos.csv"
     digits = [int(one) for one in reader.names["wanted"][:102]]
@@ -50,11 +68,13 @@ def test_its_photos_are_clustered_by_what_they_show(reader: Reader) -> None:
     assert purity(labels.tolist(), [shown[Path(file).name] for file in old]) > 0.9
 
 
+@nightly
 def test_its_page_has_the_photos_nearest_to_each_cluster(reader: Reader) -> None:
     page = (reader.place / "runs" / "k3" / "report.html").read_text()
     assert 'id="figure-nearest"' in page
 
 
+@nightly
 def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> None:
     runs = reader.place / "runs"
     found = {k: json.loads((runs / f"k{k}" / "summary.json").read_text()) for k in (2, 3, 4)}
@@ -70,12 +90,14 @@ def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> Non
     assert 'id="figure-stability-between-halves-by-k"' in page
 
 
+@nightly
 def test_its_run_says_what_predict_says(reader: Reader) -> None:
     assert clusters(reader.place / "runs" / "k3" / "clusters.csv") == clusters(
         reader.place / "photos.csv"
     )
 
 
+@nightly
 def test_its_models_agree_on_new_photos(reader: Reader) -> None:
     by_command = clusters(reader.place / "new.csv")
     in_python = reader.names["assigned"].tolist()

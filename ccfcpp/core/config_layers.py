@@ -17,6 +17,12 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
+try:
+    from yaml import CSafeDumper as SafeDumper
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:  # PyYAML was built without libyaml, and takes forty times as long.
+    from yaml import SafeDumper, SafeLoader  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
@@ -34,7 +40,7 @@ class Shipped(Tree):
     """The content of a preset of the library, which may hold what does not count in a run."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(SafeLoader):
     """The safe loader, which also refuses a mapping that has a key twice (YAML 1.2, §3.2.1.3)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -311,7 +317,12 @@ def _likeness(first: str, second: str) -> float:
 
 def dump_yaml(config: BaseModel) -> str:
     """Write a configuration as YAML, with every key."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def to_yaml(tree: Mapping[str, object]) -> str:
+    """Write a tree as YAML, in its own order."""
+    text: str = yaml.dump(tree, Dumper=SafeDumper, sort_keys=False, allow_unicode=True)
     return text
 
 

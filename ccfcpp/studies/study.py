@@ -6,10 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
-import yaml
-
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.config_layers import merge, read_yaml, to_yaml, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import as_csv
@@ -75,8 +73,7 @@ class Study(Generic[C]):
         ]
         # By way of JSON, since YAML's safe form has no tuples.
         asked = {"asked": json.loads(json.dumps(asdict(self.order)))} if self.order else {}
-        text = yaml.safe_dump({**asked, "runs": listed}, sort_keys=False, allow_unicode=True)
-        write_whole(RunPaths(self.path).study, text.encode())
+        write_whole(RunPaths(self.path).study, to_yaml({**asked, "runs": listed}).encode())
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":

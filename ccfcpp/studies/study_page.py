@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from markupsafe import Markup
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import flatten, read_yaml, values_of
+from ccfcpp.core.config_layers import flatten, read_yaml, to_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.core.unused import needs_of
@@ -197,7 +196,7 @@ def _facts(
         },
         "tables": tables,
         "setting": setting,
-        "config": yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        "config": to_yaml(shared),
         "sessions": made_by(results),
     }
 

@@ -1,7 +1,5 @@
 """Every key of every section either changes what a run does, or is refused in one line."""
 
-import os
-
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -106,8 +104,8 @@ VARIANTS: dict[str, list[Tree]] = {
     ],
 }
 """What each system is tried beside, apart from its defaults."""
-nightly = pytest.mark.skipif(
-    "CCFCPP_EVERY_KEY" not in os.environ, reason="minutes: CCFCPP_EVERY_KEY, in .ci/nightly"
+nightly = pytest.mark.nightly(
+    "ccfcpp/core", "ccfcpp/clustering", "ccfcpp/privacy", "ccfcpp/robust", "supervised", "configs"
 )
 QUICK = ("fed-km on vectors", "fed-em", "k-fed")
 SYSTEMS = [

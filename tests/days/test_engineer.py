@@ -1,7 +1,4 @@
-"""An ML engineer's first day: the pages' Python as one script, without a screen, and scikit-learn.
-
-It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
-"""
+"""An ML engineer's first day: the pages' Python as one script, without a screen; scikit-learn."""
 
 import os
 import re
@@ -13,8 +10,8 @@ import pytest
 
 from tests.support.pages import DOCS, blocks
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
+pytestmark = pytest.mark.nightly(
+    "ccfcpp/runs", "ccfcpp/clustering", "supervised", "README.md", "docs/usage.md", "docs/tables.md"
 )
 README = DOCS.parent / "README.md"
 BEFORE = """\

@@ -1,11 +1,7 @@
-"""A hospital's first day: photos as they are, kits and keys, a run, a crash, a page for each owner.
-
-It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
-"""
+"""A hospital's first day: photos as they are, kits and keys, a run, a crash, pages of owners."""
 
 import csv
 import json
-import os
 import re
 import signal
 import zipfile
@@ -26,8 +22,8 @@ pytest.importorskip("flwr")
 
 from tests.support.processes import Machines, bounded
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
+pytestmark = pytest.mark.nightly(
+    "ccfcpp/deployment", "ccfcpp/reports", "tests/support/processes.py"
 )
 CLINICS = ("clinic-1", "clinic-2", "clinic-3")
 EACH = 99

@@ -1,10 +1,6 @@
-"""A researcher's first day: a study that grows, and tables for a paper, by the commands alone.
-
-It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
-"""
+"""A researcher's first day: a study that grows, and tables for a paper, by the commands alone."""
 
 import csv
-import os
 import re
 import shutil
 import subprocess
@@ -16,9 +12,7 @@ import pytest
 from tests.support.command import assigned
 from tests.support.processes import Machines, bounded
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
-)
+pytestmark = pytest.mark.nightly("ccfcpp/studies", "ccfcpp/reports")
 SMALL = ("--dataset", "digits", *assigned("data.images=150", "device=cpu"))
 LATEX = next(filter(None, map(shutil.which, ("tectonic", "pdflatex"))), None)
 PAPER = r"""\documentclass{article}

@@ -1,10 +1,9 @@
 """Real processes on this machine, with TLS and keys.
 
-Each takes a minute or more, and is asked for with ``CCFCPP_PROCESSES=1``. The state at the end is
-that of one process. Crashes, late answers and wrong updates are in ``test_storm``.
+Each takes a minute or more. The state at the end is that of one process. Crashes, late answers and
+wrong updates are in ``test_storm``.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ pytest.importorskip("flwr")
 
 from tests.support.processes import Place, assert_same, in_one_process, place, tensors_of
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
-)
+pytestmark = pytest.mark.nightly("ccfcpp/deployment", "tests/support/processes.py")
 
 SHARED = assigned("dataset=digits", "device=cpu", "seed=3")
 ALONE = "compute.cohort=1"

@@ -1,11 +1,7 @@
-"""A federation to which much goes wrong ends as if only those updates had been missing.
-
-The whole storm takes most of an hour, and is asked for with ``CCFCPP_STORM=1``.
-"""
+"""A federation to which much goes wrong ends as if only those updates had been missing."""
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,13 +108,14 @@ def weathered(here: Sea) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly("ccfcpp/deployment", "tests/support/storm.py", "tests/support/processes.py")
 def test_a_run_survives_some_faults(tmp_path: Path) -> None:
     with sea(tmp_path, SHORT) as here:
         found = weathered(here)
     assert found["faults"] == SHORT.faults
 
 
-@pytest.mark.skipif("CCFCPP_STORM" not in os.environ, reason="a storm: set CCFCPP_STORM=1")
+@pytest.mark.nightly  # Half an hour: too long for a change.
 def test_a_run_survives_a_storm(tmp_path: Path) -> None:
     with sea(tmp_path, LONG) as here:
         found = weathered(here)

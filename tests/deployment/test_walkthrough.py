@@ -1,10 +1,6 @@
-"""The README's commands for several machines, as they stand there, each in its machine's folder.
-
-It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
-"""
+"""The README's commands for several machines, as they stand there, each in its machine's folder."""
 
 import csv
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +23,7 @@ from tests.support.processes import (
     tensors_of,
 )
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
-)
+pytestmark = pytest.mark.nightly("ccfcpp/deployment", "README.md", "tests/support/processes.py")
 README = Path(__file__).parents[2] / "README.md"
 CLINICS = {"clinic-1": (0, 1, 2), "clinic-2": (2, 3), "clinic-3": (3, 4)}
 """Which digits each has photos of."""

@@ -381,7 +381,7 @@ def test_a_comparison_prints_and_writes_its_tables(tmp_path: Path) -> None:
 
 LONG = (
     *("--methods", "km,ffcm-km,k-fed", "--p", "1", "--set", "ffcm.rounds=100"),
-    *("--set", "ffcm.tolerance=0", "--set", "fuzzy.iterations=3"),
+    *("--set", "ffcm.tolerance=0", "--set", "fuzzy.iterations=3", "--set", "data.images=300"),
 )
 
 

@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,10 @@ from ccfcpp.core.errors import FederationError, StoppedError
 from ccfcpp.studies.grids import Planned
 from ccfcpp.studies.parallel import run_in_processes
 from ccfcpp.studies.study import Study
+from tests.support.forks import Fork
 from tests.support.studies import planned_study
 
+START = multiprocessing.get_context
 SMALL: Tree = {
     "device": "cpu",
     "data": {"images": 60},
@@ -60,7 +60,10 @@ def scores(study: Study[ClusterConfig]) -> list[tuple[Any, Any]]:
     return [(row["nmi"], row["bytes_up"]) for _, row in study.results()]
 
 
-def test_runs_in_processes_are_those_one_after_the_other(tmp_path: Path) -> None:
+def test_runs_in_processes_are_those_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", START)  # They start as users' do.
     settings: list[Tree] = [{"method": "k-fed"}, {"method": "ffcm-avg"}, {"method": "km"}]
     together = study_of(tmp_path / "together", *settings)
     assert run(together) >= 2
@@ -69,9 +72,8 @@ def test_runs_in_processes_are_those_one_after_the_other(tmp_path: Path) -> None
     assert scores(together) == scores(alone)
     # What is finished is not run again, and no process is started for it.
     before = [folder.stat().st_mtime_ns for folder in sorted(together.path.rglob("summary.json"))]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(multiprocessing, "get_context", lambda kind: pytest.fail("a process"))
-        assert run(together) == 1
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: pytest.fail("a process"))
+    assert run(together) == 1
     after = [folder.stat().st_mtime_ns for folder in sorted(together.path.rglob("summary.json"))]
     assert len(before) == 3
     assert after == before
@@ -121,8 +123,9 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run_and_goes_on_later(
 
 
 PROGRAM = """
-import sys
+import os, sys
 from pathlib import Path
+os.setpgid(0, 0)
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.studies.parallel import run_in_processes
 from ccfcpp.studies.study import Study
@@ -139,22 +142,25 @@ with graceful_interruption(lambda: None) as should_stop:
 ).replace("lambda: False", "should_stop")
 
 
+def started(program: str, study: Study[ClusterConfig]) -> Fork:
+    """Start a program in a group of its own; wait until its first run has done two rounds."""
+    process = Fork(["-c", program, str(study.path)], os.environ)
+    log = study.folder(study.runs[0]).metrics
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    return process
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_whole_group_ends_runs_after_their_rounds(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     study = study_of(tmp_path / "study", endless(100_000), endless(100_000) | {"seed": 1})
     folder = study.folder(study.runs[0])
-    process = subprocess.Popen(
-        [sys.executable, "-c", GRACEFUL, study.path],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (folder.metrics.exists() and folder.metrics.read_text().count("\n") >= 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = started(GRACEFUL, study)
     os.killpg(process.pid, number)
     _, stderr = process.communicate(timeout=120)
     assert stderr.splitlines()[-1] == "ccfcpp.core.errors.StoppedError"
@@ -181,12 +187,7 @@ def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Else they would write into folders that a resumed study has taken up."""
     study = study_of(tmp_path / "study", endless(100_000))
     log = study.folder(study.runs[0]).metrics
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, study.path])
-    deadline = time.monotonic() + 120
-    while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    process = started(PROGRAM, study)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
     time.sleep(1)

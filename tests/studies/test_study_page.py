@@ -20,6 +20,7 @@ from supervised.config import ClassifyConfig
 from tests.support.browser import BROWSER, laid_out
 from tests.support.command import ccfcpp, report
 from tests.support.comparisons import planned_comparison
+from tests.support.reproduction import undrawn
 from tests.support.studies import planned_study
 
 needs_browser = pytest.mark.skipif(
@@ -192,7 +193,8 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
         {"setting": "dataset", "first": "mnist", "other": "fashion-mnist"}
     ]
     out = tmp_path / "page"
-    assert ccfcpp("report", first, other, "--out", out).code == 0
+    with undrawn():
+        assert ccfcpp("report", first, other, "--out", out).code == 0
     assert "Studies first, other" in (out / "report.html").read_text()
     classes = classified(tmp_path / "classes", {"method": ["fedavg", "moon"]})
     mixed = ccfcpp("report", first, classes)

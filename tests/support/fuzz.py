@@ -1,10 +1,6 @@
-"""Anything that may arrive: tensors and bytes, and a run in which one client sends it.
-
-``CCFCPP_FUZZ=N`` draws N times as many examples as the suite does, others on every run.
-"""
+"""Anything that may arrive: tensors and bytes, and a run in which one client sends it."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,14 +25,12 @@ from ccfcpp.engine.payload import pack
 from tests.support.deployment import AT_ONCE, RUN, Grid, worker_of
 
 CLASSES = [str(number) for number in range(10)]
-TIMES = int(os.environ.get("CCFCPP_FUZZ", "0"))
 
 
 def examples(number: int) -> settings:
-    """So many examples; more of them, at random, where the environment asks for it."""
-    return settings(
-        max_examples=number * max(TIMES, 1), derandomize=not TIMES, deadline=None, database=None
-    )
+    """So many examples, and ten times as many in hypothesis' profile for the night."""
+    usual = settings.get_profile("ccfcpp").max_examples
+    return settings(max_examples=number * settings().max_examples // usual)
 
 
 # --- tensors ------------------------------------------------------------------------------------

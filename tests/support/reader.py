@@ -5,6 +5,7 @@ import io
 import re
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ from tests.support.pages import blocks
 
 
 class Reader:
-    """Someone who types what the page shows."""
+    """Someone who types what the page shows.
 
-    def __init__(self, place: Path) -> None:
+    Args:
+        place: Folder to work in.
+        few: Flags that make clusterings short.
+    """
+
+    def __init__(self, place: Path, few: Sequence[str] = ()) -> None:
         self.place = place
+        self.few = few
         self.names: dict[str, Any] = {}
         self.seen: list[str] = []
         """What each block of commands printed."""
@@ -27,14 +34,15 @@ class Reader:
                 exec(text, self.names)  # noqa: S102 - our own page
             self.seen.append(printed.getvalue())
         elif language == "sh":
-            self.seen.append("".join(map(printed_by, text.splitlines())))
+            self.seen.append("".join(map(self.printed_by, text.splitlines())))
 
-
-def printed_by(command: str) -> str:
-    program, *arguments = shlex.split(command)
-    if program == "ccfcpp":
-        return succeeded(*arguments).stdout
-    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
+    def printed_by(self, command: str) -> str:
+        program, *arguments = shlex.split(command)
+        if program == "ccfcpp":
+            return succeeded(*arguments, *(self.few if arguments[0] == "cluster" else ())).stdout
+        return subprocess.run(
+            [program, *arguments], check=True, capture_output=True, text=True
+        ).stdout
 
 
 def without_numbers(printed: str) -> list[str]:
