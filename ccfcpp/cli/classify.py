@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 FLAGS = (
     flags.DATASET,
     *flags.several(flags.ALPHA, flags.CLASSES_PER_CLIENT),
-    flags.LABEL_PARTITION,
+    flags.PARTITION,
     *flags.several(
-        flags.CLASSIFICATION_METHOD,
+        flags.METHOD,
         flags.DECORR,
         flags.BETA,
         flags.MODEL,
-        flags.TEN_CLIENTS,
+        flags.CLIENTS,
         flags.TRAINING_ROUNDS,
         flags.LOCAL_EPOCHS,
         *flags.ABSENCE,
@@ -51,7 +51,7 @@ FLAGS = (
 )
 
 
-@running(*FLAGS)
+@running(FLAGS, ClassifyConfig)
 def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
     """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without.
 
@@ -149,10 +149,10 @@ def _heading(config: ClassifyConfig) -> str:
 
 def _worth_naming(config: ClassifyConfig) -> Iterable[flags.Flag]:
     of_kind = {"dirichlet": flags.ALPHA, "classes": flags.CLASSES_PER_CLIENT}
-    degree = of_kind.get(config.partition.kind, flags.LABEL_PARTITION)
+    degree = of_kind.get(config.partition.kind, flags.PARTITION)
     weight = [flags.BETA] if config.decorrelation.kind != "none" else []
-    named = (flags.DATASET, flags.CLASSIFICATION_METHOD, flags.DECORR, *weight, flags.MODEL)
-    return (*named, degree, flags.TEN_CLIENTS, flags.SEED)
+    named = (flags.DATASET, flags.METHOD, flags.DECORR, *weight, flags.MODEL)
+    return (*named, degree, flags.CLIENTS, flags.SEED)
 
 
 def _title(summary: Summary) -> str:
