@@ -55,7 +55,8 @@ Figures = dict[str, float]
 _PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
 _ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
 _ALPHA += ["--set", "compute.precision=auto"]
-_TERM = ["loss.scale=feddecorr", "centroids.encoder=global", "centroids.server_weights=sizes"]
+_TERM = ["loss.scale=feddecorr", "loss.lam=0.1"]
+_TERM += ["centroids.encoder=global", "centroids.server_weights=sizes"]
 _SYSTEMS: dict[str, list[str]] = {
     "ccfc++-term": [part for setting in _TERM for part in ("--set", setting)],
     "ccfc++": [],
