@@ -56,8 +56,9 @@ class LabelPartitionConfig(Section):
     """How the training images are divided among clients."""
 
     kind: str
+    """How the images are divided among clients."""
     clients: Positive | None = None
-    """Number of clients: 10 where it is null, or as many as folders."""
+    """Number of clients; by default 10, or one for each folder."""
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
     null: it keeps all. Equal clients count alike in the mean of their models."""
@@ -68,7 +69,8 @@ class DirichletLabels(LabelPartitionConfig):
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration: clients differ much where it is small; ``inf`` is ``iid``."""
+    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
+    ``iid``."""
     min_samples: Positive = 10
     """Shares are drawn again until each client holds so many."""
 
@@ -78,7 +80,7 @@ class ClassesOfClients(LabelPartitionConfig):
 
     kind: Literal["classes"] = "classes"
     classes_per_client: Positive = 2
-    """M."""
+    """Number of classes of each client."""
 
 
 class PlainLabels(LabelPartitionConfig):
@@ -92,6 +94,7 @@ class ClassifierConfig(Section):
     """The network."""
 
     name: str
+    """The network."""
 
 
 class SmallNetwork(ClassifierConfig):
@@ -124,7 +127,9 @@ class LocalTrainingConfig(Section):
     """Rounds and local training."""
 
     rounds: Positive = 100
+    """Rounds."""
     local_epochs: Positive = 10
+    """Passes over a client's images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 64
     learning_rate: PositiveNumber = 0.01
     momentum: BelowOne = 0.9
@@ -135,6 +140,7 @@ class DecorrelationConfig(Section):
     """The decorrelation term."""
 
     kind: str
+    """The term that decorrelates representations."""
 
     @property
     def weight(self) -> float:
@@ -157,7 +163,7 @@ class TermConfig(DecorrelationConfig):
     """A term, of any kind."""
 
     beta: Weight = 0.1
-    """β of Eq. (10): the term's weight."""
+    """Weight β of the decorrelation term, Eq. (10)."""
     log_epochs: bool = False
     """Log the term by itself, for each client and local epoch: clients send it."""
 
@@ -211,6 +217,7 @@ class ClassifyConfig(RunConfig):
     """All of ``ccfcpp classify``, but for the sections that methods bring."""
 
     method: str = "fedavg"
+    """How the clients' models become one."""
     data: SamplesConfig = SamplesConfig()
     partition: Annotated[
         DirichletLabels | ClassesOfClients | PlainLabels, Field(discriminator="kind")

@@ -16,26 +16,22 @@ from ccfcpp.cli.cluster import cluster
 from ccfcpp.cli.compare import compare
 from ccfcpp.cli.datasets import datasets
 from ccfcpp.cli.embed import embed
-from ccfcpp.cli.flags import Command, showing_defaults
 from ccfcpp.cli.forget import forget
 from ccfcpp.cli.inspect import inspect
 from ccfcpp.cli.join import join
+from ccfcpp.cli.keyed import class_of
 from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
-from ccfcpp.cli.presets import presets as list_presets
+from ccfcpp.cli.presets import presets
 from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
 from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import RunConfig, Tree, fields_of
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.version import VERSION
-from ccfcpp.studies.comparing import BESIDE_PUBLISHED
-from supervised.config import ClassifyConfig
 
 _EXAMPLES = """Examples:
 
@@ -120,35 +116,22 @@ def options(
     """Federated clustering, and classification, of images that stay with their holders."""
 
 
-def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | None = None) -> None:
-    """Add a command whose help shows the defaults of its flags."""
-    clusters = kind is ClusterConfig
-    shown = showing_defaults(
-        "cluster" if clusters else "classify",
-        # Sections of classifiers have no flags, and come with a network library.
-        lambda: kind.known_fields({}) if clusters else fields_of(kind),
-        *getattr(command, "table", ()),
-        base=base,
-    )
-    app.command(cls=shown)(command)
-
-
-_add(datasets)
-app.command("presets")(list_presets)
-_add(inspect)
-_add(embed)
-_add(cluster)
-app.command()(predict)
-app.command()(leakage)
-app.command()(forget)
-_add(compare, base=BESIDE_PUBLISHED)
-app.command()(verify_theory)
-_add(report)
-_add(reproduce)
-_add(classify, ClassifyConfig)
+for command in (
+    datasets,
+    presets,
+    inspect,
+    embed,
+    cluster,
+    predict,
+    leakage,
+    forget,
+    compare,
+    verify_theory,
+    report,
+    reproduce,
+    classify,
+):
+    app.command(cls=class_of(command))(command)
 app.add_typer(keys, name="keys")
-app.command()(serve)
-app.command()(status)
-app.command()(stop)
-app.command()(join)
-app.command()(audit)
+for command in (serve, status, stop, join, audit):
+    app.command(cls=class_of(command))(command)

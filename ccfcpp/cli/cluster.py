@@ -31,7 +31,7 @@ _BAR = 30
 
 FLAGS = (
     flags.DATASET,
-    flags.CLUSTERING_METHOD,
+    flags.METHOD,
     flags.PRESET,
     flags.PARTITION,
     flags.SKEW,
@@ -57,7 +57,7 @@ _MOST_ROWS = 12
 """Of a table of clients, and of its columns, in a terminal."""
 
 
-@running(*FLAGS)
+@running(FLAGS, ClusterConfig)
 def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> None:
     """Cluster images, vectors or tables that lie with several clients.
 
@@ -103,7 +103,7 @@ def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
         "classes": (flags.CLASSES_PER_CLIENT,),
         "dirichlet": (flags.ALPHA,),
     }
-    named = (flags.DATASET, flags.CLUSTERING_METHOD, flags.CLIENTS, flags.CLUSTERS, flags.SEED)
+    named = (flags.DATASET, flags.METHOD, flags.CLIENTS, flags.CLUSTERS, flags.SEED)
     return (*named, flags.PARTITION, *degrees.get(config.partition.kind, ()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +13,7 @@ from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.studies.comparing import open_comparison, tabulated
-from ccfcpp.studies.grids import take_lists
+from ccfcpp.studies.comparing import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from ccfcpp.studies.comparison import Comparison, TableEntry
 
+_METHODS = replace(flags.METHOD, named="methods", default="all", several=True)
+_SKEWS = replace(flags.SKEW, default=",".join(f"{p:g}" for p in ALL_SKEWS), several=True)
 FLAGS = (
     flags.DATASET,
-    flags.COMPARED_METHODS,
-    flags.SKEWS,
+    _METHODS,
+    _SKEWS,
     flags.PRESET,
     flags.PARTITION,
     *flags.several(flags.CLASSES_PER_CLIENT, flags.ALPHA),
@@ -48,7 +50,7 @@ Baseline = Annotated[
 ]
 
 
-@running(*FLAGS)
+@running(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
 def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None) -> None:
     """Compare systems on the same samples, partitions and scores, as the CCFC++ paper's tables.
 
@@ -64,18 +66,16 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     flags.name_partition(asked.named)
     assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
     for flag in FLAGS:
-        axis = flag in (flags.COMPARED_METHODS, flags.SKEWS)
+        axis = flag in (_METHODS, _SKEWS)
         if flag.key in assigned and (axis or isinstance(asked.named.get(flag.key), list)):
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )
-    layers, axes = take_lists(ClusterConfig, asked.layers("compare", "cluster"))
+    layers = asked.layers("compare", "cluster")
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
-        study = open_comparison(
-            layers, axes, seeds, asked.out, asked.resume, baseline, say=console.print
-        )
+        study = open_comparison(layers, seeds, asked.out, asked.resume, baseline, say=console.print)
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (

@@ -5,6 +5,8 @@ from pathlib import Path
 import typer
 
 from ccfcpp.cli import flags
+from ccfcpp.cli.keyed import keyed
+from ccfcpp.clustering.config import ClusterConfig
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
   ccfcpp classify --config classify/office-caltech10 --dataset FOLDER
@@ -12,7 +14,7 @@ _BY_FOLDER = """By their folder, which you fetch yourself:
   ccfcpp cluster --dataset FOLDER: your own images"""
 
 
-@flags.keyed(flags.DATA_ROOT)
+@keyed([flags.DATA_ROOT], ClusterConfig)
 def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
     from ccfcpp.cli.terminal import print_rows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
+from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 
 _FLAGS = (
     flags.ENCODER,
-    flags.EMBEDDED_PARTITION,
-    *flags.COLUMNS,
+    flags.INSPECTED_PARTITION,
+    flags.LABEL_COLUMN,
+    flags.CLIENT_COLUMN,
+    flags.TEXT_COLUMN,
     *flags.IMAGES,
     flags.DEVICE,
     flags.DATA_ROOT,
 )
 
 
-@flags.keyed(*_FLAGS)
+@keyed(_FLAGS, ClusterConfig)
 def embed(
     named: flags.Named,
     data: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ccfcpp.cli import flags
+from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson, Settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
@@ -33,7 +34,7 @@ S = TypeVar("S", bound=Section)
 _MOST_LISTED = 20
 
 
-@flags.keyed(flags.INSPECTED_PARTITION, *flags.IMAGES, *flags.VECTORS)
+@keyed((flags.INSPECTED_PARTITION, *flags.IMAGES, *flags.VECTORS), ClusterConfig)
 def inspect(
     named: flags.Named,
     path: Annotated[

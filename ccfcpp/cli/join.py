@@ -1,36 +1,39 @@
 """The command ``ccfcpp join``."""
 
-import functools
-import inspect
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic.fields import FieldInfo
 
-from ccfcpp.cli.flags import Command, give_parameters
-from ccfcpp.cli.options import grouped
+from ccfcpp.cli import flags
+from ccfcpp.cli.keyed import grouped, keyed
 from ccfcpp.cli.place import address, require_flower
 from ccfcpp.cli.telling import Telling
 from ccfcpp.cli.terminal import EmbeddingTold, progress_console
-from ccfcpp.core.encoders import EncoderName
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import unflatten, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import locked
-from ccfcpp.core.permissions import ALWAYS, KINDS
+from ccfcpp.core.permissions import OPTIONAL
 from ccfcpp.core.progress import watch_embedding
 from ccfcpp.deployment.client.rules import SUFFIX, Rules, read_rules
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
-_METAVARS = {
-    "allow": "|".join(kind for kind in KINDS if kind not in ALWAYS),
-    "accept": "KEY=VALUE",
-    **dict.fromkeys(("only_private", "budget", "delta"), "NUMBER"),
-}
-"""What stands for the value of a rule in the help; ``N`` for those of the others."""
+_RULES = [
+    flags.Flag(
+        name,
+        "KEY=VALUE" if name == "accept" else "",
+        values=", ".join(OPTIONAL) if name == "allow" else "",
+        form={bool: bool, tuple: list[str]}.get(type(rule.default), str),
+        panel="The owner's rules",
+    )
+    for name, rule in Rules.model_fields.items()
+]
+_DATA = flags.SKIP, flags.ENCODER, flags.LABEL_COLUMN, flags.TEXT_COLUMN
 
 
 @dataclass(frozen=True)
@@ -61,30 +64,6 @@ class JoinTerms:
             "--insecure); --key gives another folder.",
         ),
     ] = False
-    skip: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of the files that may be unreadable, such as 5%; 1% otherwise.",
-        ),
-    ] = None
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Pre-trained encoder that makes vectors of the data here, as ccfcpp cluster takes "
-            "it. No server can make a client load one.",
-        ),
-    ] = None
-    label_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Column of a table with classes. No server can name one for you."
-        ),
-    ] = None
-    text_column: Annotated[
-        str, typer.Option(metavar="NAME", help="Column of a table with texts, for --encoder.")
-    ] = "text"
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None
@@ -105,76 +84,47 @@ class JoinTerms:
         return server
 
 
-def _option(name: str, rule: FieldInfo) -> inspect.Parameter:
-    """Return the option of a rule. Its text is read as a file's is."""
-    default = rule.default
-    kind: type = {bool: bool, tuple: list[str]}.get(type(default), str)
-    text = " ".join((rule.description or "").split())
-    if kind is str and default is not None:
-        text = f"{text.rstrip('.')}; {default} otherwise."
-    option = typer.Option(
-        f"--{name.replace('_', '-')}",
-        metavar=None if kind is bool else _METAVARS.get(name, "N"),
-        help=text,
-    )
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
-
-
-def _ruled(command: Command) -> Command:
-    """Give a command an option for each of the owner's rules; those given are its ``rules``."""
-
-    @functools.wraps(command)
-    def wrapper(**given: object) -> None:
-        values = {name: given.pop(name) for name in Rules.model_fields}
-        rules = {name: value for name, value in values.items() if value not in (None, False)}
-        command(rules=rules, **given)
-
-    own = dict(inspect.signature(command, eval_str=True).parameters)
-    del own["rules"]
-    options = [_option(name, rule) for name, rule in Rules.model_fields.items()]
-    give_parameters(wrapper, [*own.values(), *options])
-    return wrapper
-
-
-@_ruled
+@keyed((*_DATA, *_RULES), ClusterConfig, Rules)
 @grouped
-def join(terms: JoinTerms, rules: dict[str, object]) -> None:
+def join(terms: JoinTerms, named: flags.Named) -> None:
     """Take part in a federation with the images of this machine, which stay here.
 
     The owner's rules are options here, or lines of the file KEY.rules beside the
     key, such as "smallest_count: 10". What was sent is in the log: ccfcpp audit.
+    No server can name an encoder or a column for you.
     """
-    server, insecure = terms.address, terms.insecure
-    host, _ = address(server)
+    insecure = terms.insecure
+    rules = {key: value for key, value in named.items() if key in Rules.model_fields}
+    own = {key: value for key, value in named.items() if key not in rules}
+    settings = validate(ClusterConfig, unflatten(own))
+    host, _ = address(terms.address)
     if insecure:
         require_this_machine(host)
     if not Path(terms.data).exists():
         raise UsageError(f"there are no images at {terms.data}: give another --data")
     require_flower()
-    if terms.encoder is not None:
-        EncoderName.parse(terms.encoder)
     _rules_of(terms.key or FOLDER, rules)  # they are refused before a key is looked for
-    with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as own:
-        assert own is not None  # checked above
-        certificate = own.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
-        _take_part(terms, _rules_of(own, rules), server, own, certificate)
+    with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as key:
+        assert key is not None  # checked above
+        authority = key.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
+        _take_part(replace(terms, key=key, authority=authority), _rules_of(key, rules), settings)
 
 
 def _rules_of(key: Path, given: dict[str, object]) -> Rules:
     """Return the owner's rules: of the file beside the key, and above them those given here."""
-    return read_rules(key.with_suffix(SUFFIX), dict(given))
+    return read_rules(key.with_suffix(SUFFIX), given)
 
 
-def _take_part(terms: JoinTerms, rules: Rules, server: str, key: Path, authority: Path) -> None:
+def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
+    server, key, authority = terms.address, terms.key, terms.authority
+    assert key is not None
+    assert authority is not None
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
     place = terms.state or key.with_suffix(".state")
     telling = Telling(progress_console())
 
-    from ccfcpp.core.config import VectorsConfig
     from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
     from ccfcpp.deployment.client.sums import Rosters
@@ -186,10 +136,10 @@ def _take_part(terms: JoinTerms, rules: Rules, server: str, key: Path, authority
     use_processors()
     watch_embedding(EmbeddingTold(telling.console))
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    columns = VectorsConfig(label_column=terms.label_column, text_column=terms.text_column)
+    data, columns = settings.data, settings.vectors
     with _alone(place):
         worker = Worker(
-            lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder, columns),
+            lambda spec: load_for(spec, terms.data, data.skip, data.encoder, columns),
             place,
             rules,
             choose_device("auto"),

@@ -1,16 +1,15 @@
 """The options that several commands have, and that are no key of the configuration."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.core.config import Tree
+from ccfcpp.cli.keyed import Command, grouped, keyed
+from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.config_layers import (
     Layers,
     merge,
@@ -96,28 +95,8 @@ def of_growth(asked: Asked, layers: Layers) -> Tree:
     return values
 
 
-def grouped(command: flags.Command) -> flags.Command:
-    """Let a command have parameters that are dataclasses: their fields become its options."""
-    own = inspect.signature(command, eval_str=True).parameters
-    groups = {
-        name: inspect.signature(each.annotation, eval_str=True).parameters
-        for name, each in own.items()
-        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
-    }
-
-    @functools.wraps(command)
-    def wrapper(**given: object) -> None:
-        made = {
-            name: own[name].annotation(**{key: given.pop(key) for key in options})
-            for name, options in groups.items()
-        }
-        command(**made, **given)
-
-    spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
-    flags.give_parameters(wrapper, spread)
-    return wrapper
-
-
-def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
-    """Give a command some flags of the table, and the options of ``Asked``."""
-    return lambda command: flags.keyed(*table)(grouped(command))
+def running(
+    table: Sequence[flags.Flag], *kinds: type[Section], base: Tree | None = None
+) -> Callable[[Command], Command]:
+    """Give a command some flags of the table, and the options of ``Asked``; as ``keyed``."""
+    return lambda command: keyed(table, *kinds, base=base)(grouped(command))

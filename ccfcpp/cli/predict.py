@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ccfcpp.cli import flags
+from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import prepare, progress_console
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import merge, unflatten, validate
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
@@ -18,15 +23,20 @@ from ccfcpp.core.units import counted
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ccfcpp.clustering.config import ClusterConfig
     from ccfcpp.clustering.model import Model
+    from ccfcpp.core.config import Tree
     from ccfcpp.data.open import AnyData
     from ccfcpp.data.vectors import VectorData
 
-_DEVICES = ("auto", "cpu", "cuda")
+_ENCODER = replace(
+    flags.ENCODER, help="Where this machine has the run's encoder.", default="the run's name for it"
+)
+_FLAGS = replace(flags.SKIP, default="the run's"), _ENCODER, flags.DEVICE
 
 
+@keyed(_FLAGS, ClusterConfig)
 def predict(
+    named: flags.Named,
     model: Annotated[
         Path,
         typer.Argument(metavar="MODEL", help="A run's model.safetensors, or the run's folder."),
@@ -41,20 +51,6 @@ def predict(
     out: Annotated[
         Path, typer.Option(help="New CSV file, with a line for each image or vector.")
     ] = Path("clusters.csv"),
-    skip: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of the files that may be unreadable, such as 5%; the run's otherwise.",
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Where this machine has the run's encoder; the run's name for it otherwise.",
-        ),
-    ] = None,
     min_confidence: Annotated[
         float | None,
         typer.Option(
@@ -62,7 +58,6 @@ def predict(
             help="Give no cluster where its probability is lower, such as 0.8.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = "auto",
     json_output: AsJson = False,
 ) -> None:
     """Assign new images or vectors to the clusters of a run, without its clients.
@@ -82,8 +77,8 @@ def predict(
     skipped = out.with_name(f"{out.stem}-skipped.csv")
     _check_out(out)
     _check_out(skipped)
-    if device not in _DEVICES:
-        raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
+    settings = unflatten(named)
+    device = validate(ClusterConfig, settings).device
     if min_confidence is not None and not 0 <= min_confidence <= 1:
         raise UsageError(f"--min-confidence {min_confidence} is refused: give a number from 0 to 1")
 
@@ -97,7 +92,7 @@ def predict(
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
-    read = _read(photos, loaded, skip, encoder)
+    read = _read(photos, loaded, settings)
     for line in reading_in_words(read, skipped.name):
         console.print(line)
     console.print(f"assigning {counted(len(read), read.unit)} …")
@@ -143,25 +138,19 @@ def predict(
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 
 
-def _read(place: Path, model: Model, skip: str | None, encoder: str | None) -> AnyData:
+def _read(place: Path, model: Model, settings: Tree) -> AnyData:
     """Read images as the run's own were read, or vectors."""
-    from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-    from ccfcpp.core.config_layers import validated
     from ccfcpp.data.open import open_images
 
-    config = model.problem.config
-    assert isinstance(config, ClusterConfig)
-    given = {"skip": skip, "encoder": encoder}
-    changes = {name: value for name, value in given.items() if value is not None}
-    then = config.data.model_dump() | {"image_size": None} | changes
-    data = validated(ClusterDataConfig, then)
+    then = model.problem.config.model_dump(mode="json")
+    config = validate(ClusterConfig, merge(then, {"data": {"image_size": None}}, settings))
     if model.problem.has_vectors:
-        return _read_vectors(place, model, config.model_copy(update={"data": data}), changes)
-    if encoder is not None:
+        return _read_vectors(place, model, config, settings.get("data", {}))
+    if "encoder" in settings.get("data", {}):
         raise UsageError("--encoder has no effect: the run was on images; leave it out")
     channels, height, width = model.image_shape
     shape = channels, height, width
-    return open_images(str(place.absolute()), data=data, flat=True, shape=shape)
+    return open_images(str(place.absolute()), data=config.data, flat=True, shape=shape)
 
 
 def _read_vectors(

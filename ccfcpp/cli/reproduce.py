@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
+from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _OUT = Path("runs/reproduce")
 
 
-@flags.keyed(*flags.MACHINE)
+@keyed(flags.MACHINE, ClusterConfig)
 def reproduce(
     named: flags.Named,
     names: Annotated[

@@ -17,6 +17,7 @@ from ccfcpp.cli.options import Asked, From, of_growth, running
 from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
 from ccfcpp.clustering.auto_settings import settings_over_a_network
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.words import judged_rows
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
@@ -28,6 +29,7 @@ from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
+from supervised.config import ClassifyConfig
 from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.pipeline import AnyPipeline, M, Opening
 
 _FLAGS = (
-    flags.ANY_METHOD,
+    flags.METHOD,
     flags.CLUSTERS,
     flags.ROUNDS,
     flags.ENCODER,
@@ -57,7 +59,7 @@ _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
-@running(*_FLAGS)
+@running(_FLAGS, ClusterConfig, ClassifyConfig)
 def serve(
     place: Place,
     asked: Asked,
@@ -187,11 +189,11 @@ def _gathered(
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
-    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster)
+    newest = least and max(1, least - len(enrolment.members))
+    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster, newest)
     if enrolment.waits_for_newcomers:
-        newest = least and max(1, least - len(enrolment.members))
         with attendance.awaiting(late.names, newest):
-            enrolment = late.gathered(newest)
+            enrolment = late.gathered()
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
     enrolment.save(saved)

@@ -76,8 +76,10 @@ class ClusterDataConfig(DataConfig):
     encoder: Annotated[
         str | None, AfterValidator(_encoder), Affects("what makes vectors of images or texts")
     ] = None
-    """A pre-trained encoder, which makes vectors of photos or texts where they lie: a name of
-    torchvision, timm or sentence-transformers, or a file. From there on the data are vectors."""
+    """Pre-trained encoder that makes vectors of photos or texts where they lie:
+    ``torchvision:NAME`` or ``timm:NAME``, maybe ``@FILE.safetensors``;
+    ``sentence-transformers:NAME`` or its folder; ``FILE.onnx`` or ``.pt``. From there on the data
+    are vectors."""
     encoder_hash: Annotated[
         str | None, Field(pattern="^[0-9a-f]{64}$"), Affects("which encoder is refused")
     ] = None
@@ -97,8 +99,9 @@ class PartitionConfig(Section):
     """How the images are divided among clients."""
 
     kind: str
+    """How the images are divided among clients."""
     clients: Positive | None = None
-    """Number of clients; one a class (or a folder) where it is null."""
+    """Number of clients; by default one for each class or folder."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -133,7 +136,8 @@ class ClassesPartition(PartitionConfig):
 
     kind: Literal["classes"] = "classes"
     classes_per_client: Positive = 2
-    """M: with M times the clients up to the number of classes, none is shared."""
+    """Number of classes of each client; where all clients' together are at most as many as there
+    are, none is shared."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -151,7 +155,8 @@ class DirichletPartition(PartitionConfig):
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration: clients differ much where it is small; ``inf`` is ``iid``."""
+    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
+    ``iid``."""
     min_samples: Positive = 10
     """Shares are drawn again until each client holds so many."""
 
@@ -165,8 +170,8 @@ class PlainPartition(PartitionConfig):
     """A division that has no degree."""
 
     kind: Literal["iid", "folders"] = "iid"
-    """``iid``: at random; ``folders``: a folder a client, and of vectors a file or a name in
-    ``vectors.client_column``."""
+    """``iid``: at random; ``folders``: each folder is a client, and of vectors each file, or each
+    name in ``vectors.client_column``."""
 
 
 AnyPartition = Annotated[
@@ -179,12 +184,12 @@ class ClusterConfig(RunConfig):
     """All of ``ccfcpp cluster``, but for the sections that methods bring."""
 
     method: str = "ccfc++"
-    """``ccfc`` is ``ccfc++`` without the decorrelation term."""
+    """System that clusters. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
     preset: Annotated[Literal["default", "published"], Affects("other settings")] = "default"
     """``default``: what does best here; ``published``: CCFC and CCFC++ with the phases of their
     papers and code, which is what stands beside published values."""
     clusters: Annotated[int | str | None, BeforeValidator(_clusters)] = None
-    """Number of clusters k; the number of classes where it is null. ``auto`` or a range such as
+    """Number of clusters k; by default that of the classes. ``auto`` or a range such as
     ``5-30``, where nobody knows it: it is found from what clients send, and never by labels."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: AnyPartition = SkewPartition()

@@ -50,7 +50,7 @@ class Section(BaseModel):
     ``Field(discriminator=…)``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
         """Yield the settings of the section that have no effect beside its others."""
@@ -95,17 +95,18 @@ class DataConfig(Section):
     """Source of the images."""
 
     root: Annotated[str | None, Affects("where the data set is looked for")] = None
-    """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
+    """Folder of the data sets; by default ``$CCFCPP_DATA``, or a cache."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Resize images to this many pixels a side. Where it is null, named data sets keep their size,
     and that of other images follows from them."""
     window: Annotated[
         tuple[Finite, Finite] | None, Affects("how files of more than 8 bits are read")
     ] = None
-    """In files of more than 8 bits, the values that become 0 and 255. Where it is null: the window
-    of a DICOM file, or else the smallest and the largest value of each image."""
+    """In files of more than 8 bits, the values that become black and white, such as 0,4095; by
+    default the window of a DICOM file, or else the smallest and the largest value of each image."""
     skip: Annotated[Share, Affects("which files may be left out")] = 0.01
-    """Share of the files that may be unreadable, and are left out; above 0 it is one at least."""
+    """Share of the files that may be unreadable, and are left out, such as 5%; above 0 it is one at
+    least."""
     max_pixels: Annotated[int, Field(ge=1, le=10**9), Affects("which files may be read")] = 10**8
     """The most pixels of a file's image."""
 
@@ -153,10 +154,10 @@ class VectorsConfig(Section):
     text_column: Annotated[str, Affects("which column of a table is embedded")] = "text"
     """Name of the column with texts, for an encoder of texts."""
     missing: Literal["refuse", "mean"] = "refuse"
-    """``mean``: a missing value becomes the mean of its column over all clients."""
+    """Missing values: ``mean`` makes them the mean of their column over all clients."""
     scale: Literal["none", "standard", "unit"] = "none"
-    """``standard``: each column to mean 0 and variance 1 over all clients, a constant one to 0;
-    ``unit``: each vector to length 1."""
+    """Scaling. ``standard``: each column to mean 0 and variance 1 over all clients, a constant one
+    to 0; ``unit``: each vector to length 1."""
     components: Positive | None = None
     """Project vectors on so many principal components of all clients' vectors, after scaling."""
     whiten: bool = False
@@ -341,16 +342,18 @@ class RunConfig(Section):
     """Settings of every run; a method adds sections."""
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """A data set's name, or a path to an image folder, an archive of one, an ``.npz`` file, or a
-    file of vectors or a folder of such files."""
+    """Name of a data set; or path of an image folder, an archive of one, or an ``.npz`` file; to
+    cluster also of vectors: ``.npy``, ``.npz``, ``.csv``, ``.parquet``, or a folder of these."""
     seed: int = 0
+    """Seed of all random numbers."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
+    """Where the run computes; ``auto`` is a GPU if there is one."""
     evaluate_every: Positive | None = None
     """Score the global model after each so many rounds; classification also after the last. None:
     after each round, but in Fed-SCAN's steps where neighbours are found again, and after the
     last."""
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
-    """Log the rounds for one of these, too, which are extras to install."""
+    """Log the rounds for one of these too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     method: str
 

@@ -13,3 +13,5 @@ classification, which cannot be without. The server passes names on to the other
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ALWAYS: frozenset[Kind] = frozenset(("models", "centroids", "sums"))
 """Kinds that a client sends without explicit permission."""
+OPTIONAL = tuple(kind for kind in KINDS if kind not in ALWAYS)
+"""Kinds that an owner has to allow."""

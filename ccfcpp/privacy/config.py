@@ -13,7 +13,7 @@ class PrivacyConfig(Section):
     """Protection beyond images staying with their clients."""
 
     secure_sums: bool = False
-    """Whether the server learns sums over clients alone, and no client's part of them."""
+    """Let the server learn sums over clients alone, and no client's part of them (an extra)."""
     threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """Of secure sums: how many clients must be there at every stage, and in any case more than half
     of those that are asked. null: two thirds of those, and one."""
@@ -29,10 +29,10 @@ class PrivacyConfig(Section):
     smallest_count: Count = 0
     """A client sends no centroid, mean or sum over fewer of its images."""
     level: Literal["none", "client", "image"] = "none"
-    """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
-    any one image did."""
+    """Differential privacy (an extra): ``client`` hides whether a client took part at all,
+    ``image`` whether any one image did."""
     epsilon: PositiveNumber = 8.0
-    """ε: the budget. The run ends before the round that would spend more."""
+    """Budget ε of differential privacy; the run ends before the round that would spend more."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ: with about this probability there is no promise."""
     noise: PositiveNumber | None = None

@@ -12,6 +12,7 @@ class AttackConfig(Section):
     """Clients that are made to send something false, so that its effect can be measured."""
 
     kind: str
+    """What some clients send in place of the truth, to measure its effect."""
 
     @property
     def is_on(self) -> bool:
@@ -70,6 +71,7 @@ class DefenceConfig(Section):
     """How the server makes one update of those that may be hostile."""
 
     rule: str
+    """What the server does against hostile clients."""
 
     @property
     def is_on(self) -> bool:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.cli import classify, cluster, compare, flags
+from ccfcpp.cli.keyed import keyed
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
-from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.errors import KeyValue, UsageError, in_file
+from ccfcpp.core.reference import describe
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 
@@ -34,17 +36,17 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
     presets: str,
     base: Tree,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "2000")
     values = {key: field.default for key, field in kind.known_fields({}).items()}
     values |= values_of(resolve(kind, presets, base))
     values["rounds"] = values.get("training.rounds")
-    shown = ccfcpp(command, "--help").stdout
+    shown, described = ccfcpp(command, "--help").stdout, describe(kind)
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
         value = flag.default or values[flag.key]
-        default = flag.unset if value is None else "off" if value is False else str(value)
-        assert flag.help in line
-        assert f"(default: {default})" in line
+        assert value is None or f"default: {'off' if value is False else in_file(value)})" in line
+        if flag.key in described:
+            assert described[flag.key].description in line
 
 
 @pytest.mark.parametrize(("command", "table", "kind", "presets", "base"), CASES)
@@ -164,7 +166,7 @@ def test_flags_of_two_kinds_of_partition_are_refused(given: flags.Named) -> None
 def test_a_switch_that_is_not_given_leaves_a_file_its_word() -> None:
     seen: list[flags.Named] = []
 
-    @flags.keyed(flags.PRIVACY[0], flags.DATASET)
+    @keyed([flags.PRIVACY[0], flags.DATASET], ClusterConfig)
     def command(named: flags.Named) -> None:
         seen.append(named)
 

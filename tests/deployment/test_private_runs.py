@@ -440,10 +440,13 @@ def test_what_was_spent_must_be_known(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--only-private", 0), "only_private = '0' is refused"),
-        (("--only-private", "nan"), "only_private = 'nan' is refused"),
-        (("--only-private", 8, "--delta", 1), "delta = '1' is refused"),
-        (("--delta", 1e-6), "delta does nothing without only_private"),
+        (("--only-private", 0), "--only-private 0 is refused"),
+        (("--only-private", "nan"), "--only-private nan is refused"),
+        (("--only-private", 8, "--delta", 1), "--delta 1 is refused"),
+        (
+            ("--delta", 1e-6),
+            "--delta 1e-06 has no effect: it needs --only-private or --budget; give",
+        ),
     ],
 )
 def test_limits_that_are_none_are_refused(

@@ -306,13 +306,14 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("allow: [photos]", "'photos' is refused: it should be pixels or synthetic"),
+        ("allow: [photos]", "allow = photos is refused: it should be pixels or synthetic"),
+        ("allow: 3", "is no list: write allow: [3]"),
         ("smallest_count: -1", "smallest_count = -1 is refused"),
-        ("smallest: 3", "smallest = 3 is refused"),
+        ("smallest: 3", "unknown key 'smallest': did you mean 'smallest_count'"),
         ("only_private: 0", "only_private = 0 is refused"),
         ("honest: 1", "honest = 1 is refused"),
         ("colluders: -1", "colluders = -1 is refused"),
-        ("delta: 0.001", "delta does nothing without only_private"),
+        ("delta: 0.001", "delta = 0.001 has no effect: it needs only_private or budget; give"),
         ("- a", "holds no settings"),
         ("a: [", "cannot be read as YAML"),
         ("!!python/object/apply:os.system ['true']", "cannot be read as YAML"),

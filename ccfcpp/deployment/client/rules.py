@@ -3,15 +3,17 @@
 Nothing here imports PyTorch, which the help of a command need not wait for.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from ccfcpp.core.config import Count, Positive, PositiveNumber, Section
-from ccfcpp.core.errors import UsageError
-from ccfcpp.core.permissions import ALWAYS, KINDS, Kind
+from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, need
+from ccfcpp.core.config_layers import validated
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.link.run_spec import RunSpec
@@ -38,8 +40,6 @@ class Rules(Section):
 
     The docstring of a rule is also the help of its option of ``ccfcpp join``.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     allow: tuple[Kind, ...] = ()
     """Also send this kind of data. Models, centroids of latents and sums are allowed."""
@@ -69,10 +69,27 @@ class Rules(Section):
     """For tests: draw from the run's seed, as a run in one process does, and answer what was
     answered before. The server then knows which images are in a sum."""
 
+    @field_validator("allow", mode="before")
+    @classmethod
+    def _kinds_are_known(cls, value: Iterable[object]) -> object:
+        for kind in value:
+            if kind not in KINDS:
+                raise UsageError(
+                    KeyValue("allow", kind), f" is refused: it should be {' or '.join(OPTIONAL)}"
+                )
+        return value
+
     @model_validator(mode="after")
     def _delta_belongs_to_epsilon(self) -> "Rules":
         if "delta" in self.model_fields_set and not self.wants_noise:
-            raise ValueError("delta does nothing without only_private or budget: leave it out")
+            raise UsageError(
+                KeyValue("delta", self.delta),
+                " has no effect: it needs ",
+                need("only_private", ...),
+                " or ",
+                need("budget", ...),
+                "; give one of them, or leave it out",
+            )
         return self
 
     @property
@@ -164,7 +181,7 @@ class Rules(Section):
         return None
 
 
-def read_rules(path: Path, given: dict[str, object]) -> Rules:
+def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
     """Return the rules of a file, under those that are given; those alone if there is no file.
 
     Args:
@@ -184,25 +201,14 @@ def read_rules(path: Path, given: dict[str, object]) -> Rules:
     if not isinstance(written, dict):
         raise UsageError(f"{path} holds no settings: write lines such as smallest_count: 5")
     for name in ("allow", "accept"):
-        if isinstance(written.get(name), str):
+        if not isinstance(written.get(name) or [], list):
             raise UsageError(f"{name} in {path} is no list: write {name}: [{written[name]}]")
-    lists = {
-        name: [*(written.get(name) or ()), *(given.pop(name, None) or ())]  # type: ignore[misc]
-        for name in ("allow", "accept")
-    }
+    values = {**written, **given}
+    for name in ("allow", "accept"):
+        values[name] = [*(written.get(name) or ()), *given.get(name, ())]
     try:
-        return Rules.model_validate({**written, **given, **lists})
-    except ValidationError as error:
-        raise UsageError(_first(error, path)) from error
-
-
-def _first(error: ValidationError, path: Path) -> str:
-    found = error.errors()[0]
-    key = found["loc"][0] if found["loc"] else ""
-    if key == "allow":
-        optional = " or ".join(kind for kind in KINDS if kind not in ALWAYS)
-        return f"allow = {found['input']!r} is refused: it should be {optional} ({path} or --allow)"
-    if not key:
-        return str(found["msg"]).removeprefix("Value error, ")
-    value, why = found["input"], found["msg"][:1].lower() + found["msg"][1:]
-    return f"{key} = {value!r} is refused: {why} ({path} or --{str(key).replace('_', '-')})"
+        return validated(Rules, values)
+    except UsageError as error:
+        if any(isinstance(part, KeyValue) and part.key in given for part in error.parts):
+            raise
+        raise UsageError(*error.parts, f" (in {path})") from None

@@ -79,9 +79,9 @@ class LossConfig(Section):
     """Weights of the loss terms."""
 
     lam: Weight = 0.001
-    """λ of Eq. (2): the model-contrastive term."""
+    """Weight λ of the model-contrastive term of Eq. (2)."""
     eta: Weight = 0.01
-    """η of Eq. (10): the decorrelation term in the cluster-contrastive rounds."""
+    """Weight η of the decorrelation term, Eq. (10), in the cluster-contrastive rounds."""
     pretrain_eta: Weight = 0.0
     """The same in the pre-training rounds."""
     scale: Literal["paper", "feddecorr"] = "paper"

@@ -1,0 +1,167 @@
+"""Commands with flags for keys of the configuration, and with options that others have too."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand, TyperOption
+
+from ccfcpp.cli.flags import ALL, ROUNDS, Flag
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import RunConfig, Section, Tree
+from ccfcpp.core.config_layers import flatten, preset
+from ccfcpp.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ccfcpp.core.reference import Setting
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Flags of a command, the kinds of settings that they set, and what lies over the preset."""
+
+    flags: Sequence[Flag]
+    kinds: tuple[type[Section], ...]
+    base: Tree
+
+    def explain(self, options: Iterable[object]) -> None:
+        """Write the help of the flags' options."""
+        found = _settings(self.kinds)
+        held = _held(self.kinds[0], found) | dict(flatten(self.base))
+        by_name = {flag.name: flag for flag in self.flags}
+        for option in options:
+            if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
+                flag.explain(option, found[flag.key], held[flag.key])
+                option.rich_help_panel = flag.panel or _having(flag, self.kinds)
+
+
+_TABLES: dict[Command, _Table] = {}
+
+
+def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
+    """Let typer see parameters by keyword in a command that takes any."""
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
+def keyed(
+    flags: Sequence[Flag], *kinds: type[Section], base: Tree | None = None
+) -> Callable[[Command], Command]:
+    """Give a command some flags of the table, before its own, and their values as ``named``.
+
+    Where a setting of a flag is refused, the message names the flag and not the key behind it.
+
+    Args:
+        flags: The flags.
+        kinds: The kinds of settings that they set, of the defaults first.
+        base: What the command lays over the preset.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**given: object) -> None:
+            values = {flag: given.pop(flag.name) for flag in flags}
+            # Without a switch, a file may ask for what it does.
+            typed = {flag: each for flag, each in values.items() if each not in (None, False, [])}
+            named = {flag.key: flag.read(value) for flag, value in typed.items()}
+            try:
+                command(named=named, **given)
+            except UsageError as error:
+                known, own = ({flag.key: flag.option for flag in some} for some in (flags, typed))
+                raise UsageError(error.by_flags(own, known)) from error
+
+        own = dict(inspect.signature(command, eval_str=True).parameters)
+        del own["named"]
+        give_parameters(wrapper, [*(flag.parameter for flag in flags), *own.values()])
+        _TABLES[wrapper] = _Table(flags, kinds, base or {})
+        return wrapper
+
+    return decorate
+
+
+def grouped(command: Command) -> Command:
+    """Let a command have parameters that are dataclasses: their fields become its options."""
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {
+        name: inspect.signature(each.annotation, eval_str=True).parameters
+        for name, each in own.items()
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
+    }
+
+    @functools.wraps(command)
+    def wrapper(**given: object) -> None:
+        made = {
+            name: own[name].annotation(**{key: given.pop(key) for key in options})
+            for name, options in groups.items()
+        }
+        command(**made, **given)
+
+    spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
+    give_parameters(wrapper, spread)
+    return wrapper
+
+
+def class_of(command: Command) -> type[TyperCommand]:
+    """Make the class of a command whose help is made of its flags' settings.
+
+    These are described only where the help is asked for.
+    """
+
+    class Explained(TyperCommand):
+        def get_help(self, ctx: Any) -> str:
+            if table := _TABLES.get(command):
+                table.explain(self.params)
+            return super().get_help(ctx)
+
+    return Explained
+
+
+def _settings(kinds: Sequence[type[Section]]) -> dict[str, Setting]:
+    """Describe the settings of some kinds, and of this library's systems."""
+    from ccfcpp.core.reference import Setting, describe
+
+    found = describe(*kinds)
+    if ClusterConfig in kinds:
+        # Sections of classifiers have no flags, and come with a network library.
+        for system in METHODS.values():
+            for name, section in system.sections.items():
+                own = describe(section).items()
+                found = {f"{name}.{key}": setting for key, setting in own} | found
+    names = [", ".join(kind.methods()) for kind in kinds if issubclass(kind, RunConfig)]
+    found["method"] = replace(found["method"], values="; to classify ".join(names))
+    rounds = "Rounds; of CCFC and CCFC++ those after pre-training."
+    return found | {ROUNDS.key: Setting(rounds, "at least 1", "N", None)}
+
+
+def _held(kind: type[Section], found: Mapping[str, Setting]) -> dict[str, object]:
+    """Return what holds for the default data set, by dotted key."""
+    held = {key: setting.default for key, setting in found.items()}
+    if not issubclass(kind, RunConfig):
+        return held
+    presets = "cluster" if kind is ClusterConfig else "classify"
+    held |= flatten(preset(presets, str(held["dataset"])))
+    rounds, steps = (held.get(key, 1) for key in kind.keys_of_rounds(held))
+    assert isinstance(rounds, int)
+    assert isinstance(steps, int)
+    return held | {ROUNDS.key: -(-rounds // steps)}
+
+
+def _having(flag: Flag, kinds: Sequence[type[Section]]) -> str:
+    """Return the titles of the systems that have a flag, where not all of them do."""
+    if ClusterConfig not in kinds:
+        return "All methods"
+    section = flag.key.partition(".")[0]
+    having = [
+        system.title
+        for system in METHODS.values()
+        if (system.rounds if flag.key == ROUNDS.key else section in system.sections)
+    ]
+    return ", ".join(having) or ALL

@@ -1,0 +1,120 @@
+"""What the keys of a configuration mean, and which values they take, as their fields say it.
+
+The docstring of a field describes it. It is read where a description is wanted, and not when a
+command starts.
+"""
+
+import ast
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from ccfcpp.core.config import Section, kinds_of
+
+_PLACEHOLDERS: dict[object, str] = {bool: "", int: "N", float: "NUMBER", str: "NAME"}
+_NO_BOUND = 10**6
+"""Upper bounds from here on only keep absurd numbers out."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of a configuration, as all fields describe it that a section of several kinds has.
+
+    Attributes:
+        description: What it means.
+        values: Which values it takes, in words; empty where its type says it.
+        placeholder: What stands for a value of its type.
+        default: What holds where nothing is given.
+    """
+
+    description: str
+    values: str
+    placeholder: str
+    default: object
+
+
+def describe(*kinds: type[Section]) -> dict[str, Setting]:
+    """Describe the keys of a configuration, or of a section of several kinds."""
+    found: dict[str, Setting] = {}
+    for name in dict.fromkeys(name for kind in kinds for name in kind.model_fields):
+        having = [kind for kind in kinds if name in kind.model_fields]
+        fields = [kind.model_fields[name] for kind in having]
+        if sections := [section for field in fields for section in kinds_of(field)]:
+            own = describe(*sections)
+            found |= {f"{name}.{key}": setting for key, setting in own.items()}
+        else:
+            bases = dict.fromkeys(base for kind in having for base in reversed(kind.__mro__))
+            texts = [_docstring(base, name) for base in bases if issubclass(base, Section)]
+            found[name] = _setting(" ".join(filter(None, texts)), fields)
+    return found
+
+
+def _setting(description: str, fields: list[FieldInfo]) -> Setting:
+    leaves = [leaf for field in fields for leaf in _leaves(field.annotation, field.metadata)]
+    choices = [str(value) for value, _ in leaves if isinstance(value, str | int)]
+    ranges = [_range(bounds) for kind, bounds in leaves if kind in (int, float)]
+    values = list(filter(None, dict.fromkeys([*choices, *ranges])))
+    placeholders = dict.fromkeys(_PLACEHOLDERS[kind] for kind, _ in leaves if kind in _PLACEHOLDERS)
+    return Setting(
+        description,
+        " or ".join(filter(None, [", ".join(values[:-1]), *values[-1:]])),
+        "|".join([*choices, *placeholders]) if placeholders else _PLACEHOLDERS[str],
+        fields[0].default,
+    )
+
+
+def _leaves(annotation: object, bounds: list[object]) -> Iterator[tuple[object, list[object]]]:
+    """Yield the types of a value, each with its bounds, and the values of a choice."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _leaves(arguments[0], [*bounds, *arguments[1:]])
+    elif origin in (Union, types.UnionType):
+        for one in arguments:
+            yield from _leaves(one, bounds)
+    elif origin is Literal:
+        yield from ((value, []) for value in arguments)
+    elif origin is tuple:
+        yield from _leaves(arguments[0], bounds)
+    else:
+        own = [one.metadata if isinstance(one, FieldInfo) else [one] for one in bounds]
+        yield annotation, [bound for each in own for bound in each]
+
+
+def _range(bounds: list[object]) -> str:
+    """Return the bounds of a number in words."""
+    found = {
+        name: getattr(bound, name)
+        for bound in bounds
+        for name in ("ge", "gt", "le", "lt")
+        if getattr(bound, name, _NO_BOUND) < _NO_BOUND
+    }
+    if found.keys() == {"ge", "le"}:
+        return f"{found['ge']:g} to {found['le']:g}"
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return " and ".join(f"{words[name]} {bound:g}" for name, bound in found.items())
+
+
+def _docstring(kind: type[Section], field: str) -> str:
+    return _docstrings(kind.__module__).get((kind.__name__, field), "")
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Return the docstrings of fields in a module, by the names of their class and their own."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        (kind.name, field.target.id): " ".join(text.value.value.split()).replace("``", "")
+        for kind in tree.body
+        if isinstance(kind, ast.ClassDef)
+        for field, text in pairwise(kind.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
