@@ -186,8 +186,8 @@ class SumsWork(ServerWork[State, Message, S]):
         """Refuse sums that cannot be those of the senders' images.
 
         Raises:
-            RefusedUpdateError: A count is negative, the counts exceed the senders' images, or a mean
-                is too far off.
+            RefusedUpdateError: A count is negative, the counts exceed the senders' images, or a
+                mean is too far off.
         """
         check_counts(update.counts, senders)
         if bool((update.sums.abs() > FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):

@@ -78,7 +78,7 @@ def histograms(images: Tensor) -> Tensor:
 
 
 def colour_histograms(images: Tensor) -> Tensor:
-    """Compute colour histograms of each quarter of an image, as square roots and without their mean.
+    """Compute colour histograms of each quarter, as square roots and without their mean.
 
     Args:
         images: uint8 of shape (samples, 3, height, width).
