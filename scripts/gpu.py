@@ -1,7 +1,7 @@
 """What a GPU gives, in one call of a few minutes: timings first, then the tests that need it.
 
     python -m scripts.gpu --out gpu.json
-    python -m scripts.gpu --run ccfc++-p0.75 --deadline 400 --folder runs
+    python -m scripts.gpu --run ccfc++-term-p0.75 --deadline 400 --folder runs
 
 The first form times our training beside plain PyTorch in the same call, then runs the tests marked
 ``cuda``, and writes all figures as one JSON object; what has been measured stands there even where
@@ -55,16 +55,23 @@ Figures = dict[str, float]
 _PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
 _ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
 _ALPHA += ["--set", "compute.precision=auto"]
+_TERM = ["loss.scale=feddecorr", "loss.lam=0.1"]
+_TERM += ["centroids.encoder=global", "centroids.server_weights=sizes"]
+_SYSTEMS: dict[str, list[str]] = {
+    "ccfc++-term": [part for setting in _TERM for part in ("--set", setting)],
+    "ccfc++": [],
+    "ccfc": ["--method", "ccfc"],
+}
 RUNS: dict[str, list[str]] = {
-    **{f"ccfc++-p{p}": [*_PUBLISHED, "--p", p] for p in ("0.75", "0", "1", "0.25", "0.5")},
     **{
-        f"ccfc-p{p}": [*_PUBLISHED, "--method", "ccfc", "--p", p]
+        f"{name}-p{p}": [*_PUBLISHED, *options, "--p", p]
         for p in ("0.75", "0", "1", "0.25", "0.5")
+        for name, options in _SYSTEMS.items()
     },
     "fedavg": [*_ALPHA, "--set", "decorrelation.kind=none"],
     "feddecorr": _ALPHA,
 }
-"""Long runs by name: both papers' headlines."""
+"""Long runs by name: both papers' headlines; ``-term`` has the term at FedDecorr's size."""
 OF_CIFAR10 = "fedavg", "feddecorr"
 
 
@@ -150,18 +157,21 @@ def synchronised(device: torch.device, small: bool) -> Figures:
     """Steps over all clients: Fed-SCAN's and Fed-EMP's."""
     images = 1_000 if small else 60_000
     few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
+    wide: Tree = {"crops": {"widths": [64, 128, 256, 512], "hidden": 1024}}
     figures = {}
-    for method, dataset, shape in (
-        ("fed-scan", "mnist", (1, 28, 28)),
-        ("fed-emp", "cifar10", (3, 32, 32)),
+    for name, method, dataset, own in (
+        ("Fed-SCAN on MNIST", "fed-scan", "mnist", {}),
+        ("Fed-EMP on CIFAR-10", "fed-emp", "cifar10", {}),
+        ("Fed-EMP, wide, on CIFAR-10", "fed-emp", "cifar10", wide),
     ):
+        shape = (1, 28, 28) if dataset == "mnist" else (3, 32, 32)
         settings: Tree = {
             "dataset": dataset,
             "method": method,
             "device": device.type,
             "partition": {"kind": "iid", "clients": CLIENTS},
         }
-        config = resolve(ClusterConfig, "cluster", few, settings)
+        config = resolve(ClusterConfig, "cluster", own, few, settings)
         experiment = clustering_run(config, _random_images(images, shape))
         federation = experiment.federation()
         states: list[Any] = [federation.algorithm.initial_state(experiment.randomness)]
@@ -173,7 +183,7 @@ def synchronised(device: torch.device, small: bool) -> Figures:
 
         scan, crops = config.section(ScanConfig), config.section(CropsConfig)
         each = scan.steps_per_round if method == "fed-scan" else crops.steps_per_round
-        figures[f"{method}, a step with its trips, ms"] = 1e3 * _median(steps, small) / each
+        figures[f"{name}, a step with its trips, ms"] = 1e3 * _median(steps, small) / each
     return figures
 
 

@@ -1,15 +1,19 @@
-"""A stranger's package adds a system, a method and a data set: that of docs/extending.md."""
+"""A stranger's package adds systems, a method and a data set: docs/example, which a page shows."""
 
+import ast
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ccfcpp.plugin
 from tests.support import plugin
 from tests.support.forks import Fork
+from tests.support.pages import DOCS, blocks
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -17,6 +21,52 @@ REPOSITORY = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plugin.install(tmp_path_factory.mktemp("strangers"))
+
+
+NAMES = """
+AffineViewsConfig Aggregation AnyServerWork Broadcast CentroidState ClassifyConfig Client
+ClientContext ClientSide ClientWork ClusterConfig ClusteringAlgorithm ComputeConfig
+ContrastiveClustering ContrastiveConfig Count DataSet Exchange FederationError Figures Form
+ImageData Images IntensityViewsConfig KeyValue LocalContext LocalMethod LocalUpdate Mean Member
+Method ModelState Nothing Objective Opaque PixelClustering PixelsConfig Pool Positive
+PositiveNumber PositiveShare PrecisionConfig Problem Program Randomness RefusedUpdateError Rows
+Section ServerState ServerWork Share Sharing Spec Started Sum SummedWork SumsConfig SumsSystem
+System Task Unused UsageError Votes Weight added_up assigned check_counts form_of need need_other
+pack required_centroids sums_by through unpack
+"""
+
+
+def test_the_names_that_packages_may_use() -> None:
+    assert ccfcpp.plugin.__all__ == NAMES.split()
+    page = (DOCS / "extending.md").read_text()
+    assert [name for name in NAMES.split() if f"`{name}`" not in page] == []
+
+
+def test_the_page_shows_the_package() -> None:
+    shown = dict(block.text.split("\n", 1) for block in blocks("extending.md"))
+    files = {f"# {path}": (plugin.EXAMPLE / path).read_text() for path in plugin.shown()}
+    assert {first: text for first, text in shown.items() if first in files} == files
+
+
+def test_the_package_imports_from_nowhere_else() -> None:
+    found = {
+        name
+        for path in (plugin.EXAMPLE / "strangers").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [node.names[0].name])
+    }
+    assert {n for n in found if n and n.startswith(("ccfcpp", "supervised"))} == {"ccfcpp.plugin"}
+    assert {str(n).partition(".")[0] for n in found} <= sys.stdlib_module_names | {
+        "torch",
+        "ccfcpp",
+    }
+
+
+def test_its_own_test_passes(installed: Path) -> None:
+    options = ("-q", "-p", "no:cacheprovider", "-c", plugin.EXAMPLE / "pyproject.toml")
+    finished = run(installed, "-m", "pytest", *options, plugin.EXAMPLE)
+    assert "3 passed" in finished.stdout, finished.stdout
 
 
 def run(installed: Path, *command: object) -> subprocess.CompletedProcess[str]:
@@ -28,14 +78,14 @@ def run(installed: Path, *command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
 
 
-def ccfcpp(installed: Path, *arguments: object) -> str:
+def shown_by(installed: Path, *arguments: object) -> str:
     finished = run(installed, "-m", "ccfcpp", *arguments)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
 
 def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ccfcpp(installed, *arguments, "--json"))
+    found: dict[str, Any] = json.loads(shown_by(installed, *arguments, "--json"))
     return found
 
 
@@ -64,19 +114,19 @@ def resumed(installed: Path, folder: Path) -> dict[str, Any]:
 
 
 def test_its_names_are_in_the_help(installed: Path) -> None:
-    assert "fed-lloyd" in ccfcpp(installed, "cluster", "--help")
-    assert "slow-server" in ccfcpp(installed, "classify", "--help")
-    assert "stripes" in ccfcpp(installed, "datasets")
+    assert "fed-lloyd" in shown_by(installed, "cluster", "--help")
+    assert "slow-server" in shown_by(installed, "classify", "--help")
+    assert "stripes" in shown_by(installed, "datasets")
 
 
 def test_its_system_clusters_its_data_set_and_is_resumed(installed: Path, tmp_path: Path) -> None:
     run_ = ("cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--p", 0.5, "--clients", 4)
     failures = ("--disconnection-rate", 0.25, "--dropout-rate", 0.2, "--rounds", 4)
     whole = summary_of(installed, *run_, *failures, "--out", tmp_path / "whole")
-    assert (whole["rounds"], whole["connected"], whole["sends"]) == (4, 3, "sums, counts")
+    assert (whole["rounds"], whole["connected"], whole["sends"]) == (4, 3, "sums over samples")
     assert whole["nmi"] > 0.5
     config = (tmp_path / "whole" / "config.yaml").read_text()
-    assert "lloyd:\n  rounds: 4" in config
+    assert "sums:\n  rounds: 4" in config
 
     assert resumed(installed, tmp_path)["nmi"] == whole["nmi"]
 
@@ -97,6 +147,7 @@ def test_its_network_learns_with_secure_sums_and_failures_and_is_resumed(
 
 
 OVER_BYTES = """
+import sys
 import torch
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import resolve
@@ -113,7 +164,9 @@ from ccfcpp.engine.algorithm import ClientContext
 from tests.support.clustering import clients_of_sizes, made
 from tests.support.federation import CPU, Wire
 
-tree = {"method": "fed-twins", "twins": {"rounds": 2, "steps": 2}}
+method, *sections = sys.argv[1:]
+tree = {"method": method, "twins": {"rounds": 2, "steps": 2}, "sums": {"rounds": 3}}
+tree = {name: tree[name] for name in ("method", *sections)}
 config = resolve(ClusterConfig, "cluster", tree)
 clients = clients_of_sizes(40, 30, 20)
 states = []
@@ -122,12 +175,12 @@ for far in (False, True):
     works, members = there.client_side(ClientContext.of(clients)).works, [c.member for c in clients]
     exchanges = [work.exchange for work in works.values()]
     privacy = PrivacyConfig(secure_sums=True)
-    protection = Protection(privacy, "fed-twins", exchanges, len(clients))
+    protection = Protection(privacy, method, exchanges, len(clients))
     side, seed = ClientSide(protection.works(works)), Randomness(0)
     transport = InProcess(clients, side, ClientMemories(CPU, 10**9), seed, merges=False)
     transport = Wire(transport, side) if far else transport
     federation = Federation(
-        "fed-twins", here, members, Availability(), seed, transport, [protection.stage]
+        method, here, members, Availability(), seed, transport, [protection.stage]
     )
     for state, report in federation.run(here.initial_state(seed)):
         assert not report.refused, report.refused
@@ -136,14 +189,19 @@ print(all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].ite
 """
 
 
-def test_its_network_goes_over_bytes(installed: Path) -> None:
-    finished = run(installed, "-c", OVER_BYTES)
+@pytest.mark.parametrize(("method", "section"), [("fed-twins", "twins"), ("fed-lloyd", "sums")])
+def test_it_goes_over_bytes(installed: Path, method: str, section: str) -> None:
+    finished = run(installed, "-c", OVER_BYTES, method, section)
     assert finished.stdout == "True\n", finished.stderr
 
 
-def test_its_network_takes_eighty_lines() -> None:
-    source = plugin.files()["strangers/fed_twins.py"]
-    assert len(source.splitlines()) <= 80
+def test_its_network_and_its_sums_are_short() -> None:
+    assert lines_of("fed_twins") <= 80
+    assert lines_of("fed_lloyd") <= 75
+
+
+def lines_of(module: str) -> int:
+    return len((plugin.EXAMPLE / "strangers" / f"{module}.py").read_text().splitlines())
 
 
 def test_it_stands_beside_the_others_without_a_published_value(
@@ -151,7 +209,7 @@ def test_it_stands_beside_the_others_without_a_published_value(
 ) -> None:
     out = tmp_path / "comparison"
     shown = json.loads(
-        ccfcpp(
+        shown_by(
             installed, "compare", "--methods", "fed-lloyd,k-fed", "--dataset", "stripes", "--p", 0,
             "--clients", 3, "--out", out, "--json",
         )
@@ -164,11 +222,11 @@ def test_it_stands_beside_the_others_without_a_published_value(
 
 def test_its_run_has_a_report(installed: Path, tmp_path: Path) -> None:
     run_ = tmp_path / "run"
-    ccfcpp(
+    shown_by(
         installed, "cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--clients", 4,
-        "--set", "lloyd.rounds=2", "--set", "evaluate_every=1", "--out", run_,
+        "--rounds", 2, "--set", "evaluate_every=1", "--out", run_,
     )  # fmt: skip
-    found = json.loads(ccfcpp(installed, "report", run_, "--json"))
+    found = json.loads(shown_by(installed, "report", run_, "--json"))
     assert {"scores", "confusion", "loss"} <= {*found["figures"]}
     assert "Fed-Lloyd" in (run_ / "report.html").read_text()
 
@@ -178,12 +236,12 @@ def test_the_estimator_takes_it(installed: Path) -> None:
         "import numpy as np; from ccfcpp import FederatedClustering, load\n"
         "data = load('stripes')\n"
         "images, owners = data.images.numpy()[:, 0], np.arange(len(data)) % 3\n"
-        "model = FederatedClustering(4, method='fed-lloyd', settings={'lloyd': {'rounds': 3}})\n"
+        "model = FederatedClustering(4, method='fed-lloyd', settings={'sums': {'rounds': 3}})\n"
         "model.fit(images, clients=owners)\n"
         "same = (model.predict(images) == model.labels_).all()\n"
         "print(model.n_iter_, model.cluster_centers_.shape, same)\n"
     )
-    assert run(installed, "-c", program).stdout == "3 (4, 64) True\n"
+    assert run(installed, "-c", program).stdout == "2 (4, 64) True\n"
 
 
 def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
@@ -199,31 +257,102 @@ def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--set", "lloyd.rounds=0"], "lloyd.rounds = 0 is refused"),
-        (["--set", "lloyd.round=1"], "did you mean 'lloyd.rounds'?"),
-        (["--eta", "1"], "--eta 1 has no effect on fed-lloyd"),
-        (["--cohort", "2"], "--cohort 2 has no effect on fed-lloyd"),
+        (["--set", "votes.rounds=0"], "votes.rounds = 0 is refused"),
+        (["--set", "votes.round=1"], "did you mean 'votes.rounds'?"),
+        (["--eta", "1"], "--eta 1 has no effect on fed-votes"),
+        (["--cohort", "2"], "--cohort 2 has no effect on fed-votes"),
         (
-            ["--set", "lloyd.spread=0.2"],
-            "lloyd.spread = 0.2 has no effect: it needs lloyd.start = grey; give that, or leave it",
+            ["--set", "votes.spread=0.2"],
+            "votes.spread = 0.2 has no effect: it needs votes.start = grey; give that, or leave it",
         ),
     ],
 )
 def test_its_settings_are_checked_as_ours_are(
     installed: Path, arguments: list[str], complaint: str
 ) -> None:
-    finished = run(installed, "-m", "ccfcpp", "cluster", "--method", "fed-lloyd", *arguments)
+    finished = run(installed, "-m", "ccfcpp", "cluster", "--method", "fed-votes", *arguments)
     assert finished.returncode == 2
     assert complaint in finished.stderr
     assert len(finished.stderr.splitlines()) == 1
 
 
+def test_its_data_set_says_who_holds_what(installed: Path, tmp_path: Path) -> None:
+    found = summary_of(
+        installed, "cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--partition",
+        "folders", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert [each["name"] for each in found["participants"]] == ["north", "south", "west"]
+
+
+@pytest.mark.parametrize("level", ["client", "image"])
+def test_its_sums_have_differential_privacy(installed: Path, tmp_path: Path, level: str) -> None:
+    found = summary_of(
+        installed, "cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--p", 0,
+        "--clients", 4, "--rounds", 2, "--secure-sums", "--set", f"privacy.level={level}",
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert (found["privacy"]["level"], found["privacy"]["secure_sums"]) == (level, True)
+    assert 0 < found["privacy"]["epsilon"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("module", "right", "wrong", "complaint"),
+    [
+        ("fed_votes", "def form(", "def shape(", "method 'fed-votes' fails (TypeError: Can't inst"),
+        (
+            "fed_votes", '"counts": Count()', '"count": Count()',
+            "method 'fed-votes': exchange 'votes' declares a part 'count', and LocalCentroids has "
+            "no such field: it has centroids, counts",
+        ),
+        (
+            "fed_votes", "return CentroidState(drawn.to(self.problem.device))", "return self",
+            "method 'fed-votes': its state has no field 'centroids': add it; it is None until",
+        ),
+        (
+            "fed_votes", "ClientSide.of(SendCentroids(self))", "ClientSide.of()",
+            "method 'fed-votes': client_side() has no work for exchange 'votes'",
+        ),
+        (
+            "fed_lloyd", "(Started):", ":",
+            "method 'fed-lloyd' cannot be imported from strangers.fed_lloyd:FED_LLOYD (Fed-Lloyd: "
+            "Centroids, which init() returns, has no centroids: derive it from",
+        ),
+        (
+            "fed_lloyd", "moved: float | None = None", "moved: object = ()",
+            "Fed-Lloyd: init() fails (TypeError: field 'moved' holds a tuple, which cannot be",
+        ),
+        (
+            "fed_lloyd", "total.counts.un", "total.count.un",
+            "Fed-Lloyd: update() fails in fed_lloyd.py, line 51 (AttributeError: 'Sums' object has",
+        ),
+        (
+            "fed_lloyd", "return Sums(sums,", "return Sums(sums / 0,",
+            "Fed-Lloyd: local() gives NaN or Inf in 'sums' for client 0",
+        ),
+        (
+            "stripes", '"falling", "rising"', '"falling",',
+            "data set 'stripes' fails in stripes.py, line 24 (ValueError: labels must lie in",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    tmp_path: Path, module: str, right: str, wrong: str, complaint: str
+) -> None:
+    place = plugin.install(tmp_path)
+    path = place / "strangers" / f"{module}.py"
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    method = "fed-votes" if module == "fed_votes" else "fed-lloyd"
+    asked = ("--method", method, "--dataset", "stripes", "--clients", 3, "--out", tmp_path / "run")
+    finished = run(place, "-m", "ccfcpp", "cluster", *asked)
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stderr.splitlines()[-1].startswith(f"error: {complaint}"), finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 def test_a_package_cannot_take_a_name_of_ours(tmp_path: Path) -> None:
-    info = tmp_path / "rude-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ccfcpp.methods]\nk-fed = rude:K_FED\n")
-    assert "k-fed" in ccfcpp(tmp_path, "cluster", "--help")
+    plugin.write_metadata(tmp_path, "rude", {"ccfcpp.methods": {"k-fed": "rude:K_FED"}})
+    assert "k-fed" in shown_by(tmp_path, "cluster", "--help")
     out = tmp_path / "run"
     assert summary_of(tmp_path, "cluster", "--method", "k-fed", "--out", out)["nmi"] > 0.4
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
     from ccfcpp.studies.classification import ClassificationTable
-    from ccfcpp.studies.grids import Grid, Order, Planned
+    from ccfcpp.studies.grids import Order, Planned
     from ccfcpp.studies.study import Study
 
 FLAGS = (
@@ -58,10 +58,10 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
     flags.name_partition(asked.named)
-    layers, axes = take_lists(ClassifyConfig, asked.layers("classify", "feddecorr"))
+    layers = asked.layers("classify", "feddecorr")
     with terminal.usage_errors():
-        single = _single(asked, layers, axes, seeds)
-        study = _study(asked, layers, axes, seeds) if single is None else None
+        single = _single(asked, layers, seeds)
+        study = _study(asked, layers, seeds) if single is None else None
     if study is None:
         _SHOWN.run(asked, single or [], profile)
         return
@@ -69,23 +69,23 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
         _run_study(study, asked.json_output)
 
 
-def _single(asked: Asked, layers: Layers, axes: Grid, seeds: int) -> Layers | None:
+def _single(asked: Asked, layers: Layers, seeds: int) -> Layers | None:
     """Return the settings of a single run; None where several were asked for."""
     if asked.resume:
         path = required_out(asked.out)
         if RunPaths(path).study.is_file():
             return None
-        if seeds > 1 or axes:
+        if seeds > 1 or take_lists(ClassifyConfig, layers)[1]:
             raise UsageError(
                 f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
                 "another --out"
             )
         return without_grids(layers)
-    order = ordered(layers, seeds, axes)
+    order = ordered(ClassifyConfig, layers, seeds)
     return order.layers(order.cells[0]) if len(order.cells) * seeds == 1 else None
 
 
-def _study(asked: Asked, layers: Layers, axes: Grid, seeds: int) -> Study[ClassifyConfig]:
+def _study(asked: Asked, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
     """Return the study that was asked for, a new one or one that goes on."""
     from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
@@ -96,14 +96,14 @@ def _study(asked: Asked, layers: Layers, axes: Grid, seeds: int) -> Study[Classi
         return order.planned(ClassifyConfig, "classify")
 
     if asked.resume:
-        study = reopened(required_out(asked.out), ClassifyConfig, plan, layers, axes, seeds)
+        study = reopened(required_out(asked.out), ClassifyConfig, plan, layers, seeds)
     else:
-        order = ordered(layers, seeds, axes)
+        order = ordered(ClassifyConfig, layers, seeds)
         runs = plan(order)
         path = asked.out or new_path("study", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
         study = Study(path, runs, order)
-    return check_new_runs(study, layers, axes, "classify", _check)
+    return check_new_runs(study, layers, "classify", _check)
 
 
 def _check(runs: list[Planned[ClassifyConfig]]) -> None:

@@ -14,7 +14,6 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
 from ccfcpp.studies.comparing import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
-from ccfcpp.studies.grids import take_lists
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,13 +71,11 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )
-    layers, axes = take_lists(ClusterConfig, asked.layers("compare", "cluster"))
+    layers = asked.layers("compare", "cluster")
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
-        study = open_comparison(
-            layers, axes, seeds, asked.out, asked.resume, baseline, say=console.print
-        )
+        study = open_comparison(layers, seeds, asked.out, asked.resume, baseline, say=console.print)
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (

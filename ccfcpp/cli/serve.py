@@ -189,11 +189,11 @@ def _gathered(
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
-    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster)
+    newest = least and max(1, least - len(enrolment.members))
+    late = Enroller(channel, enrolment, opening.config, may_come, grew, roster, newest)
     if enrolment.waits_for_newcomers:
-        newest = least and max(1, least - len(enrolment.members))
         with attendance.awaiting(late.names, newest):
-            enrolment = late.gathered(newest)
+            enrolment = late.gathered()
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
     enrolment.save(saved)

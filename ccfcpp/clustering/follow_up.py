@@ -8,7 +8,7 @@ checkpoint before its first round.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, stack, validate
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.units import first_of
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ _SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
 
 _FASTER = 2.0
 """Times the finished run's rate of matrices: steps are few."""
-
-_MOST_NAMES = 20
-"""The most clients that are named."""
 
 _MAY_DIFFER = (
     "availability.dropout_rate", "availability.sample_fraction", "clusters", "device", "track",
@@ -283,17 +281,27 @@ def _changed(saved: ClusterConfig, *changes: Tree) -> ClusterConfig:
 
 def _numbers(finished: RunFolder, clients: Sequence[str]) -> list[int]:
     """Return the numbers of clients that took part in a finished run; some must be left."""
-    there, path = finished.read_summary()["participants"], finished.path
-    numbers = {str(one["client"]): one["client"] for one in there}
-    numbers |= {canonical(one["name"]): one["client"] for one in there}
-    if unknown := [client for client in clients if canonical(client) not in numbers]:
-        names = ", ".join(one["name"] for one in there[:_MOST_NAMES])
-        more = ", …" if len(there) > _MOST_NAMES else ""
-        raise UsageError(f"no client {unknown[0]} took part in {path}: give one of {names}{more}")
-    chosen = sorted({numbers[canonical(client)] for client in clients})
+    there = {one["client"]: one["name"] for one in finished.read_summary()["participants"]}
+    chosen = set[int]()
+    for client in clients:
+        if (number := number_of_client(client, there)) is None:
+            raise UsageError(
+                f"no client {client} took part in {finished.path}: give one of "
+                f"{first_of([*there.values()])}"
+            )
+        chosen.add(number)
     if len(chosen) == len(there):
-        raise UsageError(f"{path} without all of its clients would have nobody: name fewer")
-    return chosen
+        raise UsageError(
+            f"{finished.path} without all of its clients would have nobody: name fewer"
+        )
+    return sorted(chosen)
+
+
+def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
+    """Return the number of a client that is asked for by its name, or else by its number."""
+    called = {str(number): number for number in names}
+    called |= {canonical(name): number for number, name in names.items()}
+    return called.get(canonical(asked))
 
 
 def _went_on(finished: RunFolder) -> bool:

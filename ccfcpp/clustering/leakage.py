@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.follow_up import finished_run
+from ccfcpp.clustering.follow_up import finished_run, number_of_client
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out
@@ -61,13 +61,12 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
 
 def _of_client(run: ClusteringRun, client: str) -> Tensor:
     """Return the indices of a client's images."""
-    numbers = range(len(run.parts))
-    known = {str(n): n for n in numbers} | {run.names[n]: n for n in numbers}
-    if client not in known:
+    number = number_of_client(client, dict(enumerate(run.names)))
+    if number is None:
         raise UsageError(
-            f"client = {client} is refused: the run's clients are 0 to {len(numbers) - 1}"
+            f"client = {client} is refused: the run's clients are 0 to {len(run.parts) - 1}"
         )
-    return run.parts[known[client]]
+    return run.parts[number]
 
 
 def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Made = ClusteringAlgorithm[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class System:
     """A system of federated clustering: everything needed to add one.
 

@@ -1,19 +1,22 @@
 """One run of federated clustering, from its configuration."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_origin
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import divide, holder
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.open import AnyData
+from ccfcpp.engine.parts import unknown_part
+from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.run import LocalRun
 from ccfcpp.runs.setting import Setting
 
@@ -65,19 +68,53 @@ def clustering_run(
         config.privacy.is_on,
         config.privacy.level != "none",
     )
-    algorithm = make_algorithm(problem)
-    if problem.has_vectors:
-        check_vectors(config, held.data.values)
-    noisy = setting.privacy.level != "none"
-    # Samples are held once more only where the run is made anew when clients come.
-    kept = own if config.availability.late else None
-    return LocalRun(
-        setting,
-        algorithm,
-        held,
-        clients,
-        ClusteringEvaluator(config, problem, algorithm, held, clients, connected),
-        None if noisy else ClusteringEpilogue(algorithm, clusters),
-        connected,
-        partial(clustering_run, config, kept),
-    )
+    with METHODS.blaming(config.method):
+        algorithm = make_algorithm(problem)
+        if problem.has_vectors:
+            check_vectors(config, held.data.values)
+        noisy = setting.privacy.level != "none"
+        # Samples are held once more only where the run is made anew when clients come.
+        kept = own if config.availability.late else None
+        run = LocalRun(
+            setting,
+            algorithm,
+            held,
+            clients,
+            ClusteringEvaluator(config, problem, algorithm, held, clients, connected),
+            None if noisy else ClusteringEpilogue(algorithm, clusters),
+            connected,
+            partial(clustering_run, config, kept),
+        )
+        if config.method not in METHODS.own():
+            _check_system(run)
+    return run
+
+
+def _check_system(run: ClusteringRun) -> None:
+    """Check that a package's system has what a run needs, before the run begins.
+
+    Raises:
+        UsageError: Something is missing, or named otherwise than elsewhere.
+    """
+    algorithm, state = run.algorithm, run.initial_state
+    if not hasattr(state, "centroids"):
+        raise UsageError(
+            f"method {run.system!r}: its state has no field 'centroids': add it; it is None until "
+            "there are some"
+        )
+    unpack(algorithm.state_type, pack(state))
+    works = algorithm.exchanges(0, state)
+    for work in works:
+        exchange = work.exchange
+        known = [field.name for field in fields(get_origin(exchange.update) or exchange.update)]
+        if unknown := unknown_part(exchange.parts, known):
+            raise UsageError(
+                f"method {run.system!r}: exchange {exchange.name!r} declares a part {unknown!r}, "
+                f"and {exchange.update.__name__} has no such field: it has {', '.join(known)}"
+            )
+        if exchange.name not in run.client_side.works:
+            raise UsageError(
+                f"method {run.system!r}: client_side() has no work for exchange {exchange.name!r}"
+            )
+    if works and works[0].is_due(state):  # what later ones send follows from the answers
+        works[0].form(works[0].broadcast(state))

@@ -50,7 +50,7 @@ class Section(BaseModel):
     ``Field(discriminator=…)``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
         """Yield the settings of the section that have no effect beside its others."""

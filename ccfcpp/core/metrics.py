@@ -61,6 +61,15 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
     }
 
 
+def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+    """Count how often each pair (row, column) occurs, as int64 of shape (height, width).
+
+    Rows and columns are integers below ``height`` and ``width``, of shape (samples,).
+    """
+    counts, ones = torch.zeros(height, width, dtype=torch.int64), torch.ones_like(rows)
+    return counts.index_put_((rows, columns), ones, accumulate=True)
+
+
 def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
     """Return the class and the cluster of each sample in a table of counts."""
     rows, columns = table.nonzero(as_tuple=True)

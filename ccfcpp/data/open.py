@@ -169,7 +169,8 @@ def _open_images(
                 flat=flat,
             )
         if is_named:
-            images = DATASETS[source].load(root_folder(Path(how.root) if how.root else None))
+            with DATASETS.blaming(source):
+                images = DATASETS[source].load(root_folder(Path(how.root) if how.root else None))
         else:
             images = _read_npz(source, path)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DataSet(ABC):
     """A data set that can be loaded by its name.
 
     To add one, derive a class, make one object of it, and name the object in ``DATASETS``, or from
@@ -23,7 +24,7 @@ class DataSet:
         [project.entry-points."ccfcpp.datasets"]
         my-set = "my_package.my_module:MY_SET"
 
-    The module should import torch, and other slow modules, in ``load``.
+    This library's own import torch, and other slow modules, in ``load``.
 
     Attributes:
         name: Its name.
@@ -37,17 +38,17 @@ class DataSet:
     classes: int
     shape: tuple[int, int, int]
 
+    @abstractmethod
     def place(self, root: Path) -> str:
         """Describe the place of the data set, where `root` is the data sets' folder."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, root: Path) -> ImageData:
         """Read the data set from the data sets' folder `root`, training images first.
 
         Raises:
             UsageError: If it is missing or broken; the message is one line.
         """
-        raise NotImplementedError
 
 
 DATASETS: Registry[DataSet] = Registry(

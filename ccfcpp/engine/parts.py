@@ -5,7 +5,7 @@ byte counts, secure sums, noise, attacks, defences, sending) reads this declarat
 else, so that a new system has them all without further code.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -157,6 +157,20 @@ def declared_part(parts: Mapping[str, Part], name: str) -> Part:
             return parts[name]
         name = name.rpartition(SEPARATOR)[0]
     return Opaque()
+
+
+def unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
+    """Return a name in a declaration that is no field of the update; None where all are."""
+    for name, part in parts.items():
+        match part:
+            case Sum(count=str(other)) | Mean(weight=other) | Votes(weights=str(other)):
+                named = [name, sibling(name, other)]
+            case _:
+                named = [name]
+        for each in named:
+            if each.partition(SEPARATOR)[0] not in fields:
+                return each
+    return None
 
 
 def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:

@@ -126,7 +126,7 @@ that noise has made tiny would let one channel outweigh all others."""
 
 
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """Return the nearest ``moments`` of at least one value, with no variance far below the others."""
+    """Return the nearest possible ``moments``, with no variance far below the others."""
     count = sums[:1].clamp(min=1)
     _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
     variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ccfcpp.core.metrics import counts_by
 from ccfcpp.reports.drawing import DrawnFigure, colour_bar, plate, thinned
-from ccfcpp.reports.numbers import counts_by
 from ccfcpp.reports.palette import Look, ink_on
 from ccfcpp.reports.recorded import RecordedRun
 

@@ -3,10 +3,11 @@
 import statistics
 
 from ccfcpp.clustering.evaluation.words import MEASURES
+from ccfcpp.core.metrics import counts_by
 from ccfcpp.reports.classes import of_clients
 from ccfcpp.reports.drawing import DrawnFigure, chart
 from ccfcpp.reports.labels import Gathered, slug
-from ccfcpp.reports.numbers import CannotDrawError, counts_by
+from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.recorded import RecordedRun
 
 Measured = dict[str, float]

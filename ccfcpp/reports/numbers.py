@@ -38,14 +38,6 @@ def pair_correlations(of_covariance: Tensor) -> Tensor:
     return correlations[first, second]
 
 
-def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """Count how often each pair (row, column) occurs, as int64 of shape (height, width).
-
-    Rows and columns are integers below ``height`` and ``width``, of shape (samples,).
-    """
-    return torch.bincount(rows * width + columns, minlength=height * width).view(height, width)
-
-
 def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     """Match each cluster with a class (Hungarian method).
 

@@ -75,7 +75,7 @@ class Attack:
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by the name of the exchange, so that attackers send false updates."""
+        """Wrap the clients' work, by the exchange's name, so that attackers send false updates."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def known(self, members: Sequence[Member]) -> list[Member]:

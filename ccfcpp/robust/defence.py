@@ -308,7 +308,7 @@ class Bounded:
     def _weighed(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
-        """Scale all parts that add up over images, for a client that counts for a share of its own."""
+        """Scale all parts that add up over images to the share for which a client counts."""
         found = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):

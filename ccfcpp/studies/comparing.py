@@ -17,7 +17,7 @@ from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
 
 if TYPE_CHECKING:
     from ccfcpp.studies.comparison import Comparison
-    from ccfcpp.studies.grids import Grid, Order, Planned
+    from ccfcpp.studies.grids import Order, Planned
     from ccfcpp.studies.study import Study
 
 ALL_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -57,12 +57,10 @@ def compare(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
-    from ccfcpp.studies.grids import take_lists
     from ccfcpp.studies.parallel import run_in_processes
 
-    layers, axes = take_lists(ClusterConfig, [unflatten(settings or {})])
-    place = None if out is None else Path(out)
-    study = open_comparison(layers, axes, seeds, place, resume, baseline, say=warnings.warn)
+    layers, place = [unflatten(settings or {})], None if out is None else Path(out)
+    study = open_comparison(layers, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(lambda title, run, folder: run.run(folder))
     else:
@@ -73,7 +71,6 @@ def compare(
 
 def open_comparison(
     layers: Layers,
-    axes: Grid,
     seeds: int,
     out: Path | None,
     resume: bool,
@@ -84,8 +81,7 @@ def open_comparison(
     """Start a comparison, or go on with one and add what it does not have yet.
 
     Args:
-        layers: The user's settings.
-        axes: Lists of values by dotted key, all combinations of which are run.
+        layers: The user's settings; of lists all combinations are run.
         seeds: Number of seeds of each cell.
         out: Folder of the study.
         resume: Whether the study is there.
@@ -96,16 +92,17 @@ def open_comparison(
         UsageError: A setting does not fit, has no effect, or would change runs that there are.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
+    from ccfcpp.studies.grids import take_lists
     from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
 
-    for key in axes.keys() & _NO_AXES.keys():
+    for key in take_lists(ClusterConfig, layers)[1].keys() & _NO_AXES.keys():
         raise UsageError(f"{key} is no axis of a comparison: {_NO_AXES[key]}")
     if resume:
         path = required_out(out)
-        study = reopened(path, ClusterConfig, plan_comparison, layers, axes, seeds)
+        study = reopened(path, ClusterConfig, plan_comparison, layers, seeds)
     else:
-        order = _order([BESIDE_PUBLISHED, *layers], axes, seeds, say)
+        order = _order([BESIDE_PUBLISHED, *layers], seeds, say)
         runs = plan_comparison(order)
         path = out or new_path("comparison", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
@@ -113,7 +110,7 @@ def open_comparison(
     if baseline is not None:
         study.compare_with(baseline)
     Comparison(study.runs, [], baseline)
-    return check_new_runs(study, layers, axes, "cluster", _check)
+    return check_new_runs(study, layers, "cluster", _check)
 
 
 def tabulated(study: Study[ClusterConfig]) -> Comparison:
@@ -125,11 +122,11 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
     return found
 
 
-def _order(layers: Layers, axes: Grid, seeds: int, say: Callable[[str], None]) -> Order:
+def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
     """Return the order of a new comparison: of all methods and skews where none are given."""
-    from ccfcpp.studies.grids import Order
+    from ccfcpp.studies.grids import Order, take_lists
 
-    *files, own = layers
+    (*files, own), axes = take_lists(ClusterConfig, layers)
     values = dict(flatten(own))
     single: dict[str, Sequence[object]] = {}
     for key in ("method", "partition.p"):

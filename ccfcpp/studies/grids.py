@@ -173,23 +173,24 @@ def without_grids(layers: Layers) -> Layers:
     ]
 
 
-def ordered(layers: Layers, seeds: int, axes: Grid | None = None) -> Order:
+def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
     """Return the order of a user's settings.
 
     A single value takes the place of an axis. Of a list of grids those remain that have the value;
-    where none has it, it applies to all of them.
+    where none has it, it applies to all of them. Lists for keys with a single value are axes, in
+    place of the grid's.
 
     Args:
+        kind: The kind of configurations.
         layers: The user's settings; of files' grids the last one counts.
         seeds: Number of seeds of each cell.
-        axes: Lists by dotted key that the user gave, in place of the grid's.
 
     Raises:
         UsageError: The grid is not made of lists.
     """
-    *files, values = layers
+    (*files, values), axes = take_lists(kind, layers)
     grid: object = next((layer["grid"] for layer in reversed(files) if "grid" in layer), {})
-    grids = [{**one, **(axes or {})} for one in grids_of(grid)]
+    grids = [{**one, **axes} for one in grids_of(grid)]
     # A flag's value is text, and as good as the number of a file.
     given = {key: as_number(str(own)) for key, own in flatten(values)}
     chosen = [

@@ -27,6 +27,7 @@ from ccfcpp.studies.grids import (
     as_number,
     config_hash,
     grids_of,
+    take_lists,
     without_grids,
 )
 from ccfcpp.studies.study import Study
@@ -34,9 +35,7 @@ from ccfcpp.studies.study import Study
 Plan = Callable[[Order], list[Planned[C]]]
 
 
-def reopened(
-    path: Path, kind: type[C], plan: Plan[C], layers: Layers, axes: Grid, seeds: int
-) -> Study[C]:
+def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: int) -> Study[C]:
     """Resume a study, and add what it does not have yet.
 
     A list is added to the values of its axis, or makes a new axis with the value that the runs have
@@ -48,12 +47,12 @@ def reopened(
         kind: The kind of configurations.
         plan: Returns the runs of an order.
         layers: The user's settings.
-        axes: Lists that the user gave, by dotted key.
         seeds: Number of seeds that each cell has at least.
 
     Raises:
         UsageError: A setting would make other runs of those that there are, or the plan is damaged.
     """
+    layers, axes = take_lists(kind, layers)
     changes = dict(flatten(merge(*without_grids(layers))))
     machine = unflatten({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
     study = Study.reopen(path, kind, machine)
@@ -87,7 +86,6 @@ def reopened(
 def check_new_runs(
     study: Study[M],
     layers: Layers,
-    axes: Mapping[str, object],
     presets: str,
     check: Callable[[list[Planned[M]]], None],
 ) -> Study[M]:
@@ -96,7 +94,6 @@ def check_new_runs(
     Args:
         study: A new study, or one that goes on.
         layers: The user's settings.
-        axes: Lists that the user gave, by dotted key.
         presets: Folder of the data sets' presets.
         check: Checks new runs, before hours of work.
 
@@ -108,9 +105,8 @@ def check_new_runs(
         before = Study.reopen(study.path, type(study.runs[0].config), {})
         there = {run.folder for run in before.runs}
     if new := [run for run in study.runs if run.folder not in there]:
-        *files, values = without_grids(layers)
         configs = [run.config for run in study.runs]
-        refuse_unused(configs, presets, [*files, merge(values, unflatten(axes))])
+        refuse_unused(configs, presets, without_grids(layers))
         check(new)
     with writable(study.path):
         study.write_plan()

@@ -18,7 +18,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, read_configs, read_yaml
+from ccfcpp.core.config_layers import (
+    flatten,
+    merge,
+    read_configs,
+    read_yaml,
+    unflatten,
+)
 from ccfcpp.core.presets import preset_folder
 from ccfcpp.studies.grids import Planned, ordered
 from supervised.classifiers import CLASSIFIERS
@@ -39,7 +45,8 @@ def _plan(
     seeds: int = 1,
     axes: dict[str, list[object]] | None = None,
 ) -> list[Planned[ClassifyConfig]]:
-    asked = ordered([*read_configs(files), values or {}], seeds, axes or {})
+    single = merge(values or {}, unflatten(axes or {}))
+    asked = ordered(ClassifyConfig, [*read_configs(files), single], seeds)
     return asked.planned(ClassifyConfig, "classify")
 
 

@@ -58,7 +58,7 @@ def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
     late = Enroller(grid.channel, before, config, names)
-    return late.gathered(None).begun(config, grid.channel).run(folder)
+    return late.gathered().begun(config, grid.channel).run(folder)
 
 
 def _as_file(path: Path, clients: list[Client]) -> str:
@@ -154,7 +154,7 @@ def test_a_run_that_has_its_newcomers_waits_for_none(
     before = Enrolment.load(path / "deployment.json")
     assert before.waits_for_newcomers
     grid.away.clear()
-    gathered = Enroller(grid.channel, before, _config(), list(grid.workers)).gathered(None)
+    gathered = Enroller(grid.channel, before, _config(), list(grid.workers)).gathered()
     grid.away.add("client 2")
     gathered.save(path / "deployment.json")
     assert not Enrolment.load(path / "deployment.json").waits_for_newcomers

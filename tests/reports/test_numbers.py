@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.core.metrics import covariance, distances
+from ccfcpp.core.metrics import counts_by, covariance, distances
 from ccfcpp.reports.numbers import (
     all_finite,
-    counts_by,
     matched_classes,
     pair_correlations,
 )

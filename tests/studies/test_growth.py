@@ -28,8 +28,9 @@ def begun(path: Path, grid: Grid, **values: object) -> Study[ClusterConfig]:
 def grown(
     path: Path, axes: Grid | None = None, seeds: int = 1, **values: object
 ) -> Study[ClusterConfig]:
-    layers = [unflatten({key.replace("__", "."): value for key, value in values.items()})]
-    return reopened(path, ClusterConfig, plan_comparison, layers, axes or {}, seeds)
+    named = {key.replace("__", "."): value for key, value in values.items()}
+    layers = [unflatten({**named, **(axes or {})})]
+    return reopened(path, ClusterConfig, plan_comparison, layers, seeds)
 
 
 def cells(study: Study[ClusterConfig]) -> list[tuple[object, ...]]:
@@ -110,15 +111,14 @@ def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Pat
 def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
     files = [{"grid": [{"method": ["fedavg"], "model.name": ["small"]}, {"method": ["moon"]}]}]
 
-    order = ordered([*files, {}], 1)
+    order = ordered(ClassifyConfig, [*files, {}], 1)
     path = tmp_path / "study"
     planned_study(path, order.planned(ClassifyConfig, "classify"), order)
     study = reopened(
         path,
         ClassifyConfig,
         lambda order: order.planned(ClassifyConfig, "classify"),
-        [],
-        {"model.name": ["resnet20"]},
+        [{"model": {"name": ["resnet20"]}}],
         1,
     )
     found = [(run.config.method, run.config.model.name) for run in study.runs]

@@ -19,7 +19,7 @@ from ccfcpp.studies.tables import as_markdown, cell_rows, display
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
-    return ordered([{"grid": grid}, values], 1).cells
+    return ordered(ClusterConfig, [{"grid": grid}, values], 1).cells
 
 
 VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import nest
+from ccfcpp.core.config_layers import nest, unflatten
 from ccfcpp.reports.contents import Contents
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.grids import Planned, ordered
@@ -74,7 +74,9 @@ def figures(compared: Path) -> Contents:
 
 def classified(path: Path, axes: dict[str, list[object]]) -> Path:
     values = nest("partition.clients", 3)
-    plan = ordered([values], 2, axes).planned(ClassifyConfig, "classify")
+    plan = ordered(ClassifyConfig, [unflatten(values | axes)], 2).planned(
+        ClassifyConfig, "classify"
+    )
     study = planned_study(path, plan)
     for number, planned in enumerate(plan):
         scores = {"accuracy": 0.5 + number / 100, "effective_rank": 3.0, "tail_share": 0.1}
@@ -204,7 +206,7 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
 def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
     """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none."""
     axes: dict[str, list[object]] = {"method": ["fedavg", "moon", "fedprox"]}
-    plan = ordered([{}], 3, axes).planned(ClassifyConfig, "classify")
+    plan = ordered(ClassifyConfig, [unflatten(axes)], 3).planned(ClassifyConfig, "classify")
     study = planned_study(tmp_path / "study", plan)
     for number, planned in enumerate(plan):
         base = {"fedavg": 0.5, "moon": 0.8, "fedprox": 0.79}[planned.config.method]
@@ -222,7 +224,9 @@ def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_neither_means_nor_deviations(tmp_path: Path) -> None:
-    plan = ordered([{}], 1, {"method": ["fedavg", "moon"]}).planned(ClassifyConfig, "classify")
+    plan = ordered(ClassifyConfig, [{"method": ["fedavg", "moon"]}], 1).planned(
+        ClassifyConfig, "classify"
+    )
     study = planned_study(tmp_path / "study", plan)
     for planned in plan:
         scores = {"accuracy": 0.5, "effective_rank": 3.0, "tail_share": 0.1, "seed": 0}

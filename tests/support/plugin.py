@@ -1,53 +1,35 @@
-"""The package of docs/extending.md, installed as pip installs any other."""
+"""The package in docs/example, put on the path with the metadata that pip would write."""
 
-import subprocess
-import sys
+import shutil
 import tomllib
-import zipfile
 from pathlib import Path
 
-from tests.support.pages import blocks
+from tests.support.pages import DOCS
+
+EXAMPLE = DOCS / "example"
 
 
-def files() -> dict[str, str]:
-    """The files that the page shows, by path: each block's first line names its own."""
-    shown = (block.text.split("\n", 1) for block in blocks("extending.md"))
-    return {first.removeprefix("# "): rest for first, rest in shown}
+def shown() -> list[str]:
+    """The files that docs/extending.md shows, by their paths in the package."""
+    modules = (path for path in (EXAMPLE / "strangers").glob("[!_]*.py"))
+    return ["pyproject.toml", "test_strangers.py", *(f"strangers/{path.name}" for path in modules)]
 
 
 def install(folder: Path) -> Path:
-    """Install the package into a folder of its own, without any network.
-
-    Returns:
-        The folder, for ``PYTHONPATH``.
-    """
-    wheel = _wheel(folder)
-    place = folder / "site-packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, "--target", str(place), str(wheel)], check=True, capture_output=True)
-    return place
+    """Lay a copy of the package into a folder, as ``pip install`` does, and return it."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    shutil.copytree(EXAMPLE / "strangers", folder / "strangers")
+    write_metadata(folder, project["name"], project["entry-points"])
+    return folder
 
 
-def _wheel(folder: Path) -> Path:
-    """The package as a wheel (PyPA's "Binary distribution format"), without a build tool."""
-    shown = files()
-    project = tomllib.loads(shown.pop("pyproject.toml"))["project"]
-    name, version = project["name"], project["version"]
-    info = f"{name}-{version}.dist-info"
-    points = "".join(
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
-        for group, entries in project["entry-points"].items()
+def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:
+    """Write what names a distribution and its entry points, by group and name."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    groups = (
+        f"[{group}]\n" + "".join(f"{key} = {place}\n" for key, place in entries.items())
+        for group, entries in points.items()
     )
-    contents = {
-        **shown,
-        f"{name}/__init__.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": points,
-    }
-    contents[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*contents, f"{info}/RECORD"])
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        for inner, text in contents.items():
-            wheel.writestr(inner, text)
-    return path
+    (info / "entry_points.txt").write_text("".join(groups))

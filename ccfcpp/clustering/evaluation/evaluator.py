@@ -20,6 +20,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
     calibration,
     clustering_scores,
+    counts_by,
     effective_rank,
     match_clusters,
     spectrum,
@@ -283,9 +284,8 @@ def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dic
         k: Number of clusters.
     """
     held = owners >= 0
-    pairs = (owners * k + clusters)[held].bincount(minlength=clients * k)
     return {
         "clusters_found": int((clusters.bincount() > 0).sum()),
         "cluster_sizes": clusters.bincount(minlength=k).tolist(),
-        "client_cluster_sizes": pairs.view(clients, k).tolist(),
+        "client_cluster_sizes": counts_by(owners[held], clusters[held], clients, k).tolist(),
     }

@@ -24,6 +24,7 @@ from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.kinds import kind_of
+from ccfcpp.core.metrics import counts_by
 from ccfcpp.core.names import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
@@ -275,9 +276,7 @@ class Counting(ClientWork[Model, Counts]):
         classes = self.run.test_classes if self.tells else None
         if classes is None:
             return [NO_COUNTS]
-        table = torch.zeros(self.run.spec.table_shape, dtype=torch.int64)
-        ones = torch.ones(len(found), dtype=torch.int64)
-        return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
+        return [Counts(counts_by(classes, found, *self.run.spec.table_shape))]
 
 
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:

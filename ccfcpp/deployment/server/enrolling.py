@@ -40,7 +40,7 @@ def enrol(
     if roster is not None:
         spec = spec.model_copy(update={"roster": roster.digest})
     nobody = Enrolment(new_token(), spec, (), math.inf)
-    return Enroller(channel, nobody, config, names, roster=roster).gathered(least)
+    return Enroller(channel, nobody, config, names, roster=roster, least=least).gathered()
 
 
 def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
@@ -71,6 +71,7 @@ class Enroller:
             other client has it.
         grew: Called with the enrolment when clients have been taken in.
         roster: With secure sums: what clients are sent, to know each other by.
+        least: How many of them ``gathered`` waits for; None: all that can take part.
 
     Attributes:
         names: Of those that may come.
@@ -84,6 +85,7 @@ class Enroller:
         admitted: Sequence[str],
         grew: Callable[[Enrolment], None] = lambda enrolment: None,
         roster: "SignedRoster | None" = None,
+        least: int | None = None,
     ) -> None:
         self.enrolment = enrolment
         self.config = config
@@ -96,7 +98,7 @@ class Enroller:
         like = _alike(spec) if there else None
         # Only a clustering may learn of new classes while it runs.
         classes = spec.classes if there and spec.command == "classify" else None
-        self._admission = Admission(self.names, None, channel.observer, like, classes)
+        self._admission = Admission(self.names, least, channel.observer, like, classes)
         self._channel = channel
         # Of classes the run may learn more, and a client must not refuse what it adds.
         self._told = spec.model_copy(update={"classes": ()})
@@ -104,8 +106,8 @@ class Enroller:
         self._quickest = min(enrolment.seconds, channel.timeouts.answer)
         self._asked: dict[str, tuple[Request, str, float]] = {}
 
-    def gathered(self, least: int | None) -> Enrolment:
-        """Wait for so many of them, or for all that can; return the enrolment with these.
+    def gathered(self) -> Enrolment:
+        """Wait for as many of them as the run needs; return the enrolment with these.
 
         There is no limit of time for that.
 
@@ -116,7 +118,6 @@ class Enroller:
             raise UsageError(
                 "no client of the roster is new: put the .pub files of new clients there"
             )
-        self._admission.least = least
         while not self._admission.is_complete:
             self._look()
             if self._admission.waiting:

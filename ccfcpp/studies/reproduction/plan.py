@@ -85,7 +85,7 @@ def plan_item(
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
         layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
-        planned = ordered([*layers, values], block.seeds).planned(kind, item.command)
+        planned = ordered(kind, [*layers, values], block.seeds).planned(kind, item.command)
         runs += [stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
     if dataset is not None and dataset not in names:

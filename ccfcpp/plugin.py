@@ -1,0 +1,73 @@
+"""All that a package needs which adds a system, a network, a method or a data set.
+
+Names that are not here may change without notice. ``docs/extending.md`` has a whole package.
+"""
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.contrastive import ContrastiveClustering, ContrastiveConfig
+from ccfcpp.clustering.kmeans.centroids import Started, required_centroids, sums_by
+from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.methods import System
+from ccfcpp.clustering.sums_system import SumsConfig, SumsSystem
+from ccfcpp.clustering.systems.shallow.config import PixelsConfig
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
+from ccfcpp.core.config import (
+    AffineViewsConfig,
+    ComputeConfig,
+    IntensityViewsConfig,
+    Positive,
+    PositiveNumber,
+    PositiveShare,
+    PrecisionConfig,
+    Section,
+    Share,
+    Unused,
+    Weight,
+    need,
+    need_other,
+)
+from ccfcpp.core.errors import FederationError, KeyValue, UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.images import ImageData
+from ccfcpp.data.registry import DataSet
+from ccfcpp.engine.algorithm import ClientContext
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Images,
+    Nothing,
+    RefusedUpdateError,
+    ServerWork,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Rows, Spec, Sum, Votes, form_of
+from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
+from ccfcpp.models.pooled import Objective, Pool, Program, through
+from ccfcpp.models.state import ModelState
+from supervised.config import ClassifyConfig
+from supervised.messages import Broadcast, LocalUpdate, ServerState
+from supervised.methods.aggregation import Aggregation
+from supervised.methods.local import LocalContext, LocalMethod
+from supervised.methods.method import Method
+from supervised.sharing import Sharing
+
+__all__ = [
+    "AffineViewsConfig", "Aggregation", "AnyServerWork", "Broadcast", "CentroidState",
+    "ClassifyConfig", "Client", "ClientContext", "ClientSide", "ClientWork", "ClusterConfig",
+    "ClusteringAlgorithm", "ComputeConfig", "ContrastiveClustering", "ContrastiveConfig", "Count",
+    "DataSet", "Exchange", "FederationError", "Figures", "Form", "ImageData", "Images",
+    "IntensityViewsConfig", "KeyValue", "LocalContext", "LocalMethod", "LocalUpdate", "Mean",
+    "Member", "Method", "ModelState", "Nothing", "Objective", "Opaque", "PixelClustering",
+    "PixelsConfig", "Pool", "Positive", "PositiveNumber", "PositiveShare", "PrecisionConfig",
+    "Problem", "Program", "Randomness", "RefusedUpdateError", "Rows", "Section", "ServerState",
+    "ServerWork", "Share", "Sharing", "Spec", "Started", "Sum", "SummedWork", "SumsConfig",
+    "SumsSystem", "System", "Task", "Unused", "UsageError", "Votes", "Weight", "added_up",
+    "assigned", "check_counts", "form_of", "need", "need_other", "pack", "required_centroids",
+    "sums_by", "through", "unpack",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a package adds to ccfcpp: systems, a network, a method and a data set."""
