@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
+from ccfcpp.core.registry import Registry
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
@@ -368,7 +369,7 @@ class RunConfig(Section):
         raise NotImplementedError
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> Registry[ConfigOfMethod]:
         """Return all methods by name."""
         raise NotImplementedError
 
