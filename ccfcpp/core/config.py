@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -243,6 +244,65 @@ class IntensityViewsConfig(Section):
     grey_probability: Share = 0.0
     erase: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Longest side of a rectangle that is set to 0, as a share of the image's side."""
+
+
+class PartitionConfig(Section):
+    """How the images are divided among clients."""
+
+    kind: str
+    """How the images are divided among clients."""
+    clients: Positive | None = None
+    """Number of clients; by default one for each class or folder, and to classify 10 or one for
+    each folder."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """How much clients differ, by the name of the key; empty where the kind has none.
+
+        JSON has no infinity: it is a text here.
+        """
+        return {}
+
+    @property
+    def in_words(self) -> str:
+        """The kind and its degree."""
+        degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
+        return ", ".join([self.kind, *degree])
+
+
+class ClassesPartition(PartitionConfig):
+    """M classes a client."""
+
+    kind: Literal["classes"] = "classes"
+    classes_per_client: Positive = 2
+    """Number of classes of each client; where all clients' together are at most as many as there
+    are, none is shared."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """M."""
+        return {"classes_per_client": self.classes_per_client}
+
+    @property
+    def in_words(self) -> str:
+        """M, as a sentence has it."""
+        return f"{self.classes_per_client} classes a client"
+
+
+class DirichletPartition(PartitionConfig):
+    """Shares of each class by Dir(alpha)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
+    ``iid``."""
+    min_samples: Positive = 10
+    """Shares are drawn again until each client holds so many."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The concentration."""
+        return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
 
 
 class AvailabilityConfig(Section):
