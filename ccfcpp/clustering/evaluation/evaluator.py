@@ -44,6 +44,8 @@ _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
 
 _MOST_PIXELS = 1_000_000
 """Number of pixels of all images that k-means clusters beside a run, in a second."""
+_OF_PIXELS = {"nmi_of_pixels": "nmi", "kappa_of_pixels": "kappa"}
+"""Scores of k-means on the pixels by their keys in the summary."""
 
 NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 """The scores of a summary, where there are no labels."""
@@ -149,7 +151,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
-            "nmi_of_pixels": self._by_pixels(k),
+            **self._by_pixels(k),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
@@ -224,14 +226,15 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return singular values of the global model's representations; None without a model."""
         return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
-    def _by_pixels(self, clusters: int) -> float | None:
-        """Return the NMI of k-means on the pixels of all images in one place, if these are few."""
+    def _by_pixels(self, clusters: int) -> dict[str, float | None]:
+        """Score k-means on the pixels of all images in one place, if these are few."""
         images, labels = self.data.values, self.data.labels
         if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
-            return None
+            return dict.fromkeys(_OF_PIXELS)
         points = to_float(images).flatten(1)
         found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
-        return clustering_scores(labels.cpu().numpy(), found.cpu().numpy())["nmi"]
+        scores = clustering_scores(labels.cpu().numpy(), found.cpu().numpy())
+        return {key: scores[name] for key, name in _OF_PIXELS.items()}
 
     def _certainty(
         self, state: Any, clusters: Tensor, typical: Typical | None

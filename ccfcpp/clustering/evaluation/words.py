@@ -22,7 +22,9 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
         return {}
     rows = {"clusters": number} if (number := _fewer(summary)) else {}
     if (anchor := summary.get("nmi_of_pixels")) is not None:
-        rows["k-means on the pixels"] = f"NMI {anchor:.4f}, with all images in one place"
+        kappa = summary.get("kappa_of_pixels")  # Earlier versions do not have it.
+        scores = f"NMI {anchor:.4f}" + ("" if kappa is None else f", Kappa {kappa:.4f}")
+        rows["k-means on the pixels"] = f"{scores}, with all images in one place"
     if sizes := summary.get("cluster_sizes"):
         rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
