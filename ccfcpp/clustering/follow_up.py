@@ -1,8 +1,8 @@
 """Runs that follow a finished one: with new clients and clusters, or without some of its clients.
 
-Such a run has the finished one's settings but for a few, and a folder of its own, from which it is
-resumed. It begins from nothing; or with the finished run's model, as a checkpoint before its first
-round.
+Such a run has the settings of the finished one with a few changes, and a folder of its own, from
+which it is resumed. It starts from random weights; or from the finished run's model, as a
+checkpoint before its first round.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _MAY_DIFFER = (
 
 
 def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -> Path:
-    """Make the folder of a run that goes on from a finished one, with new clients and clusters.
+    """Make the folder of a run that continues a finished one with new clients and clusters.
 
     The finished run's clients take part again, and its clusters keep their numbers. The new run
-    begins with its encoder and clusters, and takes a fifth of its steps
+    starts with its encoder and clusters, and takes a fifth of its steps
     (``ccfcpp.clustering.systems.fed_scan.newcomers``).
 
     Args:
         path: Folder of the finished run, of Fed-SCAN.
-        newcomers: Where the new clients' images or vectors lie.
+        newcomers: Path of the new clients' images or vectors.
         given: Settings over those of the finished run, with ``clusters``.
         out: Folder of the new run; beside the finished one where it is None.
 
@@ -78,21 +78,21 @@ def run_without(
     """Make the folder of a run like a finished one, without some of its clients.
 
     The new run has the same settings and seed, and random numbers follow from the seed, the round
-    and the client. So it is the run that there would have been without these clients.
+    and the client. So its result is as if these clients had never taken part.
 
     Args:
         path: Folder of the finished run.
-        clients: Names or numbers of clients, as its summary has them. Names go first.
+        clients: Names or numbers of clients, as its summary has them; a name wins over a number.
         out: Folder of the new run; beside the finished one where it is None.
-        quick: Begin with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
+        quick: Start with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
             so that little of these clients is left; ``ccfcpp.clustering.leakage`` measures it.
 
     Returns:
         The new folder, in which the run can be resumed from its start.
 
     Raises:
-        UsageError: There is no such run or client, nobody would be left, the folder is taken, or
-            none can go on from the run.
+        UsageError: There is no such run or client, no client would be left, the folder is taken, or
+            the run cannot be continued.
     """
     instead = "start ccfcpp serve again without the client's key"
     finished = finished_run(path, "a new run", instead)
@@ -120,7 +120,7 @@ def finished_run(path: Path, needs: str = "", instead: str = "") -> RunFolder:
 
     Args:
         path: The folder.
-        needs: What needs the images in this process; empty where they are to be on other machines.
+        needs: What needs the images in this process; empty if they may be on other machines.
         instead: What to do about a run whose images are on other machines.
 
     Raises:
@@ -150,13 +150,13 @@ def finished_run(path: Path, needs: str = "", instead: str = "") -> RunFolder:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A run that begins with the model of a finished one, of Fed-SCAN.
+    """A run that starts with the model of a finished one, of Fed-SCAN.
 
     Attributes:
         finished: Folder of the finished run.
         known: Numbers of its clients.
         config: Settings of the new run.
-        path: Its folder, which is not taken.
+        path: Folder of the new run, which does not exist yet.
     """
 
     finished: RunFolder
@@ -181,14 +181,14 @@ class WarmStart:
         Args:
             finished: Folder of the finished run.
             out: Folder of the new run; beside the finished one, with the suffix, if it is None.
-            suffix: What is added to the name of the finished run's folder.
+            suffix: Suffix of the new folder's name.
             given: Settings over those of the finished run.
-            newcomers: Where new clients' samples lie.
+            newcomers: Paths of new clients' samples.
             gone: Numbers of the clients that are left out.
             known: Numbers of the finished run's clients; None: from 0, as its summary counts them.
 
         Raises:
-            UsageError: None can go on from the run, the settings do not fit it, or the folder is
+            UsageError: The run cannot be continued, the settings do not fit it, or the folder is
                 taken.
         """
         _check(finished, given or {}, "--from" if newcomers else "forget --quick")
@@ -246,7 +246,7 @@ class WarmStart:
 
 
 def _check(finished: RunFolder, given: Tree, asked: str) -> None:
-    """Refuse a run from which none can go on, and settings that are not the new run's to choose."""
+    """Refuse a run that cannot be continued, and settings that the new run may not change."""
     path, saved, why = finished.path, finished.saved_config(ClusterConfig), ""
     if saved.method != "fed-scan":
         why = f"is of {saved.method}: run it again with --method fed-scan"
@@ -267,7 +267,7 @@ def _check(finished: RunFolder, given: Tree, asked: str) -> None:
 
 
 def _new_path(finished: RunFolder, out: Path | None, suffix: str) -> Path:
-    """Return the folder of a new run: beside the finished one where none is given."""
+    """Return the folder of a new run, by default beside the finished one."""
     path = finished.path.resolve()
     folder = RunFolder(out or path.with_name(f"{path.name}-{suffix}"))
     folder.refuse_if_taken()
@@ -305,7 +305,7 @@ def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
 
 
 def _went_on(finished: RunFolder) -> bool:
-    """Return whether a finished run began with another one's model."""
+    """Return whether a finished run itself started with another run's model."""
     config = finished.saved_config(ClusterConfig)
     if config.method != "fed-scan":
         return False
@@ -314,7 +314,7 @@ def _went_on(finished: RunFolder) -> bool:
 
 
 def _fewer_steps(finished: RunFolder) -> Tree:
-    """Return the settings of Fed-SCAN in a run that begins with a finished one's model."""
+    """Return the settings of Fed-SCAN for a run that starts with a finished run's model."""
     if _went_on(finished):  # It has few steps itself.
         return {"last_balance": None}
     scan = finished.saved_config(ClusterConfig).section(ScanConfig)
