@@ -27,6 +27,7 @@ from ccfcpp.core.config import (
     need,
     without,
 )
+from ccfcpp.core.registry import Registry
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 from supervised.classifiers import CLASSIFIERS
@@ -243,6 +244,6 @@ class ClassifyConfig(RunConfig):
         return CLASSIFIERS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> Registry[ConfigOfMethod]:
         """All methods."""
         return CLASSIFIERS

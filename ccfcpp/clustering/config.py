@@ -25,6 +25,7 @@ from ccfcpp.core.config import (
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind, kind_of
+from ccfcpp.core.registry import Registry
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
@@ -227,6 +228,6 @@ class ClusterConfig(RunConfig):
         return METHODS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> Registry[ConfigOfMethod]:
         """Return all systems by name."""
         return METHODS

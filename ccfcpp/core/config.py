@@ -7,12 +7,15 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
+
+if TYPE_CHECKING:
+    from ccfcpp.core.registry import Registry
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
@@ -429,7 +432,7 @@ class RunConfig(Section):
         raise NotImplementedError
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> "Registry[ConfigOfMethod]":
         """Return all methods by name."""
         raise NotImplementedError
 
