@@ -3,7 +3,7 @@
 ``FederatedClustering`` clusters images or vectors in memory with scikit-learn's interface. ``run``
 does what ``ccfcpp cluster`` does, ``compare`` and ``report`` what the commands of these names do.
 ``load`` reads a data set of images, ``load_model`` a saved model; ``METHODS`` has the systems by
-name. Each is imported when it is first used: to import this package alone takes next to no time.
+name. Each is imported when it is first used, so that importing this package takes almost no time.
 """
 
 import importlib
@@ -51,12 +51,12 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """What of ``__all__`` is asked for (PEP 562)."""
+    """Import a name of ``__all__`` when it is first used (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    """All names, also those that nobody has asked for yet."""
+    """Return all public names, also those that are not imported yet."""
     return sorted([*globals(), *__all__])

@@ -1,4 +1,4 @@
-"""The interface of a system of federated clustering: what it must define, and what it may."""
+"""The interface of a clustering system: what it has to define, and what is optional."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ class Problem:
     Attributes:
         config: Configuration of the run.
         image_shape: Channels, height and width of an image; (d,) where the data are vectors.
-        clusters: Number of clusters k; where it is to be found, the largest that it may be.
+        clusters: Number of clusters k, or its largest candidate.
         device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
-        fewest: The least that k may be, where it is to be found; 0 where it is known.
-        grows: Whether there may be clients that come later, with clusters of their own.
-        protected: Whether nobody's part of a sum is known.
+        fewest: Smallest candidate for k where it is chosen from the data; 0 where it is given.
+        grows: Whether new clients may join later, with clusters of their own.
+        protected: Whether no single client's part of a sum is known.
         noisy: Whether noise is added to sums, so that each exchange takes a part of the budget.
     """
 
@@ -47,17 +47,17 @@ class Problem:
 
 
 def most_to_least(found: Tensor, fewest: int) -> list[int]:
-    """Numbers of clusters, the one with the most evidence first."""
+    """Return the candidate numbers of clusters, the one with the most evidence first."""
     return [fewest + place for place in found.argsort(descending=True, stable=True).tolist()]
 
 
 def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
-    """Return what a summary says of the number of clusters that was found.
+    """Return what a summary says of the number of clusters that was chosen from the data.
 
     Args:
-        evidence: How much speaks for each number that it may be.
-        fewest: The first of these.
-        clusters: The one that was found.
+        evidence: The evidence for each candidate number.
+        fewest: Smallest candidate.
+        clusters: The chosen number.
     """
     return {
         "clusters": clusters,
@@ -67,7 +67,7 @@ def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, obje
 
 
 class ClusteringState(Protocol):
-    """State of a clustering system's server: a dataclass with centroids."""
+    """Interface of a clustering system's server state: a dataclass with centroids."""
 
     @property
     def centroids(self) -> Tensor | None:
@@ -79,7 +79,7 @@ Clustered = TypeVar("Clustered", bound=ClusteringState)
 
 
 class ClusteringAlgorithm(Algorithm[Clustered]):
-    """An algorithm that clusters images.
+    """Base class of algorithms that cluster images.
 
     Besides the rounds it defines how the server's state assigns an image to a cluster. Everything
     beyond that is optional.
@@ -99,28 +99,28 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
     by_model: Callable[[ModelState, Tensor], Tensor] | None = None
 
     def knows_clusters(self, state: Clustered) -> bool:
-        """Whether the state has centroids, so that images can be assigned."""
+        """Return whether the state has centroids, so that images can be assigned."""
         return state.centroids is not None
 
     def centres(self, state: Clustered) -> Tensor | None:
-        """The centre of each cluster, of shape (k, dimensions); None before there are centroids."""
+        """Return the centre of each cluster, of shape (k, dimensions); None before the first."""
         return state.centroids
 
     def probabilities(self, known: Any, holder: Client) -> Tensor | None:
-        """The probability of each cluster, or the membership in it, for each image of a holder.
+        """Return the probability of each cluster, or the membership in it, for a client's images.
 
         Args:
             known: A state, or a delivery.
-            holder: Holds the images.
+            holder: The client that holds the images.
 
         Returns:
-            Floats of shape (samples, k), whose rows sum to 1; None where the system gives none.
+            Floats of shape (samples, k), whose rows sum to 1; None where the system has none.
         """
         return None
 
     @abstractmethod
     def assign(self, state: Clustered, holder: Client) -> Tensor:
-        """Assign each image of a holder to a cluster, int64 of shape (samples,).
+        """Assign each image of a client to a cluster, int64 of shape (samples,).
 
         Raises:
             FederationError: The state has no centroids.
@@ -128,7 +128,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     @abstractmethod
     def represent(self, state: Clustered, holder: Client) -> Tensor | None:
-        """Map a holder's images to points in the space of the centroids, by a state or a delivery.
+        """Map a client's images to points in the space of the centroids, by a state or a delivery.
 
         Returns:
             Floats of shape (samples, dimensions); None before there are centroids.
@@ -136,15 +136,15 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     @abstractmethod
     def delivery(self, state: Clustered) -> object:
-        """The dataclass of tensors by which clients assign their images after the run."""
+        """Return the tensors, as a dataclass, by which clients assign images after the run."""
 
     @property
     def delivery_type(self) -> type[object]:
-        """Type of what ``delivery`` returns."""
+        """The type of what ``delivery`` returns."""
         return self.state_type
 
     def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
-        """Assign each image of a holder by a delivery, as ``assign`` does by the state.
+        """Assign each image of a client by a delivery, as ``assign`` does by a state.
 
         Raises:
             FederationError: The delivery has no centroids.
@@ -152,13 +152,13 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return self.assign(delivery, holder)
 
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
-        """Pictures of the run by name, each uint8 of shape (height, width, 3)."""
+        """Return pictures of the run by name, each uint8 of shape (height, width, 3)."""
         return {}
 
     def describe(self) -> dict[str, object]:
-        """Facts for the summary that are not in the configuration."""
+        """Return facts for the summary that are not in the configuration."""
         return {}
 
     def found(self, state: Clustered) -> dict[str, object]:
-        """Facts of the last state for the summary, such as a number of clusters nobody knew."""
+        """Return facts of the last state for the summary, such as the chosen number of clusters."""
         return {}

@@ -1,6 +1,6 @@
 """Settings of Fed-SCAN and Fed-EMP for a user's own images, by their size, colour and number.
 
-The numbers are those of the presets, put in between: the digits' for few images of few pixels,
+The values are those of the presets, or between them: the digits' for few images of few pixels,
 MNIST's for many grey ones, CIFAR-10's for many in colour.
 """
 
@@ -36,7 +36,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
     Args:
         count: Number of images or vectors.
         shape: Of an image (channels, height, width); of a vector (d,).
-        method: The system that is run where this does not choose it.
+        method: The system to take for images where their number and colour do not decide.
     """
     settings = _fitted(count, shape, method)
     colour = len(shape) == 3 and shape[0] > 1
@@ -83,7 +83,7 @@ def _fitted(count: int, shape: Sequence[int], method: str) -> Tree:
 
 
 def _settings_for_vectors(count: int) -> Tree:
-    """Return the settings for vectors: networks are small, so that steps may be many."""
+    """Return the settings for vectors, with many steps, since networks are small."""
     few = count < _FEW
     batch = min(max(count, 2), _FEW)
     return {
@@ -99,9 +99,9 @@ def _settings_for_vectors(count: int) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """Return settings for fewer and larger steps, of two trips each but the first ones.
+    """Return settings for fewer and larger steps, with two exchanges for each but the first ones.
 
-    The system stays Fed-SCAN: Fed-EMP has hundreds of exchanges.
+    The system stays Fed-SCAN, since Fed-EMP has hundreds of exchanges.
     """
     settings = _fitted(count, shape, "fed-scan")
     shown = settings["scan"]["steps"] * settings["scan"]["batch"]
@@ -117,7 +117,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
 
 
 def settings_in_words(config: ClusterConfig) -> str:
-    """Say what followed from the samples."""
+    """Describe the settings that were chosen by the samples."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":
         if config.method == "fed-em":

@@ -1,4 +1,4 @@
-"""The samples of each client, also of those that came later."""
+"""The samples of each client, including clients that joined later."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ from ccfcpp.runs.run import Holdings
 
 
 def holder(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
-    """Return the holder of the samples with some indices."""
+    """Return a client that holds the samples with given indices."""
     return Client(number, name, rows(data.values, samples.to(data.values.device)))
 
 
 def divide(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:
-    """Divide a run's samples among its clients, and add those of clients that came later.
+    """Divide a run's samples among its clients, and add those of clients that joined later.
 
     Raises:
-        UsageError: The partition does not fit the samples, or newcomers' samples cannot be read or
-            are of another form.
+        UsageError: The partition does not fit the samples, or new clients' samples cannot be read
+            or have another shape.
     """
     parts = partition(config, data, randomness)
     names = [f"client {number}" for number in range(len(parts))]
@@ -59,7 +59,7 @@ def _with_newcomers(
 
 
 def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
-    """Read newcomers' samples: a client is each folder, or file of vectors, or else the whole."""
+    """Read new clients' samples: a client for each folder or file of vectors, or a single one."""
     by_client, shape, columns = config.partition.kind == "folders", None, tuple[str, ...]()
     if isinstance(held, ImageData):
         path = Path(place).expanduser()

@@ -1,4 +1,4 @@
-"""How sure the assignment of an image to its cluster is, where a system tells."""
+"""Confidence in the assignment of images to clusters, where a system provides it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _TOLD = ("probability", "distance", "outlier")
 class Numbers:
     """A tensor of shape (samples,) as a column of a table: Python's numbers, floats of six digits.
 
-    They are made as they are read: those of many samples at once would fill the memory.
+    Numbers are made one by one as they are read, since those of many samples would fill the memory.
     """
 
     values: Tensor
@@ -40,7 +40,7 @@ def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
 
 
 def judged_points(points: Tensor, by_angle: bool) -> Tensor:
-    """Return points (samples, d) where a system judges them: of unit length if by angle."""
+    """Return points (samples, d) as a system compares them: scaled to unit length if by angle."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
 
@@ -51,20 +51,20 @@ def confidence(
     clusters: Tensor,
     typical: Typical | None = None,
 ) -> dict[str, Tensor]:
-    """Return what a system says of the assignment of a holder's images.
+    """Return how confident a system is in the clusters of a client's images.
 
     Args:
         algorithm: The system.
-        known: The server's state, or what clients receive of it in the end.
-        holder: Holds the images.
+        known: The server's state, or what clients receive after the run.
+        holder: The client that holds the images.
         clusters: The cluster of each image, int64 of shape (samples,).
-        typical: Where the images of the run lie, if that is known.
+        typical: Distribution of the run's images, if it is known.
 
     Returns:
         Floats of shape (samples,) on the CPU, each only where it is known: ``probability`` of the
         cluster, by the system or else by ``Typical.probabilities``; ``distance`` to its centre,
-        Euclidean or in degrees; and ``outlier``, how far the image is from its cluster in units of
-        what is usual (``Typical.distances``).
+        Euclidean or in degrees; and ``outlier``, the distance of the image from its cluster in
+        units of the usual one (``Typical.distances``).
     """
     found = dict[str, Tensor]()
     probabilities = algorithm.probabilities(known, holder)

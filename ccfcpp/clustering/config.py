@@ -39,7 +39,7 @@ _SAMPLES_EACH = 20
 
 
 def _clusters(value: object) -> object:
-    """A number, a range or ``auto``, as it is written."""
+    """Parse ``clusters``: a number, a range such as ``5-30``, or ``auto``."""
     if value is None:
         return None
     text = str(value).strip()
@@ -59,14 +59,14 @@ def _clusters(value: object) -> object:
 
 
 def _encoder(value: str | None) -> str | None:
-    """The name of an encoder, which need not be on this machine."""
+    """Check the name of an encoder, which need not be installed on this machine."""
     if value is not None:
         EncoderName.parse(value)
     return value
 
 
 class ClusterDataConfig(DataConfig):
-    """Where the images come from, and how many of them are used."""
+    """The data set of a run, and how many of its images are used."""
 
     images: Positive | None = None
     """Use only so many images, drawn at random, alike for every seed."""
@@ -105,15 +105,15 @@ class PartitionConfig(Section):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """How much clients differ, by the name of the key; empty where the kind has none.
+        """The degree of skew between clients, by its key; empty where the kind has none.
 
-        JSON has no infinity: it is a text here.
+        Infinity is a text, since JSON has no such number.
         """
         return {}
 
     @property
     def in_words(self) -> str:
-        """The kind and its degree."""
+        """The kind of partition and its degree, in words."""
         degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
         return ", ".join([self.kind, *degree])
 
@@ -132,7 +132,7 @@ class SkewPartition(PartitionConfig):
 
 
 class ClassesPartition(PartitionConfig):
-    """M classes a client."""
+    """A fixed number of classes for each client."""
 
     kind: Literal["classes"] = "classes"
     classes_per_client: Positive = 2
@@ -141,17 +141,17 @@ class ClassesPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """M."""
+        """The number of classes of each client."""
         return {"classes_per_client": self.classes_per_client}
 
     @property
     def in_words(self) -> str:
-        """M, as a sentence has it."""
+        """The number of classes of each client, in words."""
         return f"{self.classes_per_client} classes a client"
 
 
 class DirichletPartition(PartitionConfig):
-    """Shares of each class by Dir(alpha)."""
+    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.5
@@ -162,12 +162,12 @@ class DirichletPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The concentration."""
+        """The concentration alpha."""
         return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
 
 
 class PlainPartition(PartitionConfig):
-    """A division that has no degree."""
+    """A partition without a degree."""
 
     kind: Literal["iid", "folders"] = "iid"
     """``iid``: at random; ``folders``: each folder is a client, and of vectors each file, or each
@@ -181,7 +181,7 @@ AnyPartition = Annotated[
 
 
 class ClusterConfig(RunConfig):
-    """All of ``ccfcpp cluster``, but for the sections that methods bring."""
+    """The configuration of ``ccfcpp cluster``, without the sections of single methods."""
 
     method: str = "ccfc++"
     """System that clusters. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
@@ -200,33 +200,33 @@ class ClusterConfig(RunConfig):
 
     @property
     def data_kind(self) -> DataKind | None:
-        """What the run clusters; None where it cannot be told."""
+        """The kind of data that the run clusters; None if it is unknown."""
         if self.dataset in DATASETS and self.data.encoder is None:
             return "images"  # a name wins over a file of the same name
         return kind_of(self.dataset, self.data.encoder)
 
     @property
     def fewest_clusters(self) -> int:
-        """The least that k may be, where it is to be found; 0 where it is not."""
+        """Smallest candidate for k where it is chosen from the data; 0 where it is given."""
         if not isinstance(self.clusters, str):
             return 0
         return _FEWEST if self.clusters == AUTO else int(self.clusters.partition("-")[0])
 
     @property
     def grows(self) -> bool:
-        """Whether clients that come later may bring clusters; their centres are no sums."""
+        """Whether clients that join later may bring clusters, whose centres they send."""
         return bool(self.data.newcomers) and not self.privacy.is_on
 
     def most_clusters(self, samples: int, classes: int, unit: str = "image") -> int:
-        """The number of clusters of so many samples; where it is to be found, the largest.
+        """Return the number of clusters k for some samples, or its largest candidate.
 
         Args:
-            samples: How many there are.
+            samples: Number of samples.
             classes: Number of their classes; 0 where it is not known.
-            unit: What a sample is, for messages.
+            unit: Word for a sample, for messages.
 
         Returns:
-            k; 0 where neither it nor a class is known.
+            k; 0 where neither it nor the number of classes is known.
 
         Raises:
             UsageError: There are fewer samples.
@@ -273,17 +273,17 @@ class ClusterConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """The keys of a system, which has none where the number of rounds is fixed."""
+        """Return a system's keys for rounds and steps, empty where the number is fixed."""
         name = str(tree.get("method"))
         system = METHODS[name if name in METHODS else str(cls.model_fields["method"].default)]
         return system.rounds, system.round_steps
 
     @classmethod
     def own_methods(cls) -> list[str]:
-        """The systems of this library."""
+        """Return the names of this library's systems."""
         return METHODS.own()
 
     @classmethod
     def methods(cls) -> Mapping[str, ConfigOfMethod]:
-        """All systems."""
+        """Return all systems by name."""
         return METHODS

@@ -39,7 +39,7 @@ from ccfcpp.models.state import random_state
 
 
 class ContrastiveConfig(Section):
-    """Rounds and steps; a system derives a section of its own, with what its loss needs."""
+    """Rounds and steps; a system derives its own section, with the settings of its loss."""
 
     rounds: Positive = 12
     steps: Positive = 10
@@ -62,7 +62,7 @@ LLOYD = Exchange(
 
 
 class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
-    """A network, and a loss over two views of each image of all clients."""
+    """Base class of systems with a network and a loss over two views of each image."""
 
     state_type = EncoderState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig
@@ -90,10 +90,10 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """The loss of a step on pairs of views, of shape (images, 2, channels, height, width)."""
+        """Return the loss on pairs of views, of shape (images, 2, channels, height, width)."""
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """Random weights, and centroids drawn from a normal distribution."""
+        """Return random weights, and centroids drawn from a normal distribution."""
         device = self.problem.device
         model = random_state(self.network, randomness.generator("model"), device)
         few = torch.zeros(2, *self.problem.image_shape, device=device)
@@ -102,7 +102,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return EncoderState(model, 0, drawn.to(device), self.descent.begin(model))
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
-        """Steps, then steps of Lloyd's k-means."""
+        """Return the exchanges of a round: steps, then steps of Lloyd's k-means."""
         steps, all_steps = self.config.steps, self.config.steps * self.rounds
         works: list[AnyServerWork] = []
         works += self.descent.trips(
@@ -111,7 +111,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """The trips of a step, and sums for k-means."""
+        """Return the clients' work: steps, and sums for k-means."""
         lloyd = SumMembers(LLOYD, self._members, context)
         steps = self.descent.works(self, context.bounding, context.least, context.alone)
         return ClientSide.of(*steps, lloyd)
@@ -122,7 +122,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Two views of each image whose turn it is."""
+        """Draw two views of each image of a step's batch."""
         views = []
         for turn in turns:
             source = randomness.of_client(turn.client.id).generator(f"views {known.version}")
@@ -134,13 +134,13 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         return Batch(partial(self.program, network), (pairs,)) if len(pairs) else None
 
     def represent(self, state: EncoderState, holder: Client) -> Tensor:
-        """Latents, of shape (samples, d)."""
+        """Return latents, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
     def assign(self, state: EncoderState, holder: Client) -> Tensor:
-        """The nearest centroid of each image, int64 of shape (samples,)."""
+        """Return the nearest centroid of each image, int64 of shape (samples,)."""
         return nearest(self.represent(state, holder), required_centroids(state.centroids))
 
     def delivery(self, state: EncoderState) -> EncoderState:
-        """The model and the centroids."""
+        """Return the model and the centroids, which clients need to assign images."""
         return state.public

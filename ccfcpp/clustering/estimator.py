@@ -51,7 +51,7 @@ Samples = Any
 
 
 def _is_soft(estimator: "FederatedClustering") -> bool:
-    """Whether the system tells how much a sample belongs to each cluster."""
+    """Return whether the system has probabilities or memberships."""
     problem = getattr(estimator, "_problem", None)
     method = estimator.method if problem is None else problem.config.method
     # Which one suits the data is known once they are there.
@@ -175,11 +175,11 @@ class FederatedClustering(
         return self
 
     def predict(self, X: Samples) -> NDArray[np.int64]:  # noqa: N803
-        """The cluster of each sample, int64 of shape (n,).
+        """Return the cluster of each sample, int64 of shape (n,).
 
         Raises:
-            UsageError: They differ in shape from those of ``fit``.
-            NotFittedError: There was no ``fit``.
+            UsageError: The samples differ in shape from those of ``fit``.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         labels: NDArray[np.int64] = self._model.assign(self._data(X).values).numpy()
@@ -187,14 +187,14 @@ class FederatedClustering(
 
     @available_if(_is_soft)  # type: ignore[untyped-decorator] # no types there
     def predict_proba(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """How much each sample belongs to each cluster, of shape (n, k); rows sum to 1.
+        """Return the probability of each cluster for each sample, of shape (n, k); rows sum to 1.
 
-        Fed-EM gives posterior probabilities, Fed-FCM memberships, Fed-SCAN the network's
-        predictions; other systems have no such method.
+        Fed-EM has posterior probabilities, Fed-FCM memberships, Fed-SCAN the network's predictions;
+        other systems have no such method.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``.
-            NotFittedError: There was no ``fit``.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         found = self._model.probabilities(self._data(X).values)
@@ -203,13 +203,13 @@ class FederatedClustering(
         return shares
 
     def transform(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """The distance of each sample from each centroid, of shape (n, k).
+        """Return the distance of each sample from each centroid, of shape (n, k).
 
-        It is Euclidean; for systems that assign by direction 1 − cos.
+        It is Euclidean, or 1 − cos for systems that assign by cosine similarity.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``.
-            NotFittedError: There was no ``fit``.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         model = self._model
@@ -222,25 +222,25 @@ class FederatedClustering(
         return distances
 
     def score(self, X: Samples, y: object = None) -> float:  # noqa: N803
-        """Minus the sum of squared distances to the nearest centroids, as that of ``KMeans``.
+        """Return minus the sum of squared distances to the nearest centroids, as ``KMeans.score``.
 
         Raises:
             UsageError: The samples differ in shape from those of ``fit``.
-            NotFittedError: There was no ``fit``.
+            NotFittedError: ``fit`` was not called.
         """
         return -float(np.square(self.transform(X).min(axis=1)).sum())
 
     def outlier_factor(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
-        """How far each sample is from its cluster, of shape (n,), in units of what is usual.
+        """Return the distance of each sample from its cluster, of shape (n,), where 1 is usual.
 
         It is the Mahalanobis distance from the cluster's mean, with one covariance for all clusters
         (``ccfcpp.clustering.mahalanobis``), over its root mean square among the samples of ``fit``.
 
         Raises:
-            UsageError: The samples differ in shape from those of ``fit``, or nothing is known of
-                where these lie: with differential privacy, with points of more than 1,024
-                dimensions, or where all samples of a cluster are the same.
-            NotFittedError: There was no ``fit``.
+            UsageError: The samples differ in shape from those of ``fit``, or their distribution is
+                unknown: with differential privacy, with points of more than 1,024 dimensions, or
+                where all samples of a cluster are the same.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         found = self._model.examine(self._data(X).values)
@@ -252,11 +252,11 @@ class FederatedClustering(
     def save(self, path: str | Path) -> None:
         """Save a fitted model in a new folder, which ``ccfcpp predict`` takes, too.
 
-        It holds no samples and nothing that could run code.
+        The folder contains no samples and no executable code.
 
         Raises:
-            UsageError: The folder holds something, or ``settings`` hold what JSON has not.
-            NotFittedError: There was no ``fit``.
+            UsageError: The folder is not empty, or ``settings`` do not fit into JSON.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         paths = RunPaths(Path(path))
@@ -281,11 +281,11 @@ class FederatedClustering(
 
     @classmethod
     def load(cls, path: str | Path, encoder: str | None = None) -> Self:
-        """Load what ``save`` has saved.
+        """Load a model that ``save`` has saved.
 
         Args:
             path: The folder.
-            encoder: Where this machine has the encoder; None where that is as in ``fit``.
+            encoder: Name of the encoder on this machine; None where it is the same as in ``fit``.
 
         Raises:
             UsageError: There is no such model, it cannot be read, or its encoder is a program,
@@ -325,7 +325,7 @@ class FederatedClustering(
         return Model(self._problem, algorithm, delivery, typical=typical)
 
     def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
-        """Check samples; those of a fitted model must be of its shape."""
+        """Check samples; those for a fitted model must have its shape."""
         if self.encoder is not None:
             return self._embedded(X, self.encoder, reset)
         if not sparse.issparse(X) and not hasattr(X, "columns"):
@@ -353,7 +353,7 @@ class FederatedClustering(
         return replace(data, notes=tuple(row_numbers("X", known, dense)))
 
     def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
-        """Make vectors of images or texts, for a fitted model by the encoder of its vectors."""
+        """Embed images or texts as vectors, for a fitted model by its encoder."""
         from ccfcpp.data.encoded import embed_images, embed_texts
         from ccfcpp.data.encoders.loading import load_encoder
 

@@ -1,8 +1,8 @@
 """Runs that follow a finished one: with new clients and clusters, or without some of its clients.
 
-Such a run has the finished one's settings but for a few, and a folder of its own, from which it is
-resumed. It begins from nothing; or with the finished run's model, as a checkpoint before its first
-round.
+Such a run has the settings of the finished one with a few changes, and a folder of its own, from
+which it is resumed. It starts from random weights; or from the finished run's model, as a
+checkpoint before its first round.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _MAY_DIFFER = (
 
 
 def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -> Path:
-    """Make the folder of a run that goes on from a finished one, with new clients and clusters.
+    """Make the folder of a run that continues a finished one with new clients and clusters.
 
     The finished run's clients take part again, and its clusters keep their numbers. The new run
-    begins with its encoder and clusters, and takes a fifth of its steps
+    starts with its encoder and clusters, and takes a fifth of its steps
     (``ccfcpp.clustering.systems.fed_scan.newcomers``).
 
     Args:
         path: Folder of the finished run, of Fed-SCAN.
-        newcomers: Where the new clients' images or vectors lie.
+        newcomers: Path of the new clients' images or vectors.
         given: Settings over those of the finished run, with ``clusters``.
         out: Folder of the new run; beside the finished one where it is None.
 
@@ -78,21 +78,21 @@ def run_without(
     """Make the folder of a run like a finished one, without some of its clients.
 
     The new run has the same settings and seed, and random numbers follow from the seed, the round
-    and the client. So it is the run that there would have been without these clients.
+    and the client. So its result is as if these clients had never taken part.
 
     Args:
         path: Folder of the finished run.
-        clients: Names or numbers of clients, as its summary has them. Names go first.
+        clients: Names or numbers of clients, as its summary has them; a name wins over a number.
         out: Folder of the new run; beside the finished one where it is None.
-        quick: Begin with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
+        quick: Start with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
             so that little of these clients is left; ``ccfcpp.clustering.leakage`` measures it.
 
     Returns:
         The new folder, in which the run can be resumed from its start.
 
     Raises:
-        UsageError: There is no such run or client, nobody would be left, the folder is taken, or
-            none can go on from the run.
+        UsageError: There is no such run or client, no client would be left, the folder is taken, or
+            the run cannot be continued.
     """
     from ccfcpp.clustering.run import clustering_run
 
@@ -139,8 +139,7 @@ class FinishedRun:
 
         Args:
             path: The folder.
-            needs: What needs the images in this process; empty where they are to be on other
-                machines.
+            needs: What needs the images in this process; empty if they must be on other machines.
             instead: What to do about a run whose images are on other machines.
 
         Raises:
@@ -171,7 +170,7 @@ class FinishedRun:
 
     @property
     def went_on(self) -> bool:
-        """Whether it began with another one's model."""
+        """Whether it itself started with another run's model."""
         if self.config.method != "fed-scan":
             return False
         with safe_open(self.folder.model, framework="pt") as file:
@@ -198,7 +197,7 @@ class FinishedRun:
         return sorted(numbers)
 
     def free_folder(self, out: Path | None, suffix: str) -> RunFolder:
-        """Return the folder of a new run: beside this one, with a suffix, where none is given.
+        """Return the folder of a new run, by default beside this one, with a suffix.
 
         Raises:
             UsageError: It is taken.
@@ -209,7 +208,7 @@ class FinishedRun:
         return folder
 
     def check_from(self, asked: str) -> None:
-        """Refuse a run from which none can go on, as a user has asked.
+        """Refuse a run that cannot be continued by what a user has ``asked``.
 
         Raises:
             UsageError: In one line, what to do instead.
@@ -234,7 +233,7 @@ class FinishedRun:
         return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
 
     def with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
-        """Return the settings of a run that begins with its model, without some clients."""
+        """Return the settings of a run that starts with its model, without some clients."""
         scan: Tree = {"last_balance": None}
         if not self.went_on:  # Else it has few steps itself.
             before = self.config.section(ScanConfig)
@@ -250,14 +249,14 @@ class FinishedRun:
         return self.changed({"scan": scan, "availability": availability}, *changes)
 
     def with_more(self, newcomers: str, given: Tree) -> ClusterConfig:
-        """Return the settings of a run that goes on from it, with new clients and clusters.
+        """Return the settings of a run that continues it with new clients and clusters.
 
         Args:
-            newcomers: Where the new clients' samples lie.
+            newcomers: Path of the new clients' samples.
             given: Other settings, with ``clusters``.
 
         Raises:
-            UsageError: None can go on from it, or a setting is not the new run's to choose.
+            UsageError: It cannot be continued, or the new run may not change a setting.
         """
         self.check_from("--from")
         for key, _ in flatten(given):

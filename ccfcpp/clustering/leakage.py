@@ -1,4 +1,4 @@
-"""What a finished run gives away of the images that it was made of: attacks that anyone can run."""
+"""What a finished run reveals of its training images: attacks that anyone can run."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -33,8 +33,8 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
 
     Args:
         path: The run's folder, which gets a file ``leakage.json``.
-        client: Name or number of a client whose images alone are told from others, also of one that
-            the run has forgotten; None: of all that took part.
+        client: Name or number of a client, to attack its images alone; the run may have forgotten
+            it. None: the images of all clients that took part.
 
     Raises:
         UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, there is
@@ -59,7 +59,7 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
 
 
 def _of_client(run: ClusteringRun, client: str) -> Tensor:
-    """Indices of a client's images."""
+    """Return the indices of a client's images."""
     number = number_of_client(client, dict(enumerate(run.names)))
     if number is None:
         raise UsageError(
@@ -93,9 +93,9 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
 
 
 def _others(run: ClusteringRun, apart: Tensor) -> Tensor:
-    """Images that the model was not trained on, but for some of these, by their indices.
+    """Return images that the model was not trained on, without those with indices ``apart``.
 
-    They are what the run left out, else absent clients'.
+    They are images that the run left out, or else those of absent clients.
     """
     found = left_out(run.evaluator.config)
     free = run.evaluator.unheld[~torch.isin(run.evaluator.unheld, apart)]
@@ -111,11 +111,11 @@ def _others(run: ClusteringRun, apart: Tensor) -> Tensor:
 
 
 def _losses(run: ClusteringRun, state: Any, images: Tensor) -> dict[str, Tensor]:
-    """Of each image what training lowers, by name, on the CPU.
+    """Return quantities of each image that training lowers, by name, on the CPU.
 
     ``distance``: to the nearest centroid. ``views``: of an image's representation to those of the
-    image moved by a pixel, as a share of its length: what is trained to be alike for views of an
-    image is more so for images that were there (Liu, Jia, Qu and Gong, *EncoderMI*, CCS 2021).
+    image moved by a pixel, as a share of its length: training makes views of a training image more
+    alike than those of other images (Liu, Jia, Qu and Gong, *EncoderMI*, CCS 2021).
     ``calibrated distance``: the first, less the mean of it for the moved images.
     """
     points = _points(run, state, images)
@@ -143,7 +143,7 @@ def _distance(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
-    """What the last round's averages tell, where they are of pixels; clients send them again."""
+    """Attack the averages of pixels that clients send after the last round; None without such."""
     if not run.algorithm.by_pixels:
         return None
     number = run.algorithm.rounds - 1
@@ -162,7 +162,7 @@ def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
 
 
 def _averages(update: object) -> Tensor | None:
-    """The averages in an update: centroids that stand for something."""
+    """Return the centroids in an update that are averages of images; None without them."""
     centroids: Tensor | None = getattr(update, "centroids", None)
     supports: Tensor | None = getattr(update, "supports", None)
     if centroids is None or supports is None:

@@ -1,4 +1,4 @@
-"""How far samples lie from what a run has seen: the Mahalanobis distance from their cluster.
+"""The Mahalanobis distance of samples from the clusters of a run, to find outliers.
 
 Source: Lee, Lee, Lee and Shin, *A Simple Unified Framework for Detecting Out-of-Distribution
 Samples and Adversarial Attacks* (NeurIPS 2018, arXiv 1807.03888), Eqs. (1) and (2): one covariance
@@ -27,8 +27,8 @@ class Typical:
     """Distribution of a run's samples: a Gaussian for each cluster, with one covariance.
 
     Attributes:
-        means: Of the clusters, float64 of shape (k, d).
-        counts: Samples of each cluster, float64 of shape (k,); one without any has no mean.
+        means: Means of the clusters, float64 of shape (k, d).
+        counts: Samples of each cluster, float64 of shape (k,); an empty cluster has no mean.
         whitener: float32 of shape (d, d). A sample's offset from its cluster's mean times this has
             length 1 in the root mean square over the run's samples.
     """
@@ -39,13 +39,13 @@ class Typical:
 
     @staticmethod
     def of(means: Tensor, counts: Tensor, scatter: Tensor, scattered: float) -> "Typical | None":
-        """Estimate from sums; None where samples do not differ from their clusters' means.
+        """Estimate the distribution from sums; None if samples equal their clusters' means.
 
         The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
         so that few samples in many dimensions give no directions without any variance.
 
         Args:
-            means: Of the clusters, float64 of shape (k, d).
+            means: Means of the clusters, float64 of shape (k, d).
             counts: Samples of each cluster, float64 of shape (k,).
             scatter: Σ (z − μ)(z − μ)ᵀ over samples z, about the mean μ of the cluster of each, of
                 shape (d, d).
@@ -62,7 +62,7 @@ class Typical:
         return Typical(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
-        """Compute each point's distance from its cluster, whose root mean square over the run is 1.
+        """Compute each point's distance from its cluster, in units of the run's root mean square.
 
         Args:
             points: Of shape (samples, d).
@@ -76,7 +76,7 @@ class Typical:
         return whitened.square().sum(dim=1).sqrt()
 
     def probabilities(self, points: Tensor) -> Tensor:
-        """The posterior of each cluster, where a system has no probabilities of its own.
+        """Return the posterior of each cluster, for systems without probabilities.
 
         It is that of a Gaussian mixture with one covariance and equal weights, at the temperature
         √d: log p = −m² √d / 2 + c, with m of ``distances``. At temperature 1 it would be
@@ -98,14 +98,14 @@ class Typical:
 
 @dataclass(frozen=True)
 class Final(Generic[Delivery]):
-    """What clients receive in the end: a model, and where the samples of the run lie."""
+    """What clients receive after the run: a model, and the distribution of its samples."""
 
     model: Delivery
     typical: Typical | None
 
     @staticmethod
     def of(delivery: type[Delivery]) -> "type[Final[Delivery]]":
-        """The type for a system's delivery."""
+        """Return this type for a system's type of delivery."""
         return generic(Final, delivery)
 
 
@@ -114,17 +114,17 @@ _OF_CLIENTS = "descent/parts/"
 
 
 def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:
-    """The tensors of a model's file, without what a server remembers of single clients."""
+    """Return the tensors of a model's file, without the server's memory of single clients."""
     known = {} if typical is None else pack(typical)
     own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
 
 
 def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
-    """The model's tensors of a file, and what is typical where the file says so.
+    """Split the tensors of a file into the model's and the distribution of samples, if any.
 
     Raises:
-        PayloadError: Something else is there under that name.
+        PayloadError: The distribution's tensors have other names or shapes.
     """
     prefix = _TYPICAL + SEPARATOR
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,7 @@
 """The systems of federated clustering, by name.
 
-This module and those that describe a system import no network library: the command line can list,
-configure and announce a system at once.
+This module and those that describe a system import no network library, so that the command line can
+list, configure and announce a system at once.
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A system of federated clustering: all that has to be said to add one.
+    """A system of federated clustering: everything needed to add one.
 
     Attributes:
         title: Its name in tables.
         sends: What leaves a client, in words.
         make: Makes the algorithm for a problem.
-        sections: The parts of the configuration that it has, by name, beside those of every run.
-        fixed: Settings that it brings where it is named.
-        ignores: Keys that it never looks at, of sections that it shares with others.
+        sections: Its sections of the configuration by name, beside those of every run.
+        fixed: Settings that its name implies.
+        ignores: Keys that it never reads, of sections that it shares with others.
         unused: Yields the settings that have no effect beside others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
-        counts: Whether it finds the number of clusters where nobody knows it, with the settings of
-            a configuration.
-        centralised: Whether the division among clients means nothing to it.
+        counts: Whether it can choose the number of clusters from the data, with the settings of a
+            configuration.
+        centralised: Whether the division among clients has no effect on it.
         summary: What it does, in one line of help.
-        kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
-            is taken to send images.
-        more_kinds: Those that leave a client beside them with some settings.
+        kinds: Kinds of data that leave a client, which its owner must allow. By default, images.
+        more_kinds: Further kinds that leave a client with some settings.
         rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
             number is fixed.
         round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
         takes: The kinds of data that it clusters.
-        soft: Whether it tells how much a sample belongs to each cluster.
+        soft: Whether it has probabilities or memberships of clusters.
     """
 
     title: str
@@ -79,7 +78,7 @@ class System:
 
 
 def taking(kind: DataKind) -> list[str]:
-    """The names of the systems that cluster a kind of data."""
+    """Return the names of the systems that cluster a kind of data."""
     return [name for name, system in METHODS.items() if kind in system.takes]
 
 
@@ -87,7 +86,7 @@ def check_takes(method: str, kind: DataKind) -> None:
     """Refuse data of a kind that a system does not cluster.
 
     Raises:
-        UsageError: It names the systems that do.
+        UsageError: The message names the systems that do.
     """
     if kind not in METHODS[method].takes:
         raise UsageError(
@@ -98,7 +97,7 @@ def check_takes(method: str, kind: DataKind) -> None:
 
 
 def without_tf32(config: RunConfig) -> None:
-    """Refuse what networks of synchronised steps do not have.
+    """Refuse ``tf32``, which networks of synchronised steps do not have.
 
     Raises:
         ValueError: ``compute.precision`` is ``tf32``.
@@ -111,7 +110,7 @@ def without_tf32(config: RunConfig) -> None:
 
 
 def early_end(key: str) -> Callable[[Any], Unused]:
-    """Return the rule of a tolerance: only where all clients are there does it end a run."""
+    """Return the rule that a tolerance has no effect where clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
@@ -123,12 +122,12 @@ def early_end(key: str) -> Callable[[Any], Unused]:
 
 
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
-    """Return what makes a system, imported when it is first used.
+    """Return a function that makes a system, and imports it when it is first called.
 
     Args:
-        module: Where its algorithm is.
+        module: The module of its algorithm.
         kind: The name of the algorithm's class.
-        others: Names in the module of what it is made of beside the problem.
+        others: Names in the module of further arguments, after the problem.
     """
 
     def make(problem: Problem) -> Made:

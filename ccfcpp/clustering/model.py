@@ -1,4 +1,4 @@
-"""What a run leaves behind, as something that assigns images."""
+"""A trained model of a run, which assigns images to clusters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MOST_LETTERS = 200
 
 
 class ModelFacts(Section):
-    """What must be known of a problem, beside the configuration, to use a model."""
+    """Facts of a problem, beside the configuration, that a model's file must hold."""
 
     clusters: Positive
     """Number of clusters k; where it was to be found, the largest that it could be."""
@@ -56,7 +56,7 @@ class ModelFacts(Section):
 
     @staticmethod
     def of(clusters: int, shape: tuple[int, ...], columns: Sequence[str] = ()) -> ModelFacts:
-        """Build them from the number of clusters and the shape of a sample."""
+        """Return the facts for a number of clusters and the shape of a sample."""
         facts = {"clusters": clusters, "image_shape": shape, "columns": tuple(columns)}
         return ModelFacts.model_validate(facts)
 
@@ -72,16 +72,16 @@ Samples = Tensor | NDArray[np.uint8] | NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Model:
-    """What assigns images, without a client or a server.
+    """A trained model, which assigns images without a client or a server.
 
     Use ``load_model``.
 
     Attributes:
-        problem: What it was made for.
+        problem: The setting that it was made for.
         algorithm: The system.
-        delivery: What clients receive in the end.
+        delivery: What clients receive after the run.
         columns: Names of a vector's columns, if they have any.
-        typical: Where the images of the run lie; None where nobody has told.
+        typical: Distribution of the run's images; None where it is unknown.
     """
 
     problem: Problem
@@ -92,11 +92,11 @@ class Model:
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of the images it is for, or the length of its vectors."""
+        """Channels, height and width of the images that it takes, or the length of its vectors."""
         return self.problem.image_shape
 
     def assign(self, images: Samples) -> Tensor:
-        """The cluster of each image.
+        """Return the cluster of each image.
 
         Args:
             images: uint8 of shape (images, channels, height, width); or (images, height, width), or
@@ -111,7 +111,7 @@ class Model:
         return self._assigned(images)[1]
 
     def examine(self, images: Samples) -> dict[str, Tensor]:
-        """The cluster of each image, and how sure that is.
+        """Return the cluster of each image, and the confidence in it.
 
         Args:
             images: As for ``assign``.
@@ -119,7 +119,7 @@ class Model:
         Returns:
             On the CPU and of shape (images,): int64 ``cluster``; and where they are known the
             ``probability`` of the cluster, the ``distance`` to its centre, Euclidean or in degrees,
-            and ``outlier``: how far the image is from its cluster, where 1 is usual.
+            and ``outlier``: the distance of the image from its cluster, where 1 is usual.
 
         Raises:
             UsageError: The images are of another type or shape.
@@ -129,15 +129,15 @@ class Model:
         return {"cluster": clusters} | sure
 
     def probabilities(self, images: Samples) -> Tensor | None:
-        """The probability of each cluster for each image, of shape (images, k) on the CPU.
+        """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
-        None where the system gives none; the argument is that of ``assign``.
+        None where the system has none; the argument is that of ``assign``.
         """
         found = self.algorithm.probabilities(self.delivery, self.holder(images))
         return None if found is None else found.cpu()
 
     def holder(self, images: Samples) -> Client:
-        """A holder of some images, or vectors.
+        """Return a client that holds some images or vectors.
 
         Raises:
             UsageError: They are of another type or shape than the model's.
@@ -159,7 +159,7 @@ class Model:
         return Client(SERVER, "predict", values.to(self.problem.device))
 
     def _in_order(self, images: Any) -> NDArray[Any]:
-        """As an array; of a data frame the columns that the model knows, in its order."""
+        """Return samples as an array; of a data frame the model's columns, in its order."""
         names = getattr(images, "columns", None)
         if names is None or not self.columns:
             return np.asarray(images)
@@ -216,7 +216,7 @@ def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str
 
 
 def _config(path: Path, device: torch.device) -> ClusterConfig:
-    """The configuration of the run, as it can be used on this machine."""
+    """Read the configuration of the run, changed where this machine cannot follow it."""
     file = RunPaths(path.parent).config
     if not file.is_file():
         raise UsageError(f"{file} is missing: put it beside the model, from the folder of the run")
@@ -253,7 +253,7 @@ def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor],
 
 
 def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
-    """What clients receive, from a file that holds it, or that holds all the server knows."""
+    """Return what clients receive, from a file of it, or of the server's whole state."""
     try:
         return algorithm.delivery(unpack(algorithm.state_type, tensors))
     except FederationError as error:
@@ -266,7 +266,7 @@ def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str
 
 
 def _try_out(path: Path, model: Model) -> None:
-    """Refuse a model that cannot assign an image, before many are read."""
+    """Refuse a model that cannot assign an image, before many images are read."""
     try:
         kind = torch.float64 if model.problem.has_vectors else torch.uint8
         model.assign(torch.zeros(1, *model.image_shape, dtype=kind))

@@ -32,8 +32,8 @@ def clustering_run(
 
     Args:
         config: The configuration.
-        data: The images or vectors; those that the configuration names where it is None.
-        number: The clients are those that are there in this round; None: in the last one.
+        data: The images or vectors; None reads those that the configuration names.
+        number: The round whose present clients take part; None: the last round.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.

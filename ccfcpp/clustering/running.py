@@ -1,4 +1,4 @@
-"""Runs of federated clustering: what stands behind ``ccfcpp cluster`` and ``ccfcpp.run``."""
+"""Runs of federated clustering, behind ``ccfcpp cluster`` and ``ccfcpp.run``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _run(config: ClusterConfig, data: AnyData | None = None) -> ClusteringRun:
 
 
 def has_preset(config: ClusterConfig) -> bool:
-    """Return whether the data set has a preset of its own: nothing follows from its samples."""
+    """Return whether the data set has a preset, so that no setting is chosen by its samples."""
     named = "/" not in config.dataset and config.data.encoder is None
     return named and preset_file(f"cluster/{config.dataset}").is_file()
 

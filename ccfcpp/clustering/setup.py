@@ -1,4 +1,4 @@
-"""What a configuration asks for: images or vectors, clusters, a partition."""
+"""The images or vectors, number of clusters and partition that a configuration asks for."""
 
 import torch
 from torch import Tensor
@@ -26,12 +26,12 @@ _PART = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> AnyData:
-    """Return the images or vectors, or a part of them, with owners where each folder is a client.
+    """Load the images or vectors, or a part of them, with owners where each folder is a client.
 
-    ``data.images`` are drawn first, and ``data.imbalance`` acts on what they leave.
+    ``data.images`` are drawn first, and ``data.imbalance`` applies to the rest.
 
     Raises:
-        UsageError: The images cannot be read, or have no labels that the part needs.
+        UsageError: The images cannot be read, or lack labels that the part needs.
     """
     data = _whole_data(config)
     if config.data.images is not None:
@@ -73,7 +73,7 @@ def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
     """Load the encoder of a run, by the name that its user gives; None without one.
 
     Raises:
-        UsageError: It cannot be loaded, is another one than the run's, or takes images, of which
+        UsageError: It cannot be loaded, is another one than the run's, or takes images although
             columns are named.
     """
     if config.data.encoder is None:
@@ -91,7 +91,7 @@ def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
 
 
 def check_encoder(config: ClusterConfig, found: str) -> None:
-    """Check that vectors come from the encoder with which a run began.
+    """Refuse vectors from another encoder than the one with which a run began.
 
     Raises:
         UsageError: They come from another one, or from none.
@@ -116,11 +116,11 @@ def _part(config: ClusterConfig, data: AnyData) -> Tensor:
 
 
 def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
-    """k: as configured, or the number of classes; where it is to be found, the largest.
+    """Return k: as configured, the number of classes, or the largest candidate.
 
     Raises:
-        UsageError: There are more clusters than images, or one class alone or no labels, and no
-            configured number. In the last case it names all that is missing.
+        UsageError: There are more clusters than images; or k is not configured, and there is one
+            class or no label. In the last case the message names all that is missing.
     """
     clusters = config.most_clusters(len(data), len(data.classes), data.unit)
     if clusters == 0:
@@ -134,7 +134,7 @@ def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
 
 
 def _missing(config: ClusterConfig, data: AnyData) -> str:
-    """Say what a user has to give for images without labels, all at once."""
+    """List everything that a user has to give for images without labels."""
     if isinstance(data, VectorData):
         clients = "" if data.owners is not None or config.partition.clients else " and --clients"
         return (
@@ -159,7 +159,7 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     """Return the indices of each client's samples.
 
     Raises:
-        UsageError: The partition needs labels, folders or a number of clients that are not there.
+        UsageError: The partition needs labels, folders or a number of clients that are missing.
     """
     choice = config.partition
     if choice.kind == "folders":

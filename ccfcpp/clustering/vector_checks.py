@@ -1,4 +1,4 @@
-"""Vectors that a system could not tell apart, refused before a run."""
+"""Checks of vectors that a system could not tell apart, before a run."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,10 +15,10 @@ _FAR = 1000
 
 
 def check_vectors(config: ClusterConfig, values: Tensor) -> None:
-    """Check that a run can tell vectors apart.
+    """Refuse vectors that float precision cannot tell apart.
 
     Args:
-        config: Of the run.
+        config: Configuration of the run.
         values: Vectors of shape (samples, d).
 
     Raises:
@@ -42,7 +42,7 @@ def check_vectors(config: ClusterConfig, values: Tensor) -> None:
 
 
 def check_range(config: VectorsConfig, values: Tensor) -> None:
-    """Check that vectors do not lie farther away than centroids may.
+    """Refuse vectors that lie farther from 0 than centroids may.
 
     Raises:
         UsageError: They do, and are not scaled.

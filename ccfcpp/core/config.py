@@ -1,4 +1,4 @@
-"""The configuration that every run has, and the types of which configurations are made."""
+"""The configuration that every run has, and the types that configurations consist of."""
 
 import difflib
 import functools
@@ -38,7 +38,7 @@ Unused = Iterator[tuple[str, Sequence[Piece]]]
 
 @dataclass(frozen=True)
 class Affects:
-    """Mark of a setting that changes ``what`` it says, such as files, and not a run's figures."""
+    """Mark of a setting that affects only ``what``, such as files, and not a run's results."""
 
     what: str
 
@@ -58,22 +58,22 @@ class Section(BaseModel):
 
 
 def need(key: str, value: object = True) -> KeyValue:
-    """Return the setting that another one needs, for ``Section.unused``."""
+    """Return the value of a setting that another one needs, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
 def need_other(key: str, value: object) -> tuple[Piece, ...]:
-    """Return the need of another value of a setting than the given one."""
+    """Return the need for another value of a setting than the given one."""
     return need(key, ...), f" other than {in_file(value)}"
 
 
 def without(keys: str, *needs: Piece) -> Unused:
-    """Yield keys, apart by spaces, that have no effect without what they need."""
+    """Yield keys, separated by spaces, that have no effect without the settings they need."""
     yield from ((key, needs) for key in keys.split())
 
 
 def kinds_of(field: FieldInfo) -> list[type[Section]]:
-    """Return the classes of a section, one or several; none for a setting."""
+    """Return the classes of a section, several where it has kinds; none for a setting."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
@@ -92,7 +92,7 @@ def fields_of(kind: type[Section]) -> dict[str, FieldInfo]:
 
 
 class DataConfig(Section):
-    """Source of the images."""
+    """Settings of how images are read."""
 
     root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; by default ``$CCFCPP_DATA``, or a cache."""
@@ -142,9 +142,10 @@ class DataConfig(Section):
 
 
 class VectorsConfig(Section):
-    """How vectors are read, and what clients make of them before a system sees them.
+    """How vectors are read, and how clients prepare them before a system sees them.
 
-    What needs all clients' vectors is made of sums over them, exactly as in one place.
+    Whatever depends on all clients' vectors is computed from sums over them, as exactly as in one
+    place.
     """
 
     label_column: str | None = None
@@ -164,18 +165,18 @@ class VectorsConfig(Section):
     """Whether each component gets variance 1."""
 
     def unused(self) -> Unused:
-        """Yield what needs components."""
+        """Yield the settings that need components."""
         if self.components is None:
             yield "vectors.whiten", need_other("vectors.components", None)
 
     @property
     def is_plain(self) -> bool:
-        """Whether vectors stay as they are."""
+        """Whether vectors stay unchanged."""
         return self.missing == "refuse" and self.scale == "none" and self.components is None
 
 
 class ViewsConfig(Section):
-    """Random views of images."""
+    """Settings of random views of images."""
 
     area: tuple[PositiveShare, PositiveShare] = (0.5, 1.0)
     """Range of the crop's share of the image's area."""
@@ -189,7 +190,7 @@ class ViewsConfig(Section):
     flip_probability: Share = 0.0
 
     def unused(self) -> Unused:
-        """Yield the range of a blur that never is."""
+        """Yield the range of a blur whose probability is 0."""
         if self.blur_probability == 0:
             yield "views.blur", need_other("views.blur_probability", 0)
 
@@ -203,7 +204,7 @@ class ViewsConfig(Section):
 
 
 class AffineViewsConfig(Section):
-    """Random affine views of images, one of each image in each step."""
+    """Settings of random affine views of images, one of each image in each step."""
 
     rotation: Weight = 15.0
     """Largest rotation in either direction, in degrees."""
@@ -225,7 +226,7 @@ class AffineViewsConfig(Section):
 
 
 class IntensityViewsConfig(Section):
-    """Random changes of intensity and colour, after the affine view; 0 is none.
+    """Settings of random changes of intensity and colour, after the affine view; 0 turns one off.
 
     Factors are given by the largest logarithm, in either direction.
     """
@@ -246,7 +247,7 @@ class IntensityViewsConfig(Section):
 
 
 class AvailabilityConfig(Section):
-    """Device failures and client sampling."""
+    """Settings of device failures and client sampling."""
 
     disconnection_rate: Share = 0.0
     """Share of the clients that are absent for the whole run; halves of a client count up."""
@@ -262,7 +263,7 @@ class AvailabilityConfig(Section):
     """How many rounds they miss; from then on they take part."""
 
     def unused(self) -> Unused:
-        """Yield the rounds that nobody misses."""
+        """Yield the settings of absent clients where no client is ever absent."""
         if not self.late:
             yield "availability.late_rounds", need_other("availability.late", [])
 
@@ -278,7 +279,7 @@ class AvailabilityConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """Use of the machine by networks; results change by rounding at most."""
+    """How networks use the machine; results differ by rounding at most."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
@@ -287,7 +288,7 @@ class PrecisionConfig(Section):
 
 
 class ComputeConfig(PrecisionConfig):
-    """The same of systems whose clients train by themselves."""
+    """How networks use the machine where clients train by themselves."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
     """Largest number of clients that are trained side by side; ``auto``: on a processor one for
@@ -306,16 +307,16 @@ class ComputeConfig(PrecisionConfig):
 
 
 def fits_always(config: object) -> None:
-    """Accept any configuration, as the check of a method."""
+    """Accept any configuration, for methods that have no check of their own."""
 
 
 def all_used(config: object) -> Unused:
-    """Yield nothing, as the rules of a method whose settings always have an effect."""
+    """Yield nothing, for methods whose settings always have an effect."""
     yield from ()
 
 
 class ConfigOfMethod(Protocol):
-    """The part of a method that concerns its configuration."""
+    """Interface of a method, as far as its configuration is concerned."""
 
     @property
     def sections(self) -> Mapping[str, type[Section]]:
@@ -323,7 +324,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def fixed(self) -> Tree:
-        """Settings that follow from naming the method."""
+        """Settings that the method's name implies."""
 
     @property
     def ignores(self) -> Sequence[str]:
@@ -331,11 +332,11 @@ class ConfigOfMethod(Protocol):
 
     @property
     def unused(self) -> Callable[[Any], Unused]:
-        """Yields the settings without effect, beside those that sections yield."""
+        """A function that yields settings without effect, beside those that sections yield."""
 
     @property
     def check(self) -> Callable[[Any], None]:
-        """Raises ``ValueError`` where a configuration does not fit the method."""
+        """A function that raises ``ValueError`` where a configuration does not fit the method."""
 
 
 class RunConfig(Section):
@@ -374,7 +375,7 @@ class RunConfig(Section):
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
-        """Return the kind with the sections of the method that is named."""
+        """Return the configuration class with the sections of the method that is named."""
         name, default = str(tree.get("method")), str(cls.model_fields["method"].default)
         found = _with_sections(cls._declared(), name if name in cls.methods() else default)
         return cast(type[Self], found)
@@ -399,12 +400,12 @@ class RunConfig(Section):
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
-        """Return the settings that follow from naming the method."""
+        """Return the settings that the named method implies."""
         methods, name = cls.methods(), str(tree.get("method"))
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section of a kind, or one derived from it; else one of defaults."""
+        """Return the section of a class, or of one derived from it; without one, its defaults."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), kind):
                 return section
@@ -439,7 +440,7 @@ class RunConfig(Section):
 
     @classmethod
     def _declared(cls) -> "type[RunConfig]":
-        """Return the class in a module, without the sections that are added at run time."""
+        """Return the class as declared in a module, without the sections added at run time."""
         return cls if cls.__base__ is RunConfig else cls.__mro__[1]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -449,7 +450,7 @@ class RunConfig(Section):
 
 @functools.cache
 def _with_sections(base: type[RunConfig], method: str) -> type[RunConfig]:
-    """Make a configuration with the sections of a method."""
+    """Make a configuration class with the sections of a method."""
     sections = base.methods()[method].sections
     for name in sections:
         if name in base.model_fields and method not in base.own_methods():

@@ -1,7 +1,7 @@
-"""Configurations made of presets, files and single values.
+"""Configurations, layered from presets, files and single values.
 
-The layers lie one over the other: the defaults, the data set's preset, files given by the user, and
-single values given by the user. A layer that names a method brings what the method fixes.
+Each layer overrides those before it: the defaults, the data set's preset, files given by the user,
+and single values given by the user. A layer that names a method adds what the method fixes.
 """
 
 import difflib
@@ -37,7 +37,7 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class Shipped(Tree):
-    """The content of a preset of the library, which may hold what does not count in a run."""
+    """The content of one of the library's presets, which may hold settings without effect."""
 
 
 class _Loader(SafeLoader):
@@ -54,7 +54,7 @@ class _Loader(SafeLoader):
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
-    """Lay the user's layers over the data set's preset, and over the one that they name.
+    """Put the user's layers over the preset of the data set and the one that they name.
 
     ``presets`` is the folder of the data sets' presets, under ``configs``.
 
@@ -66,7 +66,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """Return the presets on which settings lie: of their data set, and the one that they name."""
+    """Return the presets under some settings: of their data set, and the one that they name."""
     dataset = str(given.get("dataset", "digits"))
     section = given.get("data")
     encoder = section.get("encoder") if isinstance(section, Mapping) else None
@@ -78,7 +78,7 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
-    """Lay each tree over those before it; what a method fixes lies right under the naming layer.
+    """Put each tree over those before it; what a method fixes goes right under the layer naming it.
 
     The key ``rounds`` stands for that of the system.
 
@@ -98,12 +98,12 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
 
 
 def is_whole(layer: Tree) -> bool:
-    """Return whether a layer holds all that every run has, as the ``config.yaml`` of a run."""
+    """Return whether a layer has all settings of every run, as a run's ``config.yaml`` has."""
     return RunConfig.model_fields.keys() <= layer.keys()
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
-    """Put a layer's number of rounds under its other settings, by the key of the system."""
+    """Set a layer's number of rounds by the key of the system, unless it sets that itself."""
     (key, steps), value = kind.keys_of_rounds(found), layer["rounds"]
     if not key:
         raise UsageError(
@@ -137,7 +137,7 @@ def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
-    """Read files of a user, or else the presets of these names, such as ``feddecorr/table1``.
+    """Read a user's files, or else the presets of these names, such as ``feddecorr/table1``.
 
     In the folders ``groups`` the last part of a name is enough.
 
@@ -172,7 +172,7 @@ def read_yaml(path: Path) -> Tree:
 
 
 def parse_assignments(assignments: Iterable[str]) -> Tree:
-    """Turn ``a.b=c`` into ``{a: {b: c}}``, the value read as YAML.
+    """Parse ``a.b=c`` to ``{a: {b: c}}``, with the value as YAML.
 
     Raises:
         UsageError: An assignment is not of that form.
@@ -191,7 +191,7 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
 
 
 def nest(key: str, value: object) -> Tree:
-    """Turn the dotted key ``a.b`` into ``{a: {b: value}}``."""
+    """Return the dotted key ``a.b`` as ``{a: {b: value}}``."""
     for part in reversed(key.split(".")):
         value = {part: value}
     assert isinstance(value, dict)
@@ -199,12 +199,12 @@ def nest(key: str, value: object) -> Tree:
 
 
 def unflatten(values: Mapping[str, object]) -> Tree:
-    """Make a tree of values, nested or by dotted key; ``flatten`` is the way back."""
+    """Make a tree of values, nested or by dotted key; the inverse of ``flatten``."""
     return merge(*(nest(key, value) for key, value in values.items()))
 
 
 def merge(*trees: Mapping[str, object]) -> Tree:
-    """Lay trees over one another, each over those before it."""
+    """Merge trees, of which each overrides those before it."""
     merged: Tree = {}
     for tree in trees:
         for key, value in tree.items():
@@ -230,7 +230,7 @@ def values_of(config: BaseModel) -> dict[str, object]:
 
 
 def validate(kind: type[C], tree: Tree) -> C:
-    """Make a configuration of a tree, without what its method, or a kind of section, does not have.
+    """Make a configuration from a tree, without keys that its method, or section's kind, lacks.
 
     Raises:
         UsageError: In one line, the first key or value that does not fit, and what would.
@@ -242,7 +242,7 @@ def validate(kind: type[C], tree: Tree) -> C:
 
 
 def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -> None:
-    """Refuse unknown keys, and values in the place of sections, apart from some sections' keys."""
+    """Refuse unknown keys, and values in place of sections, except for some sections' keys."""
     sections = {key.partition(".")[0] for key in known if "." in key}
     for name, content in tree.items():
         if name in sections and not isinstance(content, Mapping):
@@ -256,7 +256,7 @@ def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -
 
 
 def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
-    """Return the part of a tree that a kind of configuration has, with the kinds of its sections.
+    """Return the part of a tree that a configuration class has, with its sections' kinds.
 
     A section of no known kind stays as it is, to be refused.
     """
@@ -277,7 +277,7 @@ def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
 
 
 def validated(kind: type[B], tree: Tree) -> B:
-    """Make a section, or a configuration whose kind is known, of a tree; raises as ``validate``."""
+    """Make a section, or a configuration of a known class, from a tree; raise as ``validate``."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -285,7 +285,7 @@ def validated(kind: type[B], tree: Tree) -> B:
 
 
 def _refusal(kind: type[BaseModel], error: "ErrorDetails") -> UsageError:
-    """Return the line for what does not fit."""
+    """Return the error for the first key or value that does not fit."""
     place, context = list(error["loc"]), error.get("ctx", {})
     if isinstance(refusal := context.get("error"), UsageError):
         return refusal

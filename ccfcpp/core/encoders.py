@@ -1,4 +1,4 @@
-"""Names of pre-trained encoders, as a user types them; nothing is loaded here."""
+"""Names of pre-trained encoders, as a user types them; this module loads none."""
 
 import difflib
 from collections.abc import Collection
@@ -20,13 +20,13 @@ _BY_SUFFIX: dict[str, Family] = {".onnx": "onnx", ".pt": "torchscript", ".ts": "
 
 @dataclass(frozen=True)
 class EncoderName:
-    """What a user calls an encoder.
+    """The name of an encoder, as a user gives it.
 
     Attributes:
-        family: The library, or the kind of file, that has it.
-        name: Of a library its architecture or model; otherwise the file or folder.
-        weights: Which of the published weights; empty for the library's default.
-        file: A file of weights in the place of published ones; empty without one.
+        family: The library, or the kind of file.
+        name: In a library the architecture or model; otherwise the file or folder.
+        weights: Name of the published weights; empty for the library's default.
+        file: A file of weights in place of published ones; empty without one.
     """
 
     family: Family
@@ -36,7 +36,7 @@ class EncoderName:
 
     @staticmethod
     def parse(text: str) -> "EncoderName":
-        """Read a name.
+        """Parse a name.
 
         Raises:
             UsageError: It has none of the known forms.
@@ -61,18 +61,18 @@ class EncoderName:
 
     @property
     def by_path(self) -> bool:
-        """Whether it names a file or a folder that must be there."""
+        """Whether it names a file or folder, which must exist."""
         is_file = bool(self.file) or self.family in ("onnx", "torchscript")
         return is_file or self.name.startswith((".", "/", "~"))
 
     @property
     def takes(self) -> Literal["images", "texts"]:
-        """What it turns into vectors."""
+        """The kind of samples that it embeds."""
         return "texts" if self.family == "sentence-transformers" else "images"
 
     @property
     def called(self) -> str:
-        """Its name without folders of this machine, under which others may have it, too."""
+        """The name without folders of this machine, so that it means the same on others."""
         if self.family in ("torchvision", "timm"):
             return ":".join(filter(None, (self.family, self.name, self.weights)))
         last = PurePath(self.name).name
@@ -80,21 +80,21 @@ class EncoderName:
 
     @property
     def is_program(self) -> bool:
-        """Whether it may do as it likes once it is loaded."""
+        """Whether it is a program, which could do anything when it is loaded."""
         return self.family == "torchscript"
 
     def may_be(self, other: "EncoderName") -> bool:
-        """Return whether two names may stand for one encoder; only its hash tells equal content."""
+        """Return whether two names may mean one encoder; only the hash shows equal content."""
         both = (self.family, self.name), (other.family, other.name)
         named = all(family in ("torchvision", "timm") for family, _ in both)
         return both[0] == both[1] if named else self.takes == other.takes
 
 
 def refuse_program(saved: object, named: Collection[object]) -> None:
-    """Refuse an encoder that a run's folder names and its user does not, where it is a program.
+    """Refuse an encoder that is a program and that only a run's folder names, not its user.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It is such a program.
     """
     if isinstance(saved, str) and saved not in named and EncoderName.parse(saved).is_program:
         raise UsageError(

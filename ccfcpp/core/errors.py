@@ -1,4 +1,4 @@
-"""Errors that a user sees as one line."""
+"""Errors that a user sees as one line each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KeyValue:
     Attributes:
         key: The dotted key.
         value: The value; an ellipsis for the key alone.
-        advised: Whether the user may give it, and has not given it.
+        advised: Whether it is advice to the user, and not a value that was given.
     """
 
     key: str
@@ -24,7 +24,7 @@ class KeyValue:
         return f"{self.key} = {in_file(self.value)}" if self.value is not ... else self.key
 
     def by_flag(self, flags: Mapping[str, str]) -> str:
-        """Return what a user types for it where there is a flag; a switch has no value."""
+        """Return the setting as a user types it if it has a flag; a switch has no value."""
         if self.key not in flags:
             return str(self)
         if self.value is True or self.value is ...:
@@ -38,15 +38,15 @@ Piece = str | KeyValue
 
 
 def join_pieces(separator: str, groups: Iterable[Sequence[Piece]]) -> list[Piece]:
-    """Join groups of parts."""
+    """Join groups of message parts with a separator."""
     return [part for group in groups for part in (separator, *group)][1:]
 
 
 class UsageError(ValueError):
-    """The user has asked for something that cannot be done.
+    """An error in what the user asked for.
 
     The message is one line that names the value, the rule and the remedy; commands print it alone.
-    It is made of parts, so that a command can show the flags that a user typed in place of keys.
+    It consists of parts, so that a command can show the flags that a user typed in place of keys.
     """
 
     def __init__(self, *parts: Piece) -> None:
@@ -61,7 +61,7 @@ class UsageError(ValueError):
 
         Args:
             typed: The flags that were typed, by key.
-            known: Those that might be typed.
+            known: All flags, by key.
         """
         return "".join(
             part if isinstance(part, str) else part.by_flag(known if part.advised else typed)
@@ -74,11 +74,11 @@ class FederationError(RuntimeError):
 
 
 class StoppedError(Exception):
-    """A run was asked to stop, and has stopped after a checkpoint."""
+    """A run was asked to stop, and stopped after a checkpoint."""
 
 
 def in_file(value: object) -> str:
-    """Return a value as a configuration file has it."""
+    """Format a value as in a configuration file."""
     if value is None:
         return "null"
     if isinstance(value, bool):

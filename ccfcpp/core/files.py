@@ -28,7 +28,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_table(path: Path, rows: Rows) -> None:
-    """Write rows to a CSV file in the same way; names of files in them may be any bytes."""
+    """Write rows to a CSV file atomically; names of files in them may be any bytes."""
     with (
         whole_file(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
@@ -45,7 +45,7 @@ def save_tensors(
 ) -> None:
     """Write tensors from any device, and strings in a header, atomically to a safetensors file.
 
-    A checksum of both is added. A ``durable`` file survives a power failure once this has returned.
+    A checksum of both is added. A ``durable`` file survives a power failure once this returns.
     """
     # Imported where they are needed, since other files do not need PyTorch.
     from safetensors import SafetensorError
@@ -61,7 +61,7 @@ def save_tensors(
 
 
 def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Read back the tensors that ``save_tensors`` has written, on the CPU, and the header.
+    """Read the tensors that ``save_tensors`` has written, on the CPU, and the header.
 
     Raises:
         ValueError: The file is no safetensors file, or has been damaged.
@@ -81,7 +81,7 @@ def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
 
 
 def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  # noqa: B006
-    """Return the SHA-256 of facts, as JSON has them, and of tensors by name."""
+    """Return the SHA-256 of facts, written as JSON, and of tensors by name."""
     import torch
 
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -92,9 +92,9 @@ def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  #
 
 
 def add_line(path: Path, line: str, *, durable: bool = False) -> None:
-    """Add a line to a file; it begins anew where a crash or a full disk has cut the last one short.
+    """Append a line to a file, and cut off a last line that a crash or full disk left incomplete.
 
-    A ``durable`` line survives a power failure once this has returned.
+    A ``durable`` line survives a power failure once this returns.
     """
     with path.open("ab+") as file:
         if file.tell():
@@ -107,7 +107,7 @@ def add_line(path: Path, line: str, *, durable: bool = False) -> None:
 
 
 def lines_of(path: Path) -> tuple[list[str], str]:
-    """Return the lines of a file, if there is one, and what follows the end of the last one."""
+    """Return the complete lines of a file, if it exists, and the text after the last of them."""
     text = path.read_text(errors="replace") if path.exists() else ""
     *lines, rest = text.split("\n")
     return lines, rest
@@ -133,7 +133,7 @@ def make_names_durable(folder: Path) -> None:
 def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield the path of a new, empty file, which is moved to ``path`` at the end.
 
-    Nobody can know its name, and put a link there that would be followed.
+    Its name is random, so that nobody can place a link there that would be followed.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     temporary.touch(exist_ok=False)
@@ -151,7 +151,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Lock a file within the context; gives whether no other process has locked it."""
+    """Lock a file within the context; yield False where another process has locked it."""
     import fcntl  # Other functions of this module work where there is none.
 
     # For writing, which a lock on a network's file system asks for.

@@ -1,4 +1,4 @@
-"""Whether a data set holds images or vectors, told from its path without reading it."""
+"""Whether a data set holds images or vectors, decided by its path without reading it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is not looked at."""
+    """Return whether a file or folder of this name is ignored."""
     return name.startswith((".", "~$")) or name.lower() in _RUBBISH
 
 
 def kind_of(source: str, encoder: object = None) -> DataKind | None:
-    """Return what a path holds; None where it does not exist, or cannot be told.
+    """Return the kind of data at a path; None where it does not exist or is unclear.
 
     Data sets that are known by a name hold images. An encoder makes vectors.
     """
@@ -73,13 +73,13 @@ def kind_of(source: str, encoder: object = None) -> DataKind | None:
 
 @functools.lru_cache(maxsize=8)
 def _kind_of_folder(path: Path, changed: int) -> DataKind:
-    """Return what a folder holds; it is looked at once while settings are checked."""
+    """Return the kind of data in a folder, cached until the folder changes."""
     tables = len(files_of(path))
     return "vectors" if tables and not _has_many_images(path, tables) else "images"
 
 
 def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[Path]:
-    """Return the files of a kind in a folder, in the plain order of their names."""
+    """Return the files with some suffixes in a folder, sorted by name."""
     return sorted(
         file
         for file in folder.iterdir()
@@ -88,7 +88,7 @@ def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[
 
 
 def _has_many_images(folder: Path, tables: int) -> bool:
-    """Return whether there are many images for each table, which then describes them."""
+    """Return whether there are many images for each table, which then only describes them."""
     # Not `rglob`, which follows no links.
     files = itertools.chain.from_iterable(
         folder.glob("*/" * depth + "*") for depth in range(_DEPTH)
@@ -116,7 +116,7 @@ def _kind_of_npz(path: Path) -> DataKind:
 
 
 def _shape(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape that the header of an array states (NEP 1), without importing numpy."""
+    """Return the shape in the header of an array (NEP 1), without importing numpy."""
     version = file.read(8)[6]
     length = int.from_bytes(file.read(_HEADER_SIZES[version]), "little")
     shape: tuple[int, ...] = ast.literal_eval(file.read(length).decode("latin1"))["shape"]

@@ -1,4 +1,4 @@
-"""Agreement of clusters with classes, the spectrum of representations, and distances."""
+"""Metrics: agreement of clusters with classes, spectra of representations, distances."""
 
 from collections.abc import Mapping
 
@@ -71,7 +71,7 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 
 
 def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return class and cluster of each sample that a table of counts counts."""
+    """Return the class and the cluster of each sample in a table of counts."""
     rows, columns = table.nonzero(as_tuple=True)
     times = table[rows, columns]
     return rows.repeat_interleave(times), columns.repeat_interleave(times)
@@ -139,8 +139,8 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
         global_values: Those of the global model's representations of the same images.
 
     Returns:
-        Above 0 where averaging has made singular values smaller. Values below 10⁻¹² of the largest
-        one are rounding errors and are raised to that bound; NaN where a spectrum has NaN.
+        Above 0 where averaging made singular values smaller. Values below 10⁻¹² of the largest one
+        are rounding errors and are raised to that bound; NaN where a spectrum has NaN.
     """
     local_values, global_values = local_values.double(), global_values.double()
     least = (ROUNDING * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
@@ -172,18 +172,18 @@ def effective_rank(singular_values: Tensor) -> float:
 
 
 def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[Tensor, float]:
-    """Compare how sure assignments are with how many of them are right.
+    """Compare the predicted probabilities of assignments with the share that is right.
 
     Source: Nguyen and O'Connor 2015, *Posterior calibration and exploratory analysis for natural
-    language processing models*: the error over parts that hold equally many samples.
+    language processing models*: the error over bins with equally many samples.
 
     Args:
         probabilities: Of shape (samples,), one sample at least.
         right: Whether each is right, bool of shape (samples,).
-        parts: Number of parts, from the least sure to the surest.
+        parts: Number of bins, from the lowest probabilities to the highest.
 
     Returns:
-        The mean probability, the share that is right, and the number of samples of each part,
+        The mean probability, the share that is right, and the number of samples of each bin,
         float64 of shape (at most parts, 3); and the mean of |probability − share| over samples.
     """
     order = torch.argsort(probabilities, stable=True)
@@ -217,7 +217,7 @@ def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
 
 
 def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -> Tensor:
-    """Compute how much nearer each point is to its own cluster's mean than to any other's.
+    """Compute the simplified silhouette of each point, from distances to the clusters' means.
 
     Source: Hruschka, Campello and de Castro 2006, *Evolving clusters in gene-expression data*,
     Section 3.1: s = (b − a) / max(a, b) with the distances a to the own mean and b to the nearest
@@ -227,8 +227,7 @@ def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -
     Args:
         distances: From each point to each cluster's mean, shape (points, k).
         clusters: Cluster of each point, int64 of shape (points,).
-        sizes: Number of points of each cluster, shape (k,); the mean of a cluster without points
-            is none.
+        sizes: Number of points of each cluster, shape (k,); clusters without points are ignored.
 
     Returns:
         Shape (points,), from −1 to 1; 0 where there is no other cluster.
@@ -242,10 +241,10 @@ def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -
 
 
 def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
-    """Compute how alike each cluster and its most similar one are, averaged; 0 is best.
+    """Compute the Davies–Bouldin index: mean similarity of each cluster to the most similar other.
 
-    Source: Davies and Bouldin 1979, *A Cluster Separation Measure*, with p = q = 2 as scikit-learn
-    has it: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖.
+    Source: Davies and Bouldin 1979, *A Cluster Separation Measure*, with p = q = 2 as in
+    scikit-learn: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖; 0 is best.
 
     Args:
         means: The clusters' means m, shape (k, dimensions), two at least.
@@ -259,11 +258,11 @@ def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
 
 
 def prediction_strength(table: Tensor) -> float | None:
-    """Compute how well another clustering predicts which points are together; 1 is best.
+    """Compute how well another clustering predicts which points share a cluster; 1 is best.
 
     Source: Tibshirani and Walther 2005, *Cluster Validation by Prediction Strength*, Eq. (2.1):
-    the share of a cluster's pairs of points that the other clustering has together, too, in the
-    cluster where it is smallest. They take the largest k for which it is 0.8 or more.
+    the share of a cluster's pairs of points that share a cluster in the other clustering, too, for
+    the cluster where it is smallest. They take the largest k for which it is 0.8 or more.
 
     Args:
         table: Number of points by cluster (row) and by cluster of the other one, shape (k, m).

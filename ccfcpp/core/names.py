@@ -1,4 +1,4 @@
-"""The one rule by which names are compared: names of classes, clients, columns and files."""
+"""The rule for comparing names of classes, clients, columns and files."""
 
 import functools
 import re
@@ -13,18 +13,18 @@ _ALIKE = {"true": "1", "false": "0"}
 
 
 def tidy(name: str) -> str:
-    """Return a name for show: in Unicode's form NFC, without space at its ends.
+    """Return a name as it is displayed: in Unicode's form NFC, without space at its ends.
 
-    Bytes of files' names that are no UTF-8 are written out.
+    Bytes of files' names that are not UTF-8 are escaped.
     """
     name = name.encode("utf-8", "backslashreplace").decode()
     return unicodedata.normalize("NFC", name).strip()
 
 
 def canonical(name: str) -> str:
-    """Return the spelling by which a name is compared.
+    """Return the form of a name that comparisons use.
 
-    It is a tidy one, and of a whole number its digits: pandas writes an integer beside a gap as
+    It is a tidy name, and of a whole number its digits: pandas writes an integer beside a gap as
     ``1.0``, and a spreadsheet drops leading zeros.
 
     Example:
@@ -39,12 +39,12 @@ def canonical(name: str) -> str:
 
 
 def called(names: Iterable[str]) -> dict[str, str]:
-    """Return, by their canonical names, the names for show: each as it is written first."""
+    """Return the displayed name of each canonical name: as it is first written."""
     return {name: tidy(written[0]) for name, written in _grouped(names, canonical).items()}
 
 
 def spellings(names: Iterable[str], what: str) -> list[str]:
-    """Return a line for names that the rule takes for one, and for names that only look alike.
+    """Return a line for names with one canonical form, and for names that only look alike.
 
     Args:
         names: Names as they are written.
@@ -66,7 +66,7 @@ def spellings(names: Iterable[str], what: str) -> list[str]:
 
 @functools.lru_cache(1 << 16)
 def _look(name: str) -> str:
-    """Return what is left of a name at a glance, without case, brackets and hidden letters."""
+    """Return the visible part of a name: without case, brackets and invisible letters."""
     name = unicodedata.normalize("NFKC", name).casefold().replace("\u2212", "-")
     name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     name = re.sub(r"[\s_()\[\]{}]+", " ", name).strip()

@@ -54,9 +54,9 @@ def summary(name: str) -> str:
 
 
 def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") -> str:
-    """Return the full name of a preset that is given by its name or the last part of it.
+    """Return the full name of a preset, given its name or the last part of it.
 
-    The last part is looked for first in the folders ``groups``, in their order.
+    The folders ``groups`` are searched first for the last part, in their order.
 
     Raises:
         UsageError: There are several of that name, or none, which the message calls ``missing``.
@@ -87,6 +87,6 @@ def _place(name: str, groups: Sequence[str]) -> int:
 
 
 def _likeness(given: str, name: str) -> float:
-    """Return the similarity of the whole names, or of the last parts where no more is given."""
+    """Return the similarity of two names, or of their last parts if ``given`` has one part."""
     other = name if "/" in given else name.rpartition("/")[2]
     return difflib.SequenceMatcher(None, given, other).ratio()

@@ -1,4 +1,4 @@
-"""Progress within a round, which long computations report and a display follows."""
+"""Progress within a round, which long computations report and a display shows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class RoundProgress:
         self._lock = Lock()
 
     def begin(self, number: int) -> None:
-        """Begin a round."""
+        """Start a round."""
         self.round, self.share, self._shown = number, 0.0, 0
 
     def images(self, count: int, epochs: int) -> None:
@@ -55,7 +55,7 @@ _current: ContextVar[RoundProgress | None] = ContextVar("pace", default=None)
 
 @contextmanager
 def followed(pace: RoundProgress) -> Iterator[None]:
-    """Report the work in this block to ``pace``."""
+    """Send the progress of the work in this block to ``pace``."""
     token = _current.set(pace)
     try:
         yield
@@ -64,7 +64,7 @@ def followed(pace: RoundProgress) -> Iterator[None]:
 
 
 def tell_round(number: int) -> None:
-    """Report that a round begins."""
+    """Report that a round starts."""
     if pace := _current.get():
         pace.begin(number)
 
@@ -84,7 +84,7 @@ _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def stoppable(stop: Event) -> Iterator[None]:
-    """End the work in this block, where it next reports progress, once the event is set."""
+    """Stop the work in this block, where it next reports progress, once the event is set."""
     token = _stop.set(stop)
     try:
         yield

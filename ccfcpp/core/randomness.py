@@ -1,4 +1,4 @@
-"""Random numbers that depend on their purpose alone and never on earlier draws."""
+"""Random numbers that depend on their purpose alone, and not on earlier draws."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ SETUP = -1
 
 @dataclass(frozen=True)
 class Randomness:
-    """Source of every random number: a pure function of ``(seed, round, client, purpose)``.
+    """Source of all random numbers: a pure function of ``(seed, round, client, purpose)``.
 
     No generator is shared: the order of the clients, interruptions and the number of processes do
     not change a draw. Numbers are drawn on the CPU, so that they are the same on every device.

@@ -1,6 +1,6 @@
-"""What the keys of a configuration mean, and which values they take, as their fields say it.
+"""Descriptions and possible values of a configuration's keys, taken from the fields.
 
-The docstring of a field describes it. It is read where a description is wanted, and not when a
+The docstring of a field describes it. It is read when a description is asked for, and not when a
 command starts.
 """
 
@@ -25,13 +25,13 @@ _NO_BOUND = 10**6
 
 @dataclass(frozen=True)
 class Setting:
-    """A key of a configuration, as all fields describe it that a section of several kinds has.
+    """A key of a configuration, described together for all kinds of its section.
 
     Attributes:
         description: What it means.
         values: Which values it takes, in words; empty where its type says it.
-        placeholder: What stands for a value of its type.
-        default: What holds where nothing is given.
+        placeholder: Placeholder for a value of its type.
+        default: Its default.
     """
 
     description: str

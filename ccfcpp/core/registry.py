@@ -48,7 +48,7 @@ def _place_of(error: Exception) -> str:
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to objects that are imported when they are first asked for.
+    """A mapping from names to objects that are imported when they are first used.
 
     Listing the names imports nothing, so that the help of a command appears at once. An installed
     package adds an object by an entry point (*Python Packaging User Guide*, "Entry points
@@ -84,7 +84,7 @@ class Registry(Mapping[str, T]):
 
         Raises:
             KeyError: There is none.
-            UsageError: It cannot be imported, or is no object of this kind.
+            UsageError: It cannot be imported, or is not of the registry's class.
         """
         point = self._points[name]
         if name in self._clashes:

@@ -1,4 +1,4 @@
-"""Tables as files."""
+"""Tables and CSV files of them."""
 
 import csv
 import io
@@ -12,10 +12,10 @@ _FORMULA = tuple("=+-@\t\r")
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows of a table that is held by columns, which can make their cells as they are read.
+    """A table stored by columns, which may compute their cells as they are read.
 
     Attributes:
-        columns: Of equal length, by their names.
+        columns: Columns of equal length by name.
     """
 
     columns: Mapping[str, Iterable[object]]
@@ -48,10 +48,10 @@ def write_csv(text: TextIO, rows: Rows) -> None:
 
 
 def csv_bytes(rows: Rows) -> bytes:
-    """Return rows as the content of a CSV file; names of files in them may be any bytes."""
+    """Format rows as the bytes of a CSV file; names of files in them may be any bytes."""
     return as_csv(rows).encode("utf-8", "surrogateescape")
 
 
 def _cell(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula: file names come from elsewhere."""
+    """Return a value that no spreadsheet takes for a formula, as file names are untrusted."""
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value

@@ -8,7 +8,7 @@ _NO_LETTER = re.compile("[\0-\b\v\f\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a number of things."""
+    """Format a count with its noun, such as "3 images"."""
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
@@ -29,7 +29,7 @@ def time_in_words(seconds: float) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """List names; of very many the first ones, and how many more there are."""
+    """List names; of very many the first ones, and the number of others."""
     *first, last = names[:_MOST_NAMED]
     if len(names) > _MOST_NAMED:
         first, last = [*first, last], f"{len(names) - _MOST_NAMED} more"
@@ -37,27 +37,27 @@ def named(names: Sequence[str]) -> str:
 
 
 def first_of(names: Sequence[object], most: int = _MOST_NAMED) -> str:
-    """List the first names, and how many more there are."""
+    """List the first names, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 def counts_in_words(counts: Mapping[str, int]) -> str:
-    """List names with how often each is there."""
+    """List names with their counts."""
     return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""
 
 
 def shown(name: str) -> str:
-    """Return a file's name on one line, as a terminal can show it."""
+    """Return a file's name on one line, as a terminal can print it."""
     return name if name.isprintable() else ascii(name)
 
 
 def drawable(text: str) -> str:
-    """Return a text for a page or a figure, with a replacement for what is no letter in UTF-8."""
+    """Return a text for a page or a plot, with replacements for what is not valid UTF-8."""
     return _NO_LETTER.sub("\ufffd", text)
 
 
 def traffic_titles(deployed: bool) -> tuple[str, str]:
-    """Name the bytes to and from the server: they travel only if clients are on other machines."""
+    """Return the labels of bytes to and from the server; the bytes are real if ``deployed``."""
     travels = "travelled" if deployed else "would travel"
     return f"{travels} to the server", f"{travels} to clients"

@@ -1,6 +1,6 @@
 """Refusal of a user's settings that have no effect.
 
-A setting has none where the system, or a section of its kind, does not have it, or where a rule of
+A setting has no effect if the system, or a section of its kind, does not have it, or if a rule of
 ``Section.unused`` says so. One check serves flags, files, ``--set``, Python, comparisons and
 deployed runs.
 """
@@ -18,10 +18,10 @@ _ABSENT = object()
 
 
 def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) -> None:
-    """Refuse a user's settings that have an effect in none of some runs.
+    """Refuse a user's settings that have no effect in any of some runs.
 
-    What a file holds may have been switched off by a single value over it. A layer with all that
-    every run has, as the ``config.yaml`` of a run, and a preset of the library may hold anything.
+    A single value may switch off settings of a file under it. A layer with all settings of every
+    run, as a run's ``config.yaml``, and a preset of the library may hold anything.
 
     Args:
         configs: The configurations of all runs that follow from the layers.
@@ -46,7 +46,7 @@ def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) ->
 def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
     """Return what a setting without effect needs; None where it has an effect.
 
-    There is nothing where the method never looks at the setting.
+    It is an empty list where the method never reads the setting.
     """
     name, _, rest = key.partition(".")
     section = getattr(config, name, None)
@@ -59,7 +59,7 @@ def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
 
 
 def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
-    """Return the kind of a section that has a setting; nothing where none of them has it."""
+    """Return the kind of a section that has a setting; an empty text where none has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
     kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]
@@ -78,7 +78,7 @@ def _unused(configs: Sequence[RunConfig], layer: Tree) -> Iterator[tuple[str, ob
 
 
 def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageError:
-    """Return the line that refuses a setting that counts in none of the runs."""
+    """Return the error for a setting that has no effect in any of the runs."""
     said = KeyValue(key, value)
     if needs := next(filter(None, (needs_of(config, key) for config in configs)), None):
         needed = join_pieces(" and ", needs)

@@ -1,4 +1,4 @@
-"""Random affine views of images, with another map for each image."""
+"""Random affine views of images, each image with its own map."""
 
 import math
 
@@ -18,15 +18,15 @@ def draw_affine(count: int, generator: torch.Generator) -> Tensor:
 
 
 def affine_maps(draws: Tensor, ranges: AffineViewsConfig) -> Tensor:
-    """Make maps by rotation, magnification, aspect, shear, mirror and shift.
+    """Make affine maps from rotation, magnification, aspect, shear, mirror and shift.
 
     Args:
         draws: Result of ``draw_affine``, of shape (7, count).
         ranges: The largest changes; each change is uniform in its range.
 
     Returns:
-        Floats of shape (count, 2, 3): where in the image, in coordinates from -1 to 1, each point
-        of the view lies.
+        Floats of shape (count, 2, 3): the position in the image, in coordinates from -1 to 1, of
+        each point of the view.
     """
     angle, size, aspect, shear, across, down = draws[:6] * 2 - 1
     angle = angle * math.radians(ranges.rotation)
@@ -41,7 +41,7 @@ def affine_maps(draws: Tensor, ranges: AffineViewsConfig) -> Tensor:
 
 
 def render_affine(images: Tensor, transforms: Tensor) -> Tensor:
-    """Render one view of each image by bilinear sampling; what lies outside an image is 0.
+    """Render one view of each image by bilinear sampling; pixels outside an image are 0.
 
     Args:
         images: Float tensor of shape (batch, channels, height, width).

@@ -1,6 +1,6 @@
 """Archives of folders, each unpacked once into the cache.
 
-No member's name, and no link, leads out of the folder.
+No member's name and no link can lead out of the folder.
 """
 
 import errno
@@ -55,12 +55,12 @@ def without_suffix(path: Path) -> str:
 
 
 class Unpacked(NamedTuple):
-    """A folder on disk, and what it does not show of the archive that it was.
+    """A folder on disk, and facts of the archive that it cannot show.
 
     Attributes:
         root: The folder.
         reasons: Why files below it, by their names with slashes, are not read.
-        lost: Names of members that are not there, each with the reason.
+        lost: Names of members that are missing, each with the reason.
         hidden: Names of folders that would lead out.
     """
 
@@ -72,7 +72,7 @@ class Unpacked(NamedTuple):
 
 @contextmanager
 def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
-    """Unpack a `.zip`, or a `.tar` that may be gzipped, or take what was unpacked before.
+    """Unpack a `.zip`, or a `.tar` that may be gzipped, or return an earlier unpacking.
 
     Args:
         archive: The archive.
@@ -102,7 +102,7 @@ def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
 
 
 class _Unpacking:
-    """The unpacking of an archive into a new folder."""
+    """Unpacks an archive into a new folder."""
 
     def __init__(self, archive: Path, root: Path, only: Sequence[str]) -> None:
         self.archive, self.root, self.only = archive, root, only
@@ -115,7 +115,7 @@ class _Unpacking:
         root.mkdir()
 
     def add_zip(self) -> None:
-        """Unpack a `.zip`; members that are damaged are noted."""
+        """Unpack a `.zip`, and note damaged members."""
         with zipfile.ZipFile(self.archive) as file:
             for info in file.infolist():
                 name = info.filename
@@ -139,7 +139,7 @@ class _Unpacking:
             self._add_unread(path, _broken(self.archive / self._name(path), error))
 
     def add_tar(self) -> None:
-        """Unpack a `.tar`, from front to back, as gzip has it."""
+        """Unpack a `.tar` from front to back, as gzip requires."""
         with _unzipped(self.archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
                 for info in tar:
@@ -180,7 +180,7 @@ class _Unpacking:
         self._links[path] = target
 
     def _add_hard_link(self, path: Path, target: str) -> None:
-        """Copy the content that the target has so far."""
+        """Copy the present content of the link's target."""
         parts = _parts(target)
         there = self.root.joinpath(*parts)
         if ".." in parts or not there.is_file():
@@ -190,7 +190,7 @@ class _Unpacking:
                 self._write(path, there.stat().st_size, file)
 
     def add_links(self) -> None:
-        """Make the symbolic links, but for those that lead out."""
+        """Make the symbolic links, except those that lead out of the folder."""
         for path, target in self._links.items():
             path.unlink()
             path.symlink_to(target)
@@ -204,7 +204,7 @@ class _Unpacking:
                 self.reasons[self._name(path)] = leads_nowhere(target)
 
     def _place(self, name: str, is_folder: bool = False) -> Path | None:
-        """Make way for a member; None where it cannot be, or is not wanted."""
+        """Make room for a member; return None where it cannot be placed, or is not wanted."""
         parts = _parts(name)
         if ".." in parts:
             self.hidden.add("/".join(parts[: parts.index("..") + 1]))
@@ -241,7 +241,7 @@ class _Unpacking:
 
 
 def leads_nowhere(link: str | Path) -> str:
-    """Say why a link is not read."""
+    """Explain why a link is not read."""
     return f"it is a link to {str(link)!a}, which leads to no file here"
 
 
@@ -252,7 +252,7 @@ def _parts(name: str) -> list[str]:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header; a broken one is not taken for the end of the archive."""
+    """A member's header, which does not take a broken header for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:

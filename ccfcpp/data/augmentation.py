@@ -1,4 +1,4 @@
-"""Random views of a whole batch of images, with other parameters for each image."""
+"""Random views of a whole batch of images, each with its own parameters."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ def _draw_crops(
 
 
 def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """Render one view of each image; what lies outside an image is 0.
+    """Render one view of each image; pixels outside an image are 0.
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), like the result.

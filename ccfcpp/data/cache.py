@@ -1,7 +1,7 @@
-"""Decoded arrays and unpacked archives kept on disk, so that a slow source is read once.
+"""A cache on disk of decoded arrays and unpacked archives, so that a slow source is read once.
 
 An entry is a folder that never changes: a changed source gets a new entry. Only its owner may read
-it. Of all entries together, those that were used longest ago are deleted. The cache folder may be
+it. Beyond a total size, the entries that were used longest ago are deleted. The cache folder may be
 deleted at any time.
 """
 
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Decode within the context without adding to the cache."""
+    """Turn off additions to the cache within the context."""
     before = _keeps.set(False)
     try:
         yield
@@ -58,11 +58,11 @@ def cached(
 ) -> Arrays:
     """Return the arrays of `decode`, from the cache if the same files were decoded before.
 
-    Decoding goes on without a cache that cannot be written or read.
+    Without a cache that can be read or written, the files are decoded each time.
 
     Args:
         files: The files that are decoded, in order; their paths, sizes and times are the key.
-        options: Everything else on which the result depends.
+        options: Everything else that the result depends on.
         names: The names of the arrays.
         decode: Returns the arrays by name; none may have dtype object.
     """
@@ -87,7 +87,7 @@ def _key(files: Iterable[Path], options: str) -> str:
 
 
 def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> Arrays | None:
-    """Return the arrays of an entry, mapped into memory or read; None where it cannot be read."""
+    """Read or map the arrays of an entry; return None where it cannot be read."""
     mode: Literal["r"] | None = "r" if mapped else None
     try:
         with suppress(OSError):  # such as on a disk that is for reading alone
@@ -101,7 +101,7 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
 
 
 def write_entry(entry: Path, arrays: Arrays) -> None:
-    """Write an entry, all of it or none; without a cache that can be written do nothing."""
+    """Write an entry atomically; do nothing where the cache cannot be written."""
     try:
         with _new_entry(entry) as whole:
             for name, array in arrays.items():
@@ -118,9 +118,9 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
 def cached_folder(
     files: Iterable[Path], options: str, fill: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """Yield a folder with what `fill` writes into it, or has written before.
+    """Yield a folder with the files that `fill` writes into it, from the cache if it did before.
 
-    Without a cache that can be written it is there within the context alone. The arguments are
+    Where the cache cannot be written, the folder is deleted after the context. The arguments are
     as for `cached`.
     """
     entry = cache_folder() / _key(files, options)
@@ -156,7 +156,7 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 
 
 def _tidy(newest: Path) -> None:
-    """Delete the entries that were used longest ago beyond the bound."""
+    """Delete the entries that were used longest ago until the cache is small enough."""
     entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
     sizes = Counter[Path]()
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Columns of tables by their names: which make up the vectors, and which do not."""
+"""Roles of a table's columns, by their names: vectors, classes and clients."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
 
 
 class Source(NamedTuple):
-    """A file of a table, of which the columns that are wanted are still to be taken."""
+    """An open file of a table, from which columns are to be selected."""
 
     written: tuple[str, ...]
     """Names of its columns as the file has them; empty if they have none."""
@@ -44,7 +44,7 @@ class Source(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Content of a file: numbers of shape `(n, d)`, and of its rows what else is known."""
+    """Content of a table: numbers of shape `(n, d)`, with classes and clients of the rows."""
 
     columns: tuple[str, ...]
     """Names of the d columns, as `canonical` has them; empty if they have none."""
@@ -61,7 +61,7 @@ class Table(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Roles of columns, by their names as `canonical` has them."""
+    """Roles of columns, by their canonical names."""
 
     label: str | None = None
     client: str | None = None
@@ -77,10 +77,10 @@ class Roles(NamedTuple):
 
 
 def known_names(where: Path | str, written: Iterable[str], what: str = "columns") -> list[str]:
-    """Return the names by which columns, or files, are known.
+    """Return the canonical names of columns or files.
 
     Raises:
-        UsageError: Two are known by one name.
+        UsageError: Two have the same canonical name.
     """
     known: dict[str, str] = {}
     for name in written:
@@ -94,7 +94,7 @@ def known_names(where: Path | str, written: Iterable[str], what: str = "columns"
 def files_of_clients(
     folder: Path, suffixes: Collection[str], client_column: str | None
 ) -> list[Path]:
-    """Return the files of a folder in which each is a client.
+    """Return the files of a folder in which each file is a client.
 
     Raises:
         UsageError: Two are one client, or a column should name the clients.
@@ -110,10 +110,10 @@ def files_of_clients(
 
 
 def select_columns(path: Path, roles: Roles, source: Source) -> Table:
-    """Take the columns that make up the vectors, and those that hold classes and clients.
+    """Select the columns of vectors, and those of classes and clients.
 
     Raises:
-        UsageError: A column is not there, or holds what it should not.
+        UsageError: A column is missing, or holds values of a wrong kind.
     """
     names = known_names(path, source.written) or [*map(str, range(source.width))]
     kept = places(path, roles, names, source.written)
@@ -155,12 +155,12 @@ def _filled(path: Path, name: str, column: Array) -> Array:
 def places(
     path: Path | str, roles: Roles, names: Sequence[str], written: Sequence[str]
 ) -> list[int]:
-    """Return the places of the columns that make up the vectors.
+    """Return the positions of the columns that make up the vectors.
 
-    `names` are those by which columns are known, or their numbers where none are `written`.
+    `names` are the columns' canonical names, or their numbers where no names are `written`.
 
     Raises:
-        UsageError: A column is not there or has no name, or none is left.
+        UsageError: A column is missing or has no name, or no column is left.
     """
     chosen = roles.chosen if written else ()
     lacking = [name for name in chosen if name not in names]
@@ -192,12 +192,12 @@ def check_lacking(
     lacking: str,
     together: Iterable[Sequence[str]],
 ) -> None:
-    """Check that a file lacks a column, and does not have it under another name.
+    """Check that a file lacks a column, and does not have it under a similar name.
 
-    Names are different, however much they look alike, where some file has them ``together``.
+    Similar names still count as different if some file has both of them (``together``).
 
     Raises:
-        UsageError: One of its own looks like it, or it lacks all that are wanted.
+        UsageError: A column of the file has a similar name, or the file lacks all wanted columns.
     """
     apart = {line for names in together for line in spellings(names, "columns")}
     why = [line for line in spellings([*own, lacking], "columns") if line not in apart]
@@ -208,10 +208,10 @@ def check_lacking(
 
 
 def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list[str]:
-    """Return a line for each column that counts the rows, or is called as if it did.
+    """Return a warning for each column that numbers the rows, or has the name of such a column.
 
     Raises:
-        UsageError: One is called as an index that has become a column.
+        UsageError: A column has the name of an index that was saved as a column.
     """
     counting, rows = [], np.arange(len(numbers))
     for name, column in zip(names, numbers.T, strict=True) if len(rows) > _FEW_ROWS else ():
@@ -231,7 +231,7 @@ def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list
 
 
 def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
-    """Bring columns into the same order; one that a file lacks is refused, or becomes NaN.
+    """Bring the columns of tables into one order; a missing column is refused, or becomes NaN.
 
     Raises:
         UsageError: A file has no row, or other columns than it should.
@@ -260,7 +260,7 @@ def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tabl
 
 
 def with_columns(table: Table, wanted: Sequence[str]) -> Table:
-    """Return a table with the columns that are wanted, in their order; NaN where it has none."""
+    """Return a table with the wanted columns in their order; NaN where it lacks one."""
     if list(table.columns) == list(wanted):
         return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)

@@ -1,4 +1,4 @@
-"""Decoding of an image file to a uint8 array: the one place where a decoder sees foreign bytes.
+"""Decoding of image files to uint8 arrays: the only place where a decoder reads untrusted bytes.
 
 Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped. Of a file with
 several frames or pages the first is taken. Values of more than 8 bits are mapped by the image's own
@@ -54,11 +54,11 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its image.
+    """The properties of an image, as its file states them.
 
     Attributes:
         kind: The format, such as PNG.
-        height: Of the upright image, as `width`.
+        height: Height of the upright image; ``width`` is its width.
         bits: Bits of a value.
         channels: 1 for grey, 3 for colour.
         orientation: As EXIF numbers it; 1 is upright.
@@ -75,22 +75,22 @@ class Header:
 
 
 def looks_like_image(head: bytes) -> bool:
-    """Return whether a file begins as images do, of the kinds that are read."""
+    """Return whether a file begins like an image of a supported kind."""
     return _SIGNATURES.match(head) is not None
 
 
 def extras() -> list[str]:
-    """Return the packages of extras that are installed: what can be read depends on them."""
+    """Return the installed packages of extras, which decide what can be read."""
     return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
 
 
 @dataclass(frozen=True)
 class OpenImage:
-    """An image file that is open.
+    """An open image file.
 
     Attributes:
-        header: What it says of its image.
-        content: Returns all of the file.
+        header: The image's properties.
+        content: Returns all bytes of the file.
         decode: Returns the image, uint8 `(channels, height, width)`, upright. Its argument are the
             values that become 0 and 255, where the image has more than 8 bits; None takes the
             window of a DICOM file, or else the smallest and the largest value.
@@ -103,11 +103,11 @@ class OpenImage:
 
 @contextmanager
 def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage]:
-    """Open an image file; its pixels are decoded where they are asked for.
+    """Open an image file; its pixels are decoded when they are asked for.
 
     Raises:
-        UnreadableError: It is no image, has too many pixels, or is damaged. What fails in the
-            context raises this, too.
+        UnreadableError: It is no image, has too many pixels, or is damaged. Errors of decoding
+            in the context raise this, too.
     """
     try:
         with warnings.catch_warnings(), file.open("rb") as stream:
@@ -223,7 +223,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn and mirror `(channels, height, width)` as EXIF's orientation asks for."""
+    """Turn and mirror `(channels, height, width)` according to EXIF's orientation."""
     if orientation >= 5:
         pixels = pixels.swapaxes(1, 2)
     if orientation in (2, 3, 6, 7):
@@ -247,7 +247,7 @@ def _bits(image: Image.Image) -> int:
 
 
 def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
-    """Decode to `(channels, height, width)`, as the file has it, not turned."""
+    """Decode to `(channels, height, width)`, in the file's orientation."""
     if image.mode in depths.HIGH_MODES:
         grey = to_8_bits(depths.grey_values(image), window)[None]
         return 255 - grey if depths.white_is_zero(image) else grey

@@ -1,6 +1,6 @@
-"""Values of more than 8 bits as files have them, which PIL cuts, scales or takes for others.
+"""Values of more than 8 bits, which PIL would cut, scale or misread, mapped to 8 bits.
 
-They are mapped to 8 bits by their own range, or by a window.
+They are mapped by their own range, or by a window.
 """
 
 import re
@@ -31,8 +31,8 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
 
     Args:
         values: Integers or floats of any shape.
-        window: What becomes 0 and 255; values outside are clipped. None takes the smallest and the
-            largest of the values.
+        window: The values that become 0 and 255; values outside are clipped. None takes the
+            smallest and the largest of the values.
 
     Returns:
         uint8 of the same shape; 128 everywhere where all values are equal and no window is given.
@@ -54,7 +54,7 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
 
 
 def raw_mode(image: Image.Image) -> str:
-    """Return how pixels lie in the file, such as ``RGB;16B``; empty where there is no such name."""
+    """Return PIL's name of the pixel format in the file, such as ``RGB;16B``; empty if none."""
     tile = getattr(image, "tile", None)
     args = tile[0][3] if tile else ""
     name = args[0] if isinstance(args, tuple) and args else args
@@ -62,7 +62,7 @@ def raw_mode(image: Image.Image) -> str:
 
 
 def refuse_lossy(image: Image.Image) -> None:
-    """Refuse channels of more than 8 bits of which PIL keeps too little.
+    """Refuse channels of more than 8 bits that PIL would reduce.
 
     Raises:
         ValueError: The message says why, and does not name the image.
@@ -91,12 +91,12 @@ def grey_values(image: Image.Image) -> NDArray[Any]:
 
 
 def white_is_zero(image: Image.Image) -> bool:
-    """Return whether PIL would leave large values of a TIFF bright that are dark."""
+    """Return whether large values of a TIFF mean dark, which PIL would show bright."""
     return bool(_tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
 def is_signed(image: Image.Image) -> bool:
-    """Return whether PIL would take the signed bytes of a TIFF for others."""
+    """Return whether a TIFF has signed bytes, which PIL would read as unsigned."""
     return set(_tag(image, _SAMPLES, (_UNSIGNED,))) == {_SIGNED}
 
 
@@ -110,7 +110,7 @@ def _bits_of_jpeg2000(image: Image.Image) -> int:
 
 
 def is_deep_pnm(image: Image.Image) -> bool:
-    """Return whether PIL would scale values of more than 8 bits by the largest that may be."""
+    """Return whether PIL would scale values of more than 8 bits by the largest possible one."""
     args = image.tile[0][3] if image.format == "PPM" and image.tile else ""  # type: ignore[attr-defined]
     return isinstance(args, tuple) and args[-1] > 255
 
@@ -129,7 +129,7 @@ def of_pnm(image: Image.Image) -> NDArray[np.uint16]:
 
 
 def _content(image: Image.Image, start: int) -> bytes:
-    """Return what lies in the file of an image that is not decoded yet."""
+    """Return the bytes of an image's file from ``start`` on, before it is decoded."""
     file = image.fp  # type: ignore[attr-defined]
     file.seek(start)
     content: bytes = file.read()
@@ -139,14 +139,14 @@ def _content(image: Image.Image, start: int) -> bytes:
 def of_16_bits(
     image: Image.Image, opened: Callable[[], Image.Image], raw: str
 ) -> NDArray[np.uint16]:
-    """Decode several channels of 16 bits, of which PIL has no images, without alpha.
+    """Decode several channels of 16 bits, which PIL's images cannot hold, without alpha.
 
-    PIL keeps the higher byte of each value; told that the bytes lie in the other order, the lower.
+    PIL reads the higher byte of each value; with the byte order swapped, the lower one.
 
     Args:
         image: The image.
-        opened: Returns it as it is before it is decoded.
-        raw: How its pixels lie in the file.
+        opened: Returns it again, not yet decoded.
+        raw: Its pixel format in the file.
 
     Returns:
         `(channels, height, width)`.
@@ -170,7 +170,7 @@ def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint1
 
 
 def _reinterpret(image: Image.Image, raw: str) -> None:
-    """Let an image that is not decoded yet take its pixels for others."""
+    """Change the pixel format that an image is decoded with."""
     image.tile = [  # type: ignore[attr-defined]
         tile._replace(args=raw if isinstance(tile.args, str) else (raw, *tile.args[1:]))
         for tile in image.tile  # type: ignore[attr-defined]

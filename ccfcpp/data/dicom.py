@@ -1,4 +1,4 @@
-"""DICOM images, by pydicom, which is an extra to install."""
+"""DICOM images, decoded by pydicom, which is an optional dependency."""
 
 from io import BufferedReader
 from typing import Any
@@ -12,7 +12,7 @@ SUFFIXES = (".dcm", ".dicom")
 
 
 def is_dicom(head: bytes) -> bool:
-    """Return whether a file begins as DICOM does."""
+    """Return whether a file begins like DICOM."""
     return head[128:132] == b"DICM"
 
 
@@ -76,7 +76,7 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
 
 
 def _take_first_frame(dataset: Any) -> None:
-    """Put what functional groups say of the first frame where files of one frame have it."""
+    """Copy the first frame's properties from functional groups to where single frames have them."""
     for groups in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in (dataset.get(groups) or ())[:1]:
             for macro in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):
@@ -107,7 +107,7 @@ def _own_window(dataset: Any) -> Window | None:
 
 
 def _first(found: Any) -> float | None:
-    """Return the first of some values, if any."""
+    """Return the first of some values, or None without any."""
     if found is None or found == "":
         return None
     return float(found[0] if isinstance(found, list | tuple) or hasattr(found, "append") else found)

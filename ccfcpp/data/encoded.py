@@ -1,4 +1,4 @@
-"""Vectors of images in memory and of texts, made by an encoder, with what else is known of them."""
+"""Embedding of images in memory and of texts as vectors, with their labels and owners."""
 
 import hashlib
 import textwrap
@@ -22,7 +22,7 @@ _NAME_LETTERS = 100
 
 
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
-    """Make vectors of images in memory, with what is known of them."""
+    """Embed images in memory as vectors, with their labels and owners."""
     keys = [content_hash([], {"image": image}) for image in images.images]
     vectors = _whole(encoder, keys, images.images.cpu().numpy())
 
@@ -44,12 +44,12 @@ def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
 
 
 def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
-    """Make vectors of texts, float32 of shape `(texts, d)`."""
+    """Embed texts as vectors, float32 of shape `(texts, d)`."""
     return _whole(encoder, [hashlib.sha256(text.encode()).hexdigest() for text in texts], texts)
 
 
 def _whole(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
-    """Embed samples that are all there."""
+    """Embed samples that are all readable."""
     vectors, _ = encoder.embedded(keys, lambda i: samples[i])
     return torch.from_numpy(vectors)
 
@@ -57,7 +57,7 @@ def _whole(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
 def read_encoded_texts(
     path: Path, encoder: Encoder, text: str, label: str | None, client: str | None
 ) -> VectorData:
-    """Make vectors of texts from files; the columns are those of ``read_texts``."""
+    """Embed texts from files as vectors; the columns are those of ``read_texts``."""
     found = read_texts(path, text, label, client)
     vectors = embed_texts(found.texts, encoder)
     data = vectors_from(

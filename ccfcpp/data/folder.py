@@ -51,23 +51,23 @@ def read_folder(
 ) -> ImageData | VectorData:
     """Read a folder of images, or an archive of one, laid out as `ccfcpp.data.layout` says.
 
-    Files are decoded once, and then cached. An encoder, which keeps vectors itself, makes vectors
-    of images of any size.
+    Files are decoded once, and then cached. An encoder, which has a cache of its own, embeds images
+    of any size.
 
     Args:
         path: The folder or the archive.
         how: How files are read.
         shape: Channels, height and width of all images, over ``how.image_size``.
-        encoder: Makes vectors of the images; None keeps them.
+        encoder: Embeds the images as vectors; None returns images.
         folders_are_clients: Whether each top-level folder is a client.
         classes: The names of the only classes to read; None reads all.
-        flat: Whether folders tell nothing, and files lie at any depth.
+        flat: Whether folders have no meaning, and files lie at any depth.
 
     Returns:
         The images, or vectors, with the names of their files, with `owners` exactly if
         `folders_are_clients`, and with `test` exactly if there is a folder or a list of test
-        images. A client that has neither beside one that has them holds training images. One that
-        has no image of the `classes` is no owner.
+        images. A client without either, beside one that has them, holds training images. A client
+        without images of the `classes` is no owner.
 
     Raises:
         UsageError: If the layout is mixed or empty, the archive is broken, or too many files
@@ -98,7 +98,7 @@ def read_folder(
 
 
 def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
-    """Decode files, or take from the cache what was decoded before."""
+    """Decode files, or read them from the cache."""
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)
@@ -112,7 +112,7 @@ def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | 
 def _samples(
     name: str, values: Tensor, files: Sequence[ImageFile], read: Sequence[ImageFile]
 ) -> ImageData | VectorData:
-    """Make samples of those files that are read, with what the layout tells of them."""
+    """Make samples of the files that could be read, with the labels of the layout."""
     every_class = [file.class_name for file in files if file.class_name]
     every_owner = [file.owner for file in files if file.owner]
     facts = (
@@ -140,7 +140,7 @@ def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str
 def _numbered(
     every: Iterable[str], names: Iterable[str | None]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Number the names of files that are read, as they are written first among all files."""
+    """Return an index for the name of each file that is read, in the order of all files."""
     shown = called(every)
     if not shown:
         return None, ()
@@ -151,7 +151,7 @@ def _numbered(
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Return the images of some classes, labelled with these alone; they stay in their order.
+    """Return the images of some classes, labelled with these alone, in their order.
 
     Raises:
         UsageError: If there is no such class.

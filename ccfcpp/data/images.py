@@ -1,4 +1,4 @@
-"""Data sets in memory: samples with optional labels and owners, and uint8 images of that kind."""
+"""Data sets in memory: samples with optional labels and owners, such as uint8 images."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Samples:
         values: The samples themselves, of shape `(samples, …)`.
         labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
         classes: Class names; empty exactly if unlabelled.
-        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
-        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+        owners: int64 `(samples,)`, each an index into `owner_names`; None without owners.
+        owner_names: Names of the clients that the samples belong to; empty without owners.
         test: bool `(samples,)`, True for the samples that the publisher set apart for testing; None
-            where nobody did.
+            where there is no such split.
         names: Name of each sample; empty where there are none.
-        reading: How files became these samples; None where they were no images.
-        notes: What the user should hear of them, a line each.
+        reading: How files became these samples; None if they were not read from image files.
+        notes: Lines that the user should see.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.
@@ -81,7 +81,7 @@ class Samples:
         return self.each(lambda tensor: tensor.to(device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Change each tensor: the samples, labels, owners and test."""
+        """Apply a function to each tensor: the samples, labels, owners and test."""
 
         def changed(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else change(tensor)
@@ -96,12 +96,12 @@ class Samples:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """What each sample is called: its name, else its index."""
+        """Name of each sample, or else its index."""
         return self.names or tuple(map(str, range(len(self))))
 
     @property
     def skipped(self) -> int | None:
-        """How many files could not be read, or were no images; None where there were no files."""
+        """Number of files that could not be read, or were no images; None without files."""
         return None if self.reading is None else len(self.reading.skipped)
 
     @property
@@ -129,7 +129,7 @@ def _counted(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
 
 
 def rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return some rows; of indices that follow each other a view, so that a mapped file stays so.
+    """Return some rows; for consecutive indices as a view, so that a mapped file stays mapped.
 
     Args:
         values: Of shape `(samples, …)`.
@@ -182,7 +182,7 @@ class ImageData(Samples):
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the images; of files those that they had."""
+        """The sizes of the images; for images from files, the original ones."""
         from ccfcpp.data.sizes import Sizes
 
         if self.reading is not None:
@@ -192,7 +192,7 @@ class ImageData(Samples):
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
-    """Return `count` of some indices drawn at random, in their order; all where there are fewer."""
+    """Draw `count` of some indices at random, in their order; all where there are fewer."""
     if count is None or count >= len(index):
         return index
     chosen = torch.randperm(len(index), generator=generator)[:count]
@@ -203,7 +203,7 @@ S = TypeVar("S", bound=Samples)
 
 
 def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Bring uint8 images on the CPU to some channels, height and width, antialiased bilinear.
+    """Convert uint8 images on the CPU to a shape (channels, height, width), antialiased bilinear.
 
     The aspect ratio is not kept. Grey images fill three channels. The result is `images` itself if
     they have that shape.
@@ -232,7 +232,7 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
-    """Return how many images go through a network at a time where nothing is trained.
+    """Return how many images go through a network at a time outside of training.
 
     Args:
         size: Number of values in an image.

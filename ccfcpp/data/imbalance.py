@@ -1,4 +1,4 @@
-"""Long-tailed parts of data sets, whose classes differ in size."""
+"""Long-tailed subsets of data sets, whose classes differ in size."""
 
 import torch
 
@@ -18,9 +18,9 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
 
 
 def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
-    """Return a random part of the images, with ``long_tailed_sizes`` of the classes.
+    """Return a random subset of the images, with ``long_tailed_sizes`` of the classes.
 
-    The first class keeps as many images as the smallest one has, so that no class runs short.
+    The first class gets as many images as the smallest one has, so that no class runs short.
     Images stay in their order.
 
     Raises:

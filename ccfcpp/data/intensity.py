@@ -55,7 +55,7 @@ def _coloured(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Te
 
 
 def _rectangles(draws: Tensor, largest: float, size: torch.Size) -> Tensor:
-    """Return whether each pixel lies in a rectangle, bool of shape (batch, 1, height, width).
+    """Return whether each pixel lies in its image's rectangle, bool (batch, 1, height, width).
 
     ``draws`` has the shape (4, batch, 1, 1, 1): the middle, down and across, and the two sides.
     """

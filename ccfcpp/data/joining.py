@@ -1,4 +1,4 @@
-"""Two data sets as one."""
+"""Joining of two data sets."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -15,12 +15,12 @@ S = TypeVar("S", bound=Samples)
 
 
 def join_samples(first: S, second: S, prefix: str) -> S:
-    """Put the samples of a second data set after those of a first.
+    """Append the samples of a second data set to those of a first.
 
     Args:
-        first: Its name, its facts on files, and its order of classes stay.
+        first: Gives the name, the facts on files, and the order of classes.
         second: Of the same kind. Classes of the same name are the same; new ones come last.
-        prefix: Stands before the second's names, which could be in the first, too.
+        prefix: Put before the second's names, which could be in the first, too.
 
     Returns:
         All samples, with labels where both have them, and without owners.

@@ -1,4 +1,4 @@
-"""Layouts of folders of images: which tell classes, clients, and images for testing.
+"""Layouts of folders of images, which decide classes, clients, and images for testing.
 
 Layouts, where `train/` and `test/` may each stand between the folder and the rest:
 
@@ -10,11 +10,11 @@ and, when each top-level folder is a client, `folder/CLIENT/CLASS/…/IMAGE` or
 without classes, images may lie at any depth. Images are labelled only if all of them are. Instead
 of the splits, two lists may lie beside each client's folder, as DomainNet has them:
 `CLIENT_train.txt` and `CLIENT_test.txt`, with a line `CLIENT/CLASS/IMAGE LABEL` for each image.
-Images in neither are left out, one in both is a test image, and the labels in them are not used: a
-folder's name tells the class.
+Images in neither are left out, one in both is a test image, and the labels in them are not used:
+the class is the folder's name.
 
-All this may lie inside more folders, of which each holds nothing but the next. Names are taken as
-`ccfcpp.core.names` knows them, and everything is in the plain sorted order of names ("10" before
+All this may lie inside more folders, of which each holds nothing but the next. Names are compared
+by `ccfcpp.core.names`, and everything is in the plain sorted order of names ("10" before
 "2"), train before test. Hidden files are ignored.
 """
 
@@ -30,7 +30,7 @@ from ccfcpp.data.tree import ImageFile, Tree
 
 
 class Layout(NamedTuple):
-    """What a layout tells.
+    """The files of a layout.
 
     Attributes:
         files: The images of the chosen classes, in order.
@@ -67,7 +67,7 @@ def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout
 
 
 def _top(tree: Tree, clients: bool) -> Path:
-    """Return the folder to begin with: below those that hold nothing but the next."""
+    """Return the top folder: below any folders that hold nothing but the next."""
     root = top = tree.root
     while len(tree.folders[top]) == 1 and not tree.images[top]:
         (only,) = tree.folders[top]
@@ -114,7 +114,7 @@ def _client_files(
 
 
 def _top_of(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
-    """Return the folder in which a client's classes lie: below one that others do not have."""
+    """Return the folder with a client's classes: below a folder that other clients lack."""
 
     def names_in(folder: Path) -> set[str]:
         subs = tree.folders[folder]
@@ -168,7 +168,7 @@ def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Return `names` as `canonical` has them.
+    """Return the canonical `names` of chosen classes.
 
     Raises:
         UsageError: If there are none, or one is not among the `known` ones.

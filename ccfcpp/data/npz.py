@@ -125,14 +125,14 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 def index_names(
     names: _Array | None, samples: int, where: str, what: str, unit: str = "image"
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
-    """Number the distinct names of samples, integers or strings of shape `(samples,)`.
+    """Return an index for the name of each sample, integers or strings of shape `(samples,)`.
 
-    Names that are one by `canonical` are one, as it is written first. They are sorted, and by value
-    if all are numbers.
+    Names with one canonical form are one name, as it is first written. They are sorted, and by
+    value if all are numbers.
 
     Returns:
         int64 indices of shape `(samples,)` and the distinct names; None and () without names. Then
-        what `spellings` says of them.
+        the warnings of `spellings`.
 
     Raises:
         UsageError: If the names do not fit; the message names `what` they are, and `where`.

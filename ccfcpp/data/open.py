@@ -1,4 +1,4 @@
-"""The one door for data: images or vectors, by a name or a path, and perhaps an encoder."""
+"""The one entry point for data: images or vectors, by a name or a path, and with an encoder."""
 
 import difflib
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ def open_dataset(
     shape: Shape | None = None,
     columns: Sequence[str] = (),
 ) -> AnyData:
-    """Read images or vectors, or make vectors of images or texts by an encoder.
+    """Read images or vectors, or embed images or texts as vectors.
 
     Args:
         source: A name in `DATASETS`, or a path. A name wins over a file of the same name.
-        encoder: Makes vectors of images of any size, or of texts.
-        data: How images are read, and where named data sets lie.
-        vectors: Which columns of a table of vectors, or of texts, hold what.
+        encoder: Embeds images of any size, or texts, as vectors.
+        data: How images are read, and the folder of named data sets.
+        vectors: Roles of the columns of a table of vectors, or of texts.
         folders_are_clients: Whether each top-level folder of images is a client, or each name in
             the array `clients` of an `.npz`, or in the client column of a table.
-        flat: Whether folders of images tell nothing, and files lie at any depth.
+        flat: Whether folders of images have no meaning, and files lie at any depth.
         shape: Channels, height and width of all images of a user, over `data.image_size`.
         columns: Of tables that name their columns, those to take, in this order; all without any.
 
@@ -83,7 +83,7 @@ def open_images(
     flat: bool = False,
     shape: Shape | None = None,
 ) -> ImageData:
-    """Read images alone, perhaps of some classes; all else is as for ``open_dataset``."""
+    """Read images, perhaps of some classes only; the rest is as for ``open_dataset``."""
     images = _open_images(source, None, data, folders_are_clients, classes, flat, shape)
     assert isinstance(images, ImageData)
     return images
@@ -108,10 +108,10 @@ def load(
 
     Args:
         source: A name in `DATASETS`, or a path.
-        data_root: Where named data sets lie or are downloaded to. Default: `$CCFCPP_DATA`, else
+        data_root: The folder for named data sets and downloads. Default: `$CCFCPP_DATA`, else
             `data` in the user's cache folder.
         image_size: Resize to this height and width. None keeps the size of a named data set, and
-            lets that of other images follow from them, as `ccfcpp.data.sizes.common_shape` says.
+            chooses that of other images by `ccfcpp.data.sizes.common_shape`.
         folders_are_clients: Whether each top-level folder of an image folder is a client, or each
             name in the array `clients` of an `.npz`.
         classes: The names of the only classes to load; None loads all.
@@ -124,11 +124,17 @@ def load(
     Returns:
         uint8 images `(samples, channels, height, width)` with int64 labels if there are any. A
         named data set has its training images first and the test images after them, in the
-        original order. `test` tells them apart where the publisher did. Files have their `names`,
-        and `reading` has those that were left out.
+        original order. `test` tells them apart if the publisher did. Images from files have
+        `names`, and `reading` lists the files that were left out.
 
     Raises:
         UsageError: If the source is unknown, missing or broken; the message is one line.
+
+    Example:
+        >>> import ccfcpp
+        >>> digits = ccfcpp.load("digits")
+        >>> digits.images.shape, len(digits.classes)
+        (torch.Size([1797, 1, 8, 8]), 10)
     """
     settings = {"image_size": image_size, "window": window, "skip": skip, "max_pixels": max_pixels}
     root = None if data_root is None else str(data_root)

@@ -70,13 +70,13 @@ def skewed_partition(
 
 
 def _own_samples(members: Sequence[Tensor], clients: int, client: int, wanted: int) -> Tensor:
-    """Return the client's part of its own class: up to ``wanted`` samples, in data order.
+    """Return a client's part of its own class: up to ``wanted`` samples, in data order.
 
     Args:
         members: The samples of each class.
         clients: Number of all clients.
         client: The number of this one.
-        wanted: Samples.
+        wanted: Largest number of samples.
     """
     classes = len(members)
     own, sharers = members[client % classes], len(range(client % classes, clients, classes))
@@ -136,7 +136,7 @@ def _dirichlet_counts(
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]] | None":
     """Draw how many samples of each class (rows) each client (columns) gets.
 
-    None where a whole class falls to clients that may not have more.
+    None where a whole class would go to clients that may not have more.
     """
     enough = sum(sizes) / clients
     counts = np.zeros((len(sizes), clients), np.int64)
@@ -222,7 +222,7 @@ def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
 
 
 def check_clients(samples: int, clients: int, unit: str = "image") -> None:
-    """Raise ``UsageError`` where there are more clients than samples, each of which is a unit."""
+    """Refuse more clients than samples, each of which is a ``unit``."""
     if clients > samples:
         raise UsageError(
             f"clients = {clients} is more than the {samples} {unit}s: give at most {samples} "

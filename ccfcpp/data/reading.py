@@ -1,4 +1,4 @@
-"""Many image files as one array; what cannot be read is left out, up to a share, and listed."""
+"""Reading of many image files to one array; unreadable ones are left out and listed."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class FileFacts:
 
     Attributes:
         name: Its path below the folder or in the archive, with slashes.
-        header: What it says of its image; None where it cannot be told.
+        header: Properties of its image; None where they cannot be read.
         reason: Why it is left out; empty where it is read.
     """
 
@@ -53,10 +53,10 @@ class Reading:
     """How files became images.
 
     Attributes:
-        files: All files that were looked at, in order.
-        sizes: The sizes of the images, as they were.
+        files: All files that were examined, in order.
+        sizes: The original sizes of the images.
         empty: Names of folders without an image.
-        hidden: Names of files and folders that are not looked at, as they are hidden.
+        hidden: Names of hidden files and folders, which are ignored.
     """
 
     files: tuple[FileFacts, ...]
@@ -86,11 +86,11 @@ def read_files(
     """Decode images to one array; a file that cannot be read is left out.
 
     Small images, and all of a given size, are decoded as they are met. Others, which could fill the
-    memory, are opened again once their size is settled.
+    memory, are opened again once their common size is known.
 
     Args:
         files: The files.
-        tree: Where they lie.
+        tree: The folder or archive that contains them.
         how: Size and range of values.
         shape: Channels, height and width, over the size.
     """
@@ -148,7 +148,7 @@ def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -
 
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
-    """Make vectors of images of any size; a file that cannot be read is left out."""
+    """Embed images of any size as vectors; a file that cannot be read is left out."""
     # Vectors are kept by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
     found: list[FileFacts] = []
@@ -175,7 +175,7 @@ def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "
 
 
 def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.uint8]:
-    """Decode the images of a published data set, which must all be there and have one size.
+    """Decode the images of a published data set, which must all exist and have one size.
 
     Returns:
         uint8 `(files, channels, height, width)`; grey images fill all channels.
@@ -199,19 +199,19 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return the sizes of the images that are read, one at least."""
+    """Return the sizes of the images that are read, at least one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
 def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
-    """Return what is known of files as an array, which a cache can hold."""
+    """Write the facts on files as an array, for a cache."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
 
 def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
-    """Return what `as_text` has written."""
+    """Read back the facts that `facts_as_array` has written."""
     return [
         FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
         for each in json.loads(str(text))
@@ -219,10 +219,10 @@ def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
 
 
 def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
-    """Check how many files of a place cannot be read. Files that are no images do not count.
+    """Refuse data of which too many files cannot be read. Files that are no images do not count.
 
     Raises:
-        UsageError: More than the share, or all of them; the message names them.
+        UsageError: More than the share cannot be read, or all of them; the message names them.
     """
     images = [file for file in files if file.is_image]
     failed = [file for file in images if file.reason]
@@ -252,11 +252,11 @@ def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
 
 
 def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
-    """Say what became of a user's files, a line each: notes, the size, and what was left out.
+    """Describe how a user's files were read, a line each: notes, the size, and files left out.
 
     Args:
         data: The images, or vectors of images.
-        listed: The file in which the files that were left out are listed.
+        listed: The file that lists those that were left out.
     """
     from ccfcpp.data.images import ImageData
 

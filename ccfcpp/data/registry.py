@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSet(ABC):
-    """A data set that can be asked for by its name.
+    """A data set that can be loaded by its name.
 
     To add one, derive a class, make one object of it, and name the object in ``DATASETS``, or from
     an installed package in an entry point::
@@ -24,10 +24,10 @@ class DataSet(ABC):
         [project.entry-points."ccfcpp.datasets"]
         my-set = "my_package.my_module:MY_SET"
 
-    This library's own import torch, and what else is slow, in ``load``.
+    This library's own import torch, and other slow modules, in ``load``.
 
     Attributes:
-        name: The name by which it is asked for.
+        name: Its name.
         images: The number of images, those for training and for testing together.
         classes: The number of classes.
         shape: Channels, height and width of an image.
@@ -40,7 +40,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def place(self, root: Path) -> str:
-        """Return in words where the data set lies, where `root` is the data sets' folder."""
+        """Describe the place of the data set, where `root` is the data sets' folder."""
 
     @abstractmethod
     def load(self, root: Path) -> ImageData:

@@ -1,4 +1,4 @@
-"""The one size and the number of channels in which images meet.
+"""The common size and number of channels of images from files.
 
 Networks need images of one shape, and files differ. The shape follows from the images: from those
 of one machine, or from what each client of a deployment says of its own, with the same result.
@@ -28,13 +28,13 @@ Listed = tuple[Positive, Positive, Positive]
 
 
 class Sizes(Section):
-    """How large some images are, as far as the shape in which they meet depends on it.
+    """Statistics of images' sizes, from which their common shape follows.
 
     Attributes:
-        images: How many there are.
+        images: Number of images.
         channels: 1 where all are grey, else 3.
         common: Height, width and number of images of the most frequent sizes, 20 at most.
-        reaching: Of how many the shorter side has at least 8, 16, 32 and 64 pixels.
+        reaching: Numbers of images whose shorter side has at least 8, 16, 32 and 64 pixels.
     """
 
     images: Number
@@ -44,7 +44,7 @@ class Sizes(Section):
 
     @staticmethod
     def of(sizes: Iterable[tuple[int, int]], colour: bool) -> "Sizes":
-        """Describe images of the given heights and widths."""
+        """Return the statistics of images of the given heights and widths."""
         counts = Counter(sizes)
         # Of equally frequent ones the smallest, whatever the order of the images.
         common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_LISTED]
@@ -64,7 +64,7 @@ class Sizes(Section):
 
 
 def common_shape(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
-    """Return the shape in which images meet.
+    """Return the common shape of images.
 
     Grey images become colour images where there are any of these. A size that nine of ten images
     have is kept, up to 256 pixels a side, and the others are resized to it. Otherwise all become
@@ -72,7 +72,7 @@ def common_shape(found: Sequence[Sizes], image_size: int | None = None) -> Shape
     the images reaches.
 
     Args:
-        found: What is known of the images: of one client, or of several.
+        found: Statistics of the images: of one client, or of several.
         image_size: Height and width that the user has chosen.
     """
     channels = max(each.channels for each in found)

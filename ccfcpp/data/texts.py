@@ -1,7 +1,7 @@
 """Texts from files, for an encoder: `.csv` with a column of texts, `.txt` with a text in each line.
 
-A folder of these has a file for each client, called as its file without the suffix. Rows and lines
-without a text are left out of the data and counted nowhere.
+A folder of these has a file for each client, which is called like its file without the suffix.
+Rows and lines without a text are left out and not counted.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ SUFFIXES = (".csv", ".txt")
 
 
 class Texts(NamedTuple):
-    """Texts, one at least, with strings of shape `(texts,)` if labels or clients are known."""
+    """Texts, at least one, with the strings of labels and clients, `(texts,)`, if known."""
 
     texts: list[str]
     labels: NDArray[np.str_] | None = None
@@ -28,7 +28,7 @@ class Texts(NamedTuple):
 
 
 def hold_texts(path: Path) -> bool:
-    """Return whether a path is that of texts by its name, or of a folder of such files."""
+    """Return whether a path has the name of a file of texts, or is a folder of such files."""
     return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(files_of(path, SUFFIXES)))
 
 
@@ -42,7 +42,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
         client: Name of its column that says which client holds a row.
 
     Raises:
-        UsageError: There are none, or a column is not there; the message is one line.
+        UsageError: There are no texts, or a column is missing; the message is one line.
     """
     files = files_of_clients(path, SUFFIXES, client) if path.is_dir() else [path]
     if not files or not all(file.is_file() and file.suffix.lower() in SUFFIXES for file in files):
@@ -61,7 +61,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
 
 
 def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
-    """Return the columns that are wanted, of which the first is that of texts."""
+    """Return the wanted columns, of which the first is that of texts."""
     if file.suffix.lower() == ".csv":
         return _cells_of(file, wanted)
     if len(wanted) > 1:

@@ -41,7 +41,7 @@ def draw_crops(
 
 
 def render_crops(images: Tensor, crops: PaddedCrops) -> Tensor:
-    """Cut one crop out of each image, without interpolation; what lies outside an image is 0.
+    """Cut one crop out of each image, without interpolation; pixels outside an image are 0.
 
     Args:
         images: uint8 tensor of shape (batch, channels, height, width), like the result.

@@ -13,13 +13,13 @@ from ccfcpp.data.reading import FileFacts
 
 
 class ImageFile(NamedTuple):
-    """An image, and what its place tells.
+    """An image file, with the facts that follow from its place.
 
     Attributes:
-        path: Its file.
-        folder: That of its class; None where it is in none.
+        path: The file.
+        folder: The folder of its class; None without classes.
         owner: The name of its client.
-        test: Whether it is a test image; None where nothing says so.
+        test: Whether it is a test image; None where there is no split.
     """
 
     path: Path
@@ -29,27 +29,27 @@ class ImageFile(NamedTuple):
 
     @property
     def class_name(self) -> str | None:
-        """The name of its class, as it is written."""
+        """The name of its class, as it is written; None without a class."""
         return self.folder.name if self.folder else None
 
     @property
     def deeper(self) -> "ImageFile":
-        """The same with the folder in that of the class as its class."""
+        """The same image, with the folder inside that of its class as its class."""
         assert self.folder is not None
         return self._replace(folder=self.folder / self.path.relative_to(self.folder).parts[0])
 
 
 class Tree:
-    """What lies in a folder or an archive; hidden files and folders do not show.
+    """The files of a folder or an archive, without hidden files and folders.
 
-    Links to folders are followed, but for those that lead back up. Paths are those that the user
+    Links to folders are followed, except those that lead back up. Paths are those that the user
     knows: those in an archive begin with its own, as if it were a folder.
 
     Attributes:
         root: The path of the folder or the archive.
         folders: Folders in each folder, sorted.
         images: Image files in each folder, sorted: those with a suffix of images, and those that
-            begin as images do.
+            begin like images.
         others: Other files in each folder, sorted.
     """
 
@@ -69,11 +69,11 @@ class Tree:
             yield from self.below(inner)
 
     def name(self, file: Path) -> str:
-        """Return a path below the root, with slashes."""
+        """Return a path relative to the root, with slashes."""
         return file.relative_to(self.root).as_posix()
 
     def disk(self, file: Path) -> Path:
-        """Return where a file lies on the disk.
+        """Return the path of a file on the disk.
 
         Raises:
             UnreadableError: It has no content.
@@ -83,25 +83,25 @@ class Tree:
         return self._place(file)
 
     def places(self, files: Iterable[Path]) -> list[Path]:
-        """Return where files would lie on the disk, whether they have content or not."""
+        """Return the paths of files on the disk, whether they have content or not."""
         return list(map(self._place, files))
 
     def _place(self, path: Path) -> Path:
         return self._disk.root / path.relative_to(self.root)
 
     def text(self, file: Path) -> str:
-        """Return the content of a text file; bytes that are no UTF-8 are replaced."""
+        """Return the content of a text file; bytes that are not UTF-8 are replaced."""
         return self.disk(file).read_text("utf-8", "replace")
 
     def no_images(self, but: Collection[Path] = ()) -> list[FileFacts]:
-        """Return what is known of all that is no image, without some files."""
+        """Return the facts on all files that are no images, except some files."""
         others = [file for files in self.others.values() for file in files if file not in but]
         reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
         return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]
 
     @property
     def hidden(self) -> list[str]:
-        """The names of what is hidden."""
+        """The names of hidden files and folders."""
         return sorted(self._hidden)
 
     def _look(self, folder: Path, above: list[Path]) -> None:
@@ -124,7 +124,7 @@ class Tree:
             self._look(inner, [*above, self._place(inner).resolve()])
 
     def _is_image(self, path: Path, entry: os.DirEntry[str]) -> bool:
-        """Tell an image from another file, and note why one has no content."""
+        """Return whether a file is an image, and note why one has no content."""
         if not _holds(entry.is_file):
             link = Path(entry).readlink() if entry.is_symlink() else None
             self._reasons[path] = leads_nowhere(link) if link else NO_FILE

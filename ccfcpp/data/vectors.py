@@ -32,8 +32,8 @@ class VectorData(Samples):
     Attributes:
         columns: Names of the d columns; empty if they have none.
         encoder: Content hash of the encoder that made the vectors; empty where none did.
-        named_by: What the names are: of a `row`, a `file` or a `text`.
-        pictures: Of vectors of photos, what shows some of these; None of others.
+        named_by: The kind of thing that the names are of: a `row`, a `file` or a `text`.
+        pictures: For vectors of photos, a function that shows some of these; otherwise None.
     """
 
     columns: tuple[str, ...] = ()
@@ -73,13 +73,12 @@ def vectors_from(
     clients: NDArray[np.generic] | None = None,
     missing: Missing = "refuse",
 ) -> VectorData:
-    """Make a data set of an array of vectors.
+    """Make a data set from an array of vectors.
 
     Args:
         name: Name of the data set.
-        array: Numbers of shape `(n, d)`. float32 and float64 stay as they are, and where they are,
-            such as in a mapped file; float16, bool and small integers become float32, others
-            float64.
+        array: Numbers of shape `(n, d)`. float32 and float64 are not copied, so that they may be a
+            mapped file; float16, bool and small integers become float32, others float64.
         where: Where it comes from, for messages.
         columns: Names of the columns.
         labels: Integers or strings of shape `(n,)`.
@@ -87,7 +86,7 @@ def vectors_from(
         missing: Whether NaN is refused, or stands for a value to be filled in.
 
     Raises:
-        UsageError: If it holds what is no finite number, or the arrays do not fit each other.
+        UsageError: If a value is not a finite number, or the arrays do not fit each other.
     """
     if array.dtype.kind not in "fiub":
         raise UsageError(
@@ -129,7 +128,7 @@ def check_finite(
 ) -> None:
     """Refuse numbers too large to square, columns of numbers that are too small, and missing ones.
 
-    Numbers are looked at a block at a time.
+    Numbers are examined a block at a time.
 
     Raises:
         UsageError: It names the first such value.

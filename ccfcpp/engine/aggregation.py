@@ -24,7 +24,7 @@ class ModelAverage:
         self._kinds: dict[str, torch.dtype] = {}
 
     def add(self, model: Mapping[str, Tensor], weight: float) -> None:
-        """Count a model in.
+        """Add a model to the mean.
 
         Args:
             model: A model with the names and shapes of the others.

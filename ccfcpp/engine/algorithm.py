@@ -1,4 +1,4 @@
-"""What a federated system must give for the engine to run it."""
+"""The interface of a federated system, which the engine runs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from ccfcpp.engine.synchronised.contract import Bounding
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What the clients of one process have in common.
+    """Facts that the clients of one process share.
 
     Attributes:
-        largest: Images of the largest of them.
-        together: How many of them take part in a round, at most.
+        largest: Number of images of the largest client.
+        together: Largest number of clients that take part in a round.
         bounding: Bounds what each of their images adds to a sum; None: nothing is bounded.
         least: The fewest images over which a client sends a centroid, mean or sum.
         alike: Whether all clients count alike, whatever they hold: what each adds to a sum is
             bounded as a whole.
-        alone: Whether the server gets what they add up to as it is, and nothing else.
+        alone: Whether the server gets the clients' total without noise, and nothing else.
     """
 
     largest: int
@@ -41,21 +41,21 @@ class ClientContext:
         alike: bool = False,
         alone: bool = False,
     ) -> "ClientContext":
-        """Describe some clients, of which all take part where no number is given."""
+        """Return the context of some clients, which all take part unless a number is given."""
         count = len(clients) if together is None else together
         return ClientContext(max(map(len, clients)), count, bounding, least, alike, alone)
 
 
 class Algorithm(ABC, Generic[State]):
-    """A federated system: a state, and for each round the exchanges that move it on.
+    """A federated system: a state, and the exchanges of each round, which change it.
 
-    To make one builds nothing that trains: a process that only assigns images is light. A process
-    that works for clients asks for the ``client_side``.
+    The constructor builds nothing for training, so that a process that only assigns images stays
+    light. A process that works for clients asks for the ``client_side``.
 
     Attributes:
-        rounds: Number of rounds in a whole run, at most.
-        state_type: The dataclass that ``initial_state`` gives and a checkpoint holds.
-        scored_every: Rounds after which there is something new to score.
+        rounds: Largest number of rounds in a run.
+        state_type: The dataclass that ``initial_state`` returns and a checkpoint holds.
+        scored_every: Number of rounds between two states that are worth scoring.
     """
 
     rounds: int
@@ -85,12 +85,12 @@ class Algorithm(ABC, Generic[State]):
         return [self.exchanges(number, state) for number in range(self.rounds)]
 
     def has_converged(self, state: State) -> bool:
-        """Return whether no further round would change the state: the run may end early."""
+        """Return whether no further round would change the state, so that the run may end early."""
         return False
 
 
 class Epilogue(ABC):
-    """Exchanges after the last round, which tell something of its state and change nothing."""
+    """Exchanges after the last round, which measure its state and do not change it."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
@@ -98,7 +98,7 @@ class Epilogue(ABC):
 
     @abstractmethod
     def begin(self, state: Any) -> Any:
-        """Return what the server knows before the exchanges; None for nothing to tell."""
+        """Return the server's knowledge before the exchanges; None to leave them out."""
 
     @abstractmethod
     def works(self, known: Any) -> Sequence[AnyServerWork]:
@@ -106,4 +106,4 @@ class Epilogue(ABC):
 
     @abstractmethod
     def describe(self, known: Any) -> dict[str, object]:
-        """Return what a summary says of it; ``known`` may be None."""
+        """Return the results for the summary; ``known`` may be None."""

@@ -1,4 +1,4 @@
-"""Which clients take part in which round."""
+"""The clients that take part in each round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Availability:
             Section IV-E), rounded to whole clients, halves up.
         dropout_rate: Probability that a connected client is absent from one round.
         sample_fraction: Share of the connected clients that the server invites in a round, rounded
-            likewise.
-        without: Numbers of clients that never take part, as if they had not been there.
-        late: Numbers of clients that come after the start.
-        late_rounds: How many rounds these miss.
+            in the same way.
+        without: Numbers of clients that never take part, as if they did not exist.
+        late: Numbers of clients that join after the start.
+        late_rounds: Number of rounds that these miss.
     """
 
     disconnection_rate: float = 0.0
@@ -40,11 +40,11 @@ class Availability:
     def connected(
         self, clients: Sequence[int], randomness: Randomness, number: int | None = None
     ) -> list[int]:
-        """Return the clients that are there in a round, ascending; None: in the last one.
+        """Return the clients connected in a round, ascending; None: in the last round.
 
         Raises:
-            UsageError: None is left, the server would invite none of them, or ``without`` or
-                ``late`` names one that is not there.
+            UsageError: No client is left, the server would invite none, or ``without`` or ``late``
+                names a client that does not exist.
         """
         self._check_names(clients)
         there = sorted(set(clients) - set(self.without))
@@ -102,7 +102,7 @@ def _shuffled(clients: Sequence[int], generator: torch.Generator) -> list[int]:
 
 
 def _of_clients(share: float, clients: int) -> int:
-    """Round a share to whole clients; halves count up.
+    """Round a share to whole clients, halves up.
 
     The share is taken as it is written in decimals: 0.29 of 50 is 14.5, and not just below it.
     """

@@ -20,13 +20,13 @@ from ccfcpp.models.state import placed
 
 @dataclass
 class Checkpoint(Generic[State]):
-    """All that the next round depends on.
+    """Everything that the next round depends on.
 
     Attributes:
         next_round: The first round that has not been run.
         state: The server's state.
-        memories: The file of each client that remembers something, by its number.
-        facts: Numbers about the run so far, such as the seconds it took; JSON values.
+        memories: File of each client's memory, by the client's number.
+        facts: Facts of the run so far, such as the seconds it took; JSON values.
     """
 
     next_round: int
@@ -36,7 +36,7 @@ class Checkpoint(Generic[State]):
 
 
 class CheckpointClock:
-    """Spaces checkpoints out, so that they take no more than a share of the time."""
+    """Decides when a checkpoint is due, so that they take no more than a share of the time."""
 
     def __init__(self, share: float = 0.05) -> None:
         self._share = share
@@ -44,12 +44,12 @@ class CheckpointClock:
         self._cost = 0.0
 
     def is_due(self) -> bool:
-        """Return whether enough time has passed for another one; always before the first."""
+        """Return whether enough time has passed for a checkpoint; always before the first."""
         return time.monotonic() - self._ended >= self._cost / self._share
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Measure how long one takes."""
+        """Measure the time that a checkpoint takes."""
         began = time.monotonic()
         yield
         self._ended = time.monotonic()

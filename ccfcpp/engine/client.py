@@ -1,4 +1,4 @@
-"""A client: its images or vectors, and what it remembers."""
+"""A client: its images or vectors, and its memory between rounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,21 +13,21 @@ Memory = dict[str, Tensor]
 
 @dataclass
 class Client:
-    """One holder of images, which never leave it.
+    """A client, which holds images that never leave it.
 
     Attributes:
         id: The client's number; it seeds the client's random numbers.
-        name: What reports call it.
+        name: Its name in reports.
         images: Its samples: uint8 images of shape (samples, channels, height, width), or vectors,
             floats of shape (samples, d).
         labels: int64 tensor of shape (samples,), where the system learns from labels.
-        memory: What the client keeps from round to round, such as optimizer moments. It is saved
-            with the checkpoint and travels nowhere. A new memory counts once the server has
+        memory: What the client stores from round to round, such as optimizer moments. It is saved
+            with the checkpoint and never sent. A new memory counts once the server has
             accepted the update that came with it; idle clients' are in ``ccfcpp.engine.memories``.
         scratch: What it could compute again, such as the frozen model's representations. It is
             never saved.
-        grouping: Source of the groups in which its images enter the sums of steps; None: they are
-            drawn from the run's.
+        grouping: Source of random groups in which its images enter the sums of steps; None: the
+            groups are drawn from the run's source.
     """
 
     id: int
@@ -43,13 +43,13 @@ class Client:
 
     @property
     def member(self) -> "Member":
-        """What the server knows of it."""
+        """The facts about it that the server knows."""
         return Member(self.id, self.name, len(self))
 
 
 @dataclass(frozen=True)
 class Member:
-    """What the server knows of a client: its number, name in reports, and number of images."""
+    """The facts about a client that the server knows: number, name, and number of images."""
 
     id: int
     name: str
@@ -57,13 +57,13 @@ class Member:
 
 
 def memory_of(memory: Memory, part: str) -> Memory:
-    """Return what a memory holds under ``part/…``; empty where it holds nothing of it."""
+    """Return the entries of a memory under ``part/…``; empty if there are none."""
     prefix = f"{part}/"
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 
 
 def by_size(members: Iterable[Member]) -> list[Member]:
-    """Sort clients in the order in which they work and are counted in: the largest first.
+    """Sort clients in the order in which they work and are added up, the largest first.
 
     Clients of similar size come together, so that few of a cohort wait for the others.
     """

@@ -1,10 +1,9 @@
-"""The contract of an exchange: one trip down to the clients and up to the server.
+"""The interface of an exchange: one message to the clients, and their updates to the server.
 
-An exchange has two halves that need not be in one process. The *server's work* says what goes down
-and what becomes of the answers; the *clients' work* makes an answer of a message and of images that
-never leave their holder. What both know is the ``Exchange``: its name, and the types of what
-travels. A ``Task`` names the work that is wanted; from it and the configuration any process finds
-its half.
+An exchange has two halves that need not be in one process. The *server's work* makes the message
+and processes the updates; the *clients' work* makes an update of the message and of images that
+never leave the client. Both share the ``Exchange``: its name, and the types of what is sent. A
+``Task`` names the work that is wanted; from it and the configuration any process finds its half.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +29,7 @@ class RefusedUpdateError(ValueError):
 
 
 class AbsentClientError(RefusedUpdateError):
-    """A client is not there, or did not answer in time: nothing was refused."""
+    """A client is not connected, or did not answer in time; nothing was refused."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Task:
         exchange: Name of the exchange.
         round: Number of the round, from 0.
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
-        last: Whether the round is over with it.
-        samples: Samples of all clients that are asked, less those that did not answer in the round
-            before; 0 where nobody may know.
+        last: Whether it is the last of its round.
+        samples: Samples of all clients that are asked, without those that did not answer in the
+            round before; 0 where the number is secret.
     """
 
     system: str
@@ -65,10 +64,10 @@ class Images:
     """How images enter the sums of an exchange, where each image has a part of its own.
 
     Attributes:
-        share: With which probability an image is in them.
-        batch: What sums ``of_batch`` are divided by: images in a step on average.
-        largest: What no image's part of a sum exceeds anyhow, by the name of the sum.
-        usual: How large an image's part is as a rule, by name; bounds count in these.
+        share: Probability that an image is in the sums.
+        batch: Divisor of sums that are ``of_batch``: images in a step on average.
+        largest: Upper bound of an image's part of a sum that always holds, by the name of the sum.
+        usual: Usual size of an image's part, by name; bounds are multiples of it.
     """
 
     share: float = 1.0
@@ -82,25 +81,26 @@ NOT_TOLD_APART = "what one image adds is not bounded"
 
 @dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
-    """What both sides know of an exchange.
+    """What server and clients both know of an exchange.
 
     Attributes:
-        name: What tasks and reports call it.
-        message: Type of what goes down, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
-        update: Type of what comes up, likewise.
-        parts: What each part of an update means, by the name of its field; ``a/b`` is the part b of
+        name: Its name in tasks and reports.
+        message: Type of the message, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
+        update: Type of an update, likewise.
+        parts: Meaning of each part of an update, by the name of its field; ``a/b`` is the part b of
             a field a. What is not declared is ``Opaque``.
-        uses_memory: Whether clients need what they remember.
-        travels: Whether messages travel. If not, all connected clients work by themselves, also
-            those that are not available. What they give serves the report, and counts no bytes.
+        uses_memory: Whether clients need their memories.
+        travels: Whether messages are sent. If not, all connected clients work by themselves, also
+            those that are not available. Their results serve the report, and count no bytes.
         images: How images enter the sums; or why their parts cannot be told apart, and what to
             change.
-        follows: Whether it goes on with the exchange before it: only clients whose updates were
-            accepted there take part.
+        follows: Whether it continues the exchange before it, so that only clients whose updates
+            were accepted there take part.
         once: Whether it comes once before all others, so that its time says nothing of later ones.
-        remembers_parts: Whether the server keeps each client's last part, for when it is absent.
-        usual: How large a client's part is as a rule where all clients count alike, by name; bounds
-            count in these.
+        remembers_parts: Whether the server stores each client's last part, for rounds in which the
+            client is absent.
+        usual: Usual size of a client's part where all clients count alike, by name; bounds are
+            multiples of it.
     """
 
     name: str
@@ -117,13 +117,13 @@ class Exchange(Generic[Message, Update]):
 
     @property
     def is_sum(self) -> bool:
-        """Whether the server needs the total over clients alone."""
+        """Whether the server needs only the total over clients."""
         return bool(self.parts) and all(isinstance(p, Sum | Count) for p in self.parts.values())
 
 
 @runtime_checkable
 class Addressed(Protocol):
-    """A message of which each client gets a part of its own, of the same type."""
+    """Interface of a message of which each client gets a part of its own, of the same type."""
 
     def to(self, client: int) -> object:
         """Return the part for a client."""
@@ -135,24 +135,24 @@ def part_for(message: object, client: int) -> object:
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):
-    """The server's half of an exchange."""
+    """Base class of the server's half of an exchange."""
 
     exchange: Exchange[Message, Update]
 
     def is_due(self, state: State) -> bool:
-        """Return whether earlier exchanges gave what it needs; else the round leaves it out."""
+        """Return whether the state has what it needs; if not, the round leaves it out."""
         return True
 
     @abstractmethod
     def broadcast(self, state: State) -> Message:
-        """Return what goes down to every client that takes part."""
+        """Return the message to every client that takes part."""
 
     @abstractmethod
     def form(self, message: Message) -> Form:
         """Return the names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
-        """Refuse an update that claims what cannot be so.
+        """Refuse an update with impossible values.
 
         Its type, its form and that its numbers are finite have been checked. The senders are known
         as the server knows them: one client, or those of a sum.
@@ -162,11 +162,11 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """
 
     def attributed(self, update: Update, senders: Sequence[int]) -> Update:
-        """Mark whose an update is, where its aggregation asks for that; without noise alone."""
+        """Add the senders' numbers to an update that needs them; not called for noisy sums."""
         return update
 
     def project_noisy(self, message: Message, update: Update) -> Update:
-        """Return the update without noise that is nearest to one with noise, such as counts >= 0.
+        """Return the possible update nearest to one with noise, such as one with counts >= 0.
 
         It takes the place of ``check``; what clients have added to it was not checked.
         """
@@ -176,27 +176,27 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def aggregate(
         self, state: State, updates: Iterable[Update], randomness: Randomness
     ) -> tuple[State, Figures]:
-        """Return the server's next state, and figures for the report.
+        """Return the server's next state, and metrics for the report.
 
         Args:
-            state: The state so far.
-            updates: At least one, by the size of the clients. They come while the clients work:
-                what an aggregation does not keep is gone, so that memory does not grow with the
-                number of clients.
+            state: The current state.
+            updates: At least one, by the size of the clients. They come while the clients work, and
+                each is deleted unless the aggregation stores it, so that memory does not grow with
+                the number of clients.
             randomness: The source, set to the round and the server.
         """
 
     def local_model(self, update: Update) -> ModelState | None:
-        """Return the local model in an update, where it is compared with the global one."""
+        """Return the local model in an update, to compare it with the global one; else None."""
         return None
 
 
 class ClientWork(ABC, Generic[Message, Update]):
-    """The clients' half of an exchange, for the clients of one process.
+    """Base class of the clients' half of an exchange, for the clients of one process.
 
     Attributes:
-        exchange: What both sides know.
-        cohort: How many clients work side by side at most.
+        exchange: What server and clients both know.
+        cohort: Largest number of clients that work side by side.
     """
 
     exchange: Exchange[Message, Update]
@@ -208,24 +208,24 @@ class ClientWork(ABC, Generic[Message, Update]):
     ) -> Sequence[Update | RefusedUpdateError]:
         """Do the work of a cohort of clients, each on its own images.
 
-        It reads and writes no file and keeps nothing but the clients' memories; a memory that
+        It reads and writes no file and stores nothing but the clients' memories; a memory that
         changes is replaced by a new one.
 
         Args:
-            task: Which work this is.
-            message: What ``broadcast`` gave.
+            task: The task.
+            message: Result of ``broadcast``.
             clients: The clients, in descending order of size.
-            randomness: The source, set to the round; ``of_client`` gives each client's.
+            randomness: The source, set to the round; ``of_client`` returns each client's.
 
         Returns:
-            An update for each client, which does not depend, up to rounding, on who else is there;
-            or a ``RefusedUpdateError`` for one that has none that could be used.
+            An update for each client, which does not depend, up to rounding, on the other clients;
+            or a ``RefusedUpdateError`` for a client without a usable update.
         """
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update | None:
-        """Return the sum of the clients' updates; None where it cannot be formed by them.
+        """Return the sum of the clients' updates; None where updates are no sums.
 
         The arguments are those of ``local_updates``.
         """
@@ -233,7 +233,7 @@ class ClientWork(ABC, Generic[Message, Update]):
 
 
 class SummedWork(ClientWork[Message, Update]):
-    """The clients' half of an exchange whose updates are sums."""
+    """Base class of the clients' half of an exchange whose updates are sums."""
 
     cohort = 10**6  # a sum has no cohorts: memory is bounded by what it is made of
 
@@ -241,7 +241,7 @@ class SummedWork(ClientWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """Return the sum over some clients, one at least; see ``local_updates``."""
+        """Return the sum over some clients, at least one; see ``local_updates``."""
 
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
@@ -251,9 +251,10 @@ class SummedWork(ClientWork[Message, Update]):
 
 
 def cohort_apart(work: "AnyClientWork") -> int:
-    """Return how many clients work side by side where each one's update is wanted.
+    """Return how many clients work side by side where each one's update is needed.
 
-    Sums of single clients are formed one after the other: more of them would only be held at once.
+    Sums of single clients are computed one after the other, since more of them would take memory
+    only.
     """
     return 1 if isinstance(work, SummedWork) else work.cohort
 
@@ -265,7 +266,7 @@ AnyClientWork: TypeAlias = ClientWork[Any, Any]
 
 @dataclass(frozen=True)
 class ClientSide:
-    """All that the clients of one process can be asked for.
+    """All work that the clients of one process can be asked for.
 
     Attributes:
         works: The work of each exchange, by the exchange's name.
@@ -277,5 +278,5 @@ class ClientSide:
 
     @staticmethod
     def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
-        """Arrange works by the names of their exchanges."""
+        """Return works by the names of their exchanges."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

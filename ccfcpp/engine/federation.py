@@ -31,32 +31,32 @@ LocalModelObserver = Callable[[int, int, ModelState], None]
 
 
 class Guard(Protocol):
-    """Decides whether a round may be run, such as by a privacy budget."""
+    """Interface of what decides whether a round may be run, such as a privacy budget."""
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
         """Return whether a round may be run."""
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
-        """Note that a round is about to be run."""
+        """Record that a round starts."""
 
     def figures(self) -> dict[str, float]:
-        """Return figures for the round's report."""
+        """Return metrics for the round's report."""
 
 
 @dataclass
 class RoundReport:
-    """What happened in one round.
+    """Results of one round.
 
     Attributes:
         round: The round's number, from 0.
-        clients: Numbers of the clients that took part in what travelled, or of all connected ones
-            where nothing did; not of those from which nothing came.
+        clients: Numbers of the clients that took part in exchanges that are sent, or of all
+            connected ones if none is; without clients that did not answer.
         refused: Why the server refused updates, by the client's number.
         bytes_down: Bytes that all clients received together.
         bytes_up: Bytes that all clients sent together, refused updates included.
         seconds: Wall-clock time of the round.
-        figures: What the exchanges report, such as ``loss``.
-        absent: Why nothing came from clients that were asked, by the client's number.
+        figures: Metrics of the exchanges, such as ``loss``.
+        absent: Why clients that were asked did not answer, by the client's number.
     """
 
     round: int
@@ -69,7 +69,7 @@ class RoundReport:
     absent: dict[int, list[str]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """Return what a log says of it; of absences only where there were any."""
+        """Return the line of the log, with absent clients only where there were any."""
         return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
@@ -80,7 +80,7 @@ class Federation(Generic[State, Carrier]):
     clients are.
 
     Args:
-        stages: What lies between the transport and the loop, from the clients' side on.
+        stages: Stages between the transport and the loop, starting from the clients' side.
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
             aggregated. Its time is not counted as the round's.
@@ -90,7 +90,7 @@ class Federation(Generic[State, Carrier]):
     Attributes:
         silent: Clients that did not answer in the last round.
         taken: Names of the exchanges of which an update was accepted, in any round.
-        fault: Why the run must not go on or end; None where it may.
+        fault: Why the run must not continue or end; None where it may.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Federation(Generic[State, Carrier]):
         self._in_vain: dict[str, tuple[int, str]] = {}
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
-        """Run the rounds from ``first_round`` on; after each, give the new state and a report.
+        """Run the rounds from ``first_round`` on, and yield the new state and a report after each.
 
         Raises:
             FederationError: Every client's update of an exchange was refused in two rounds, or in
-                the whole run, or none came. The last round's report is given first.
+                the whole run, or none came. The last round's report is yielded first.
         """
         number = first_round
         while not self.is_over(state, number):
@@ -141,12 +141,12 @@ class Federation(Generic[State, Carrier]):
                 raise FederationError(self.fault)
 
     def _without_result(self) -> str | None:
-        """Return why the run would have no result if it were over; None for none."""
+        """Return why the run would have no result if it ended now; None if it has one."""
         vain = (why for name, (_, why) in self._in_vain.items() if name not in self.taken)
         return next(vain, None if self.taken else "no client has sent an update in any round")
 
     def is_over(self, state: State, number: int) -> bool:
-        """Return whether there is no round ``number``: all are run, or none may be run."""
+        """Return whether round ``number`` does not exist: all rounds are run, or no more may be."""
         if number >= self.algorithm.rounds:
             return True
         # Clients that come late have a round before it may be said to have converged.
@@ -157,7 +157,7 @@ class Federation(Generic[State, Carrier]):
         return self.guard is not None and not self.guard.allows(number, works)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
-        """Run one round. Where nobody takes part, the state stays as it is."""
+        """Run one round. Where no client takes part, the state stays as it is."""
         works = self.algorithm.exchanges(number, state)
         if self.guard is not None:
             self.guard.begins(number, works)
@@ -169,7 +169,7 @@ class Federation(Generic[State, Carrier]):
     def run_works(
         self, works: Sequence[AnyServerWork], state: Any, number: int
     ) -> tuple[Any, RoundReport]:
-        """Run some exchanges as a round: those of one, or others after the last one."""
+        """Run some exchanges as a round: those of a round, or others after the last one."""
         started, self._looking, self._heard = time.monotonic(), 0.0, set()
         tell_round(number)
         randomness = self.randomness.at_round(number)
@@ -213,10 +213,10 @@ class Federation(Generic[State, Carrier]):
         refused: list[int],
         report: RoundReport,
     ) -> None:
-        """Note whether an update was taken; it is a fault where nobody's was, two rounds in a row.
+        """Record whether an update was accepted; it is a fault if none was in two rounds in a row.
 
-        While somebody is absent, one client that spoils its updates must not end the run. A single
-        round may be refused since clients began anew in the middle of it.
+        While a client is absent, another one that spoils its updates must not end the run. A single
+        round may fail because clients restarted in the middle of it.
         """
         if taken:
             self.taken.add(request.exchange.name)
@@ -234,7 +234,7 @@ class Federation(Generic[State, Carrier]):
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
-        """Count the samples of those that will probably answer; 0 where nobody may know."""
+        """Count the samples of clients that will probably answer; 0 where the number is secret."""
         if self.guard is not None:  # What a client shows must not tell who else was drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)
@@ -242,7 +242,7 @@ class Federation(Generic[State, Carrier]):
     def _accepted(
         self, request: ExchangeRequest, report: RoundReport, taken: set[int], refused: list[int]
     ) -> Iterator[object]:
-        """Yield the updates that can be used, one by one as they come."""
+        """Yield the usable updates, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
         for reply in wrap_transport(self.transport, self.stages)(request):
@@ -278,6 +278,6 @@ class Federation(Generic[State, Carrier]):
 
 
 def _note(where: dict[int, list[str]], work: AnyServerWork, reply: Reply) -> None:
-    """Write down why there is no update of some clients."""
+    """Record why there is no update of some clients."""
     for client in reply.clients:
         where.setdefault(client, []).append(f"{work.exchange.name}: {reply.update}")

@@ -1,4 +1,4 @@
-"""What idle clients remember: in memory as far as it fits, else in files."""
+"""Memories of idle clients: in RAM up to a budget, beyond it in files."""
 
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _DEVICE_SHARE = 0.25
 
 
 def memory_budget(device: torch.device) -> int:
-    """Return how many bytes idle clients' memories may take on a device."""
+    """Return how many bytes of idle clients' memories may stay on a device."""
     if device.type == "cuda":
         return int(_DEVICE_SHARE * torch.cuda.get_device_properties(device).total_memory)
     return _HOST_BYTES
@@ -26,15 +26,15 @@ def memory_budget(device: torch.device) -> int:
 class ClientMemories:
     """The memories of all clients of a process.
 
-    A memory has versions. A new one is kept once the server has accepted the update that came with
-    it. It is written to a file, named by its version, where it does not fit the budget or where a
-    checkpoint needs it. A file is never changed: those that the last checkpoint names stay until
-    the next one.
+    A memory has versions. A new one is stored once the server has accepted the update that came
+    with it. It is written to a file, named by its version, where it does not fit the budget or
+    where a checkpoint needs it. A file never changes: those that the last checkpoint names stay
+    until the next one.
 
     Args:
-        device: Where memories go when they are taken up again.
-        budget: Bytes that may stay in memory.
-        folder: Where files go; a temporary folder, gone with this object, where it is None.
+        device: Device for memories that are in use.
+        budget: Bytes that may stay in RAM.
+        folder: Folder of the files; None: a temporary folder, deleted with this object.
     """
 
     def __init__(self, device: torch.device, budget: int, folder: Path | None = None) -> None:
@@ -49,7 +49,7 @@ class ClientMemories:
         self._bytes = 0
 
     def take(self, client: int) -> Memory:
-        """Return what a client remembers; nothing where nothing was ever kept.
+        """Return a client's memory, empty if none was ever stored.
 
         Raises:
             UsageError: Its file is missing or damaged.
@@ -67,7 +67,7 @@ class ClientMemories:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
-        """Hold the next version of a memory, such as ``12.0``, in place of the last one."""
+        """Store the next version of a memory, such as ``12.0``, in place of the last one."""
         self._bytes -= size(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
         if self._bytes + size(memory) <= self._budget:
@@ -78,7 +78,7 @@ class ClientMemories:
         self._versions[client] = version
 
     def save(self) -> dict[int, str]:
-        """Bring all memories into files that outlast a crash; the names, for a checkpoint."""
+        """Write all memories to files that survive a crash; return their names for a checkpoint."""
         for client, memory in self._held.items():
             if memory and client not in self._files:
                 self._write(client, memory, self._versions[client])
@@ -89,7 +89,7 @@ class ClientMemories:
         return dict(self._files)
 
     def restore(self, files: Mapping[int, str]) -> None:
-        """Go on with the memories that a checkpoint names; no other files are kept.
+        """Load the memories that a checkpoint names, and delete all other files.
 
         Raises:
             UsageError: One of the files is missing.
@@ -104,7 +104,7 @@ class ClientMemories:
         self.settle()
 
     def settle(self) -> None:
-        """Remove older files: the names that ``save`` gave are in the checkpoint."""
+        """Delete older files, once a checkpoint has the names that ``save`` returned."""
         self._of_checkpoint = set(self._files.values())
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):

@@ -1,8 +1,8 @@
-"""What the parts of an update mean, and the form that an update must have.
+"""The meaning of the parts of an update, and the form that an update must have.
 
-An exchange declares what each part of its update is. Everything around an algorithm (checks, byte
-counts, secure sums, noise, attacks, defences, the wire) reads this declaration and nothing else, so
-that a new system has them all without a line of its own.
+An exchange declares the meaning of each part of its update. Everything around an algorithm (checks,
+byte counts, secure sums, noise, attacks, defences, sending) reads this declaration and nothing
+else, so that a new system has them all without further code.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,15 +19,15 @@ _STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum over images, or over clients: the server needs the total alone.
+    """A sum over images or clients, of which the server needs only the total.
 
     Attributes:
-        count: Name of the part beside it that holds how many images are in each row. The rows are
-            then means of clusters once they are divided by it.
+        count: Name of the part beside it with the number of images in each row. Divided by it, the
+            rows are means of clusters.
         each: Whether each tensor of the part has a bound and noise of its own.
         of_batch: Whether the part is divided by the number of images in the batch.
         statistic: Whether its tensors must fit each other, so that false ones are refused.
-        report: Whether it serves the report alone.
+        report: Whether only the report needs it.
     """
 
     count: str | None = None
@@ -39,12 +39,12 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over clients. It counts from the part of the message that has its name, else from 0.
+    """A mean over clients, of changes from the part of the message with its name, else from 0.
 
     Attributes:
         weight: Name of the part that holds each client's weight.
-        separate: Whether the server needs each client's, since it weighs them in its own way.
-        report: Whether it serves the report alone.
+        separate: Whether the server needs each client's, since it weights them in its own way.
+        report: Whether only the report needs it.
         optional: Whether some clients have none, such as a loss where nothing was trained; it is a
             number then.
     """
@@ -57,11 +57,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Count:
-    """How many images, or steps, there are.
+    """A number of images or steps.
 
     Attributes:
-        public: Whether it is the number of all images: where sums have noise it is known anyhow, or
-            that of clients where they count alike.
+        public: Whether it is the number of all images, which is known even where sums have noise,
+            or that of clients where all count alike.
     """
 
     public: bool = False
@@ -69,11 +69,10 @@ class Count:
 
 @dataclass(frozen=True)
 class Votes:
-    """Points of which the server forms clusters; a client's are no better than its votes.
+    """Points that the server clusters, where a client's points count as votes.
 
     Attributes:
-        weights: Name of the part beside it that holds how much each point counts; None where all
-            are equal.
+        weights: Name of the part beside it with the weight of each point; None where all are equal.
         partial: Whether a client may send points for some of the clusters only.
     """
 
@@ -83,7 +82,7 @@ class Votes:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Something of which the server needs each client's, such as images."""
+    """A part that the server needs from each client as it is, such as images."""
 
 
 Part = Sum | Mean | Count | Votes | Opaque
@@ -99,7 +98,7 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """A number of rows, ``least`` to ``most``, that the client chooses for all of an update."""
+    """A number of rows, from ``least`` to ``most``, that the client chooses for a whole update."""
 
     most: int
     least: int = 1
@@ -110,7 +109,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Spec:
-    """The form of one tensor; a length may be left to the client, or the whole tensor."""
+    """The form of one tensor; the client may choose the number of rows, or the whole shape."""
 
     dtype: torch.dtype
     shape: tuple[int | Rows, ...] = ()
@@ -128,12 +127,12 @@ class Spec:
         )
 
     def rows_of(self, tensor: Tensor) -> set[int]:
-        """Return the lengths that the client has chosen in a tensor of this form."""
+        """Return the numbers of rows that the client chose in a tensor of this form."""
         lengths = zip(tensor.shape, self.shape, strict=True)
         return {found for found, wanted in lengths if isinstance(wanted, Rows)}
 
     def zeros(self, device: torch.device | None = None) -> Tensor:
-        """Make a tensor of zeros; it has no rows where the client chooses their number."""
+        """Return a tensor of zeros, without rows where the client chooses their number."""
         shape = [0 if isinstance(length, Rows) else length for length in self.shape]
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
@@ -147,12 +146,12 @@ Form = Mapping[str, Spec]
 
 
 def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
-    """Return the form of some tensors; names may get a prefix such as ``model/``."""
+    """Return the form of some tensors, with a prefix of their names such as ``model/``."""
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 
 def declared_part(parts: Mapping[str, Part], name: str) -> Part:
-    """Return what a tensor of an update is, by the longest declared name it begins with."""
+    """Return the meaning of a tensor, by the longest declared name that its name begins with."""
     while name:
         if name in parts:
             return parts[name]
@@ -175,7 +174,7 @@ def unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | No
 
 
 def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
-    """Group the tensors that are bounded together, by the name of their group."""
+    """Return the names of tensors that are bounded together, by the name of their group."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
         part = declared_part(parts, name)
@@ -185,6 +184,6 @@ def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[st
 
 
 def sibling(name: str, other: str) -> str:
-    """Return the full name of a part that stands beside another one."""
+    """Return the full name of a part beside another one."""
     before, separator, _ = name.rpartition(SEPARATOR)
     return before + separator + other

@@ -1,6 +1,6 @@
-"""Dataclasses of tensors and numbers as flat dictionaries of tensors, and back.
+"""Conversion of dataclasses of tensors and numbers to flat dictionaries of tensors, and back.
 
-What the server keeps, what travels, and what a checkpoint holds are all such dataclasses. One
+The server's states, messages, updates and checkpoints are all such dataclasses. One
 mapping serves them all: it gives a checkpoint its contents, a message its size in bytes, and an
 update its check for numbers that are not finite.
 """
@@ -61,16 +61,16 @@ class PayloadError(ValueError):
 
 
 def generic(kind: type[T], *arguments: type) -> type[T]:
-    """Return a generic dataclass whose fields are of these types, for ``unpack``."""
+    """Return a generic dataclass with fields of these types, for ``unpack``."""
     return typing.cast("type[T]", types.GenericAlias(kind, arguments))
 
 
 def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
-    """Rebuild the dataclass ``kind`` from what ``pack`` made of it.
+    """Rebuild the dataclass ``kind`` from the result of ``pack``.
 
     Args:
         kind: The dataclass; with its arguments where it is generic.
-        tensors: By name.
+        tensors: Tensors by name.
 
     Raises:
         PayloadError: A field without default is missing, a number has another shape or dtype, or a
@@ -112,7 +112,7 @@ def _is_dataclass(kind: object) -> bool:
 
 
 def _number(name: str, tensor: Tensor, kind: type) -> Any:
-    """Return a number from its tensor; a tensor where the field is no number."""
+    """Return a tensor as a number if the field is one, and otherwise as it is."""
     if kind not in _NUMBERS:
         return tensor
     if tensor.shape != () or tensor.dtype != _NUMBERS[kind]:
@@ -133,10 +133,10 @@ def _without_none(hint: object) -> tuple[Any, bool]:
 def added_up(updates: Iterable[T]) -> T:
     """Add up dataclasses of one type, tensor by tensor and number by number, in their order.
 
-    Floating-point numbers that are Python's are summed in float64.
+    Floating-point numbers of Python are summed in float64.
 
     Args:
-        updates: One at least; none of them is changed.
+        updates: At least one; none of them is changed.
     """
     remaining = iter(updates)
     first = next(remaining)
@@ -148,12 +148,12 @@ def added_up(updates: Iterable[T]) -> T:
 
 
 def changed(payload: T, **changes: object) -> T:
-    """Replace values of a dataclass, also where its type is a protocol and does not say so."""
+    """Replace values of a dataclass, even where its declared type is a protocol."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:
-    """Count the bytes that packed tensors take on the wire, without framing."""
+    """Count the bytes of packed tensors as they are sent, without framing."""
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
@@ -174,7 +174,7 @@ _LONGEST_NAME = 80
 
 
 def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes are not those of a form."""
+    """Refuse tensors whose names, shapes or dtypes differ from a form."""
     rows: set[int] = set()
     for name in sorted(form.keys() | tensors.keys()):
         spec, tensor = form.get(name), tensors.get(name)
@@ -193,8 +193,8 @@ def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
 def check_counts(counts: Tensor, senders: Sequence[Member]) -> None:
     """Refuse numbers of samples, such as those of clusters, that the senders cannot hold.
 
-    They may be fewer, since a client keeps small clusters to itself, and weights of samples that
-    are 1 at most. A share of 10⁻⁶ and half a sample more may be rounding of secure sums.
+    They may be fewer, since a client does not send small clusters, and weights of samples are at
+    most 1. A share of 10⁻⁶ and half a sample more are allowed for rounding of secure sums.
     """
     held, total = sum(sender.samples for sender in senders), float(counts.sum())
     if bool((counts < 0).any()):
@@ -204,7 +204,7 @@ def check_counts(counts: Tensor, senders: Sequence[Member]) -> None:
 
 
 def check_samples(claimed: int, senders: Sequence[Member]) -> None:
-    """Refuse a number of samples that is not the senders', as the server knows them."""
+    """Refuse a number of samples other than the senders', as the server knows them."""
     held = sum(sender.samples for sender in senders)
     if claimed != held:
         raise RefusedUpdateError(f"it claims {claimed} samples, and the client holds {held}")

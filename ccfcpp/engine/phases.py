@@ -1,8 +1,8 @@
-"""What clients learn together before a system begins: phases, the mirror of an epilogue.
+"""Phases, in which clients learn something together before a system begins.
 
-A phase has a state of its own, which goes down with the first message of each of the system's
-rounds. Clients keep what they make of it beside their samples, so that one that joins late, or
-starts again, has it too.
+A phase has a state of its own, which is sent with the first message of each of the system's rounds.
+Clients store its results beside their samples, so that one that joins late, or restarts, gets them,
+too.
 """
 
 from abc import ABC, abstractmethod
@@ -39,11 +39,11 @@ _KEPT = "prepared"
 
 
 class Phase(ABC, Generic[K]):
-    """Something that clients learn together, and that changes their samples for a system.
+    """Base class of phases: clients learn something together that changes their samples.
 
     Attributes:
-        knowledge: The phase's state, a dataclass.
-        rounds: Rounds that it has by itself, before the system's.
+        knowledge: Type of the phase's state, a dataclass.
+        rounds: Number of its own rounds, before the system's.
         learns: Whether there is something to learn, which clients then need.
     """
 
@@ -69,24 +69,24 @@ class Phase(ABC, Generic[K]):
 
     @abstractmethod
     def is_learnt(self, known: K) -> bool:
-        """Return whether all has been learnt."""
+        """Return whether the phase is complete."""
 
     @abstractmethod
     def samples(self, known: K, client: Client) -> Tensor:
         """Return the samples of a client as the system sees them."""
 
     def public(self, known: K) -> K:
-        """Return what goes down of what is known."""
+        """Return the part of its state that clients need."""
         return known
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[State, K]):
-    """A state, message or delivery of a system, and what was learnt before it.
+    """A state, message or delivery of a system, with the result of its phase.
 
     Attributes:
         system: The system's own.
-        preparation: The phase's state; None where it does not go down, and where it is empty.
+        preparation: The phase's state; None where it is not sent, and where it is empty.
     """
 
     system: State = field(metadata=INLINE)
@@ -98,7 +98,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
 
     Args:
         phase: The phase.
-        system: The system, for samples as the phase makes them.
+        system: The system, for samples that the phase has changed.
 
     Attributes:
         prepared: The dataclass of states and messages.
@@ -114,16 +114,16 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.with_preparation(system.state_type)
 
     def with_preparation(self, kind: type[object]) -> type[Any]:
-        """Return the type of a state or message with what was learnt."""
+        """Return the type of a state or message with the result of the phase."""
         return generic(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
-        """Return the states in which the phase and the system begin."""
+        """Return the initial states of the phase and of the system."""
         begun = self.phase.begin(randomness)
         return self.prepared(self.system.initial_state(randomness), begun)
 
     def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
-        """Return the phase's exchanges, or the system's, after the phase's last if need be."""
+        """Return the exchanges of the phase, or of the system, after the phase's last if needed."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
@@ -131,7 +131,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [*self._of_phase(learning), *self._of_system(works)]
 
     def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
-        """Return what ``exchanges`` gives where nothing fails: all is learnt once."""
+        """Return the exchanges of every round if nothing fails, so that the phase runs once."""
         own = [self._of_phase(self.phase.exchanges(number)) for number in range(self.phase.rounds)]
         first, *later = map(self._of_system, self.system.plan(state.system))
         learning = self._of_phase(self.phase.last_exchanges())
@@ -144,7 +144,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [OfSystem(self, work, place == 0) for place, work in enumerate(works)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work of the phase, and the system's on the samples that it makes."""
+        """Return the clients' work of the phase, and of the system on samples that it changed."""
         side = self.system.client_side(context)
         works = [self._on_prepared(work) for work in side.works.values()]
         return ClientSide.of(*self.phase.client_works(context), *works, cohort=side.cohort)
@@ -153,7 +153,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def carrying(self, exchange: AnyExchange) -> AnyExchange:
-        """Return an exchange whose messages may have what was learnt."""
+        """Return an exchange whose messages may contain the result of the phase."""
         return replace(exchange, message=self.with_preparation(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
@@ -161,15 +161,15 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.system.has_converged(state.system)
 
     def known(self, value: Prepared[Any, K]) -> K:
-        """Return what a state, message or delivery says of what was learnt."""
+        """Return the phase's state in a state, message or delivery."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
     def is_whole(self, value: Prepared[Any, K]) -> bool:
-        """Return whether all has been learnt."""
+        """Return whether a state, message or delivery has the result of the complete phase."""
         return self.phase.is_learnt(self.known(value))
 
     def shown(self, value: Prepared[Any, K], client: Client) -> Client:
-        """Return the client as the system sees it, where all has been learnt."""
+        """Return the client with samples that the complete phase has changed."""
         known = self.phase.public(self.known(value))
         kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
@@ -179,10 +179,10 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return kept[1]
 
     def reached(self, message: Prepared[Any, K], client: Client) -> Client:
-        """Return the client as the system sees it, which a round's first message alone tells.
+        """Return the client with changed samples, by the phase's result in a round's first message.
 
         Raises:
-            RefusedUpdateError: It does not know what was learnt.
+            RefusedUpdateError: The client does not have this result.
         """
         if message.preparation is None and self.phase.learns:
             kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
@@ -202,7 +202,7 @@ def _same(first: object, second: object) -> bool:
 
 
 class _Wrapping(ServerWork[Any, Any, Any]):
-    """The server's half of an exchange, on one of the two parts of a state."""
+    """Base class of the server's work on one of the two parts of a state."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
         self.phased = phased
@@ -229,31 +229,31 @@ class _Wrapping(ServerWork[Any, Any, Any]):
 
 
 class OfPhase(_Wrapping):
-    """The server's half of a phase's exchange."""
+    """The server's work in an exchange of the phase."""
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
         """Return whether the phase's work is due."""
         return self.work.is_due(self.phased.known(state))
 
     def broadcast(self, state: Prepared[Any, Any]) -> Any:
-        """Broadcast what the phase sends down."""
+        """Send the message of the phase."""
         return self.work.broadcast(self.phased.known(state))
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """Return the phase's next state."""
+        """Return the state with the phase's next one."""
         learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 
 
 class OfSystem(_Wrapping):
-    """The server's half of a system's exchange.
+    """The server's work in an exchange of the system.
 
     Args:
         phased: The system after its phase.
-        work: The half of the system.
-        first: Whether it is the first of its round, which has what was learnt.
+        work: The system's own work.
+        first: Whether it is the first of its round, which sends the result of the phase.
     """
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork, first: bool) -> None:
@@ -265,24 +265,24 @@ class OfSystem(_Wrapping):
         return message.system
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
-        """Return whether all has been learnt, and the system's work is due."""
+        """Return whether the phase is complete, and the system's work is due."""
         return self.phased.is_whole(state) and self.work.is_due(state.system)
 
     def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
-        """Broadcast what the system sends down, and perhaps what was learnt."""
+        """Send the message of the system, with the result of the phase in a round's first."""
         known = self.phased.phase.public(self.phased.known(state)) if self.first else None
         return self.phased.prepared(self.work.broadcast(state.system), known)
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """Return the system's next state."""
+        """Return the state with the system's next one."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures
 
 
 class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
-    """A system's work on the samples that a phase makes; it remembers in the clients' memory."""
+    """The system's work on samples that the phase has changed, whose result is in the memory."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
         self.phased = phased
@@ -297,7 +297,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sequence[Any]:
-        """Return the updates that the system makes of prepared samples."""
+        """Return the updates of the system on changed samples."""
         inner = self._inner(message, clients)
         updates = self.work.local_updates(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -310,7 +310,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Any:
-        """Return the sum that the system makes of prepared samples."""
+        """Return the sum of the system on changed samples."""
         inner = self._inner(message, clients)
         total = self.work.local_sum(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -328,4 +328,4 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
 
 
 class PreparedSum(PreparedWork, SummedWork[Prepared[Any, Any], Any]):
-    """A system's work on the samples that a phase makes, where the updates are sums."""
+    """The system's work on samples that the phase has changed, where updates are sums."""

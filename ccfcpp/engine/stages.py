@@ -1,4 +1,4 @@
-"""What lies between the transport and the loop: requests, stages, and the check of an update."""
+"""Requests to clients, stages between the transport and the loop, and checks of updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from ccfcpp.engine.transport import Reply, Transport
 
 @dataclass(frozen=True)
 class ExchangeRequest:
-    """What the server asks of some clients in an exchange."""
+    """The server's request to some clients in an exchange."""
 
     work: AnyServerWork
     task: Task
@@ -25,7 +25,7 @@ class ExchangeRequest:
 
     @property
     def exchange(self) -> AnyExchange:
-        """What both sides know of the exchange."""
+        """The exchange of the request."""
         return self.work.exchange
 
     @cached_property
@@ -44,19 +44,19 @@ Deliver = Callable[[ExchangeRequest], Iterator[Reply]]
 
 
 class Stage(Protocol):
-    """Something between the clients and the loop, such as noise or a defence."""
+    """Interface of a stage between the clients and the loop, such as noise or a defence."""
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Have clients work on a request.
+        """Send a request to clients, and yield their replies.
 
         Args:
-            request: What they are asked for.
+            request: The request.
             inner: The transport, with the stages that are nearer to the clients.
         """
 
 
 def wrap_transport(transport: Transport, stages: Sequence[Stage]) -> Deliver:
-    """Put stages around a transport, of which the first is the nearest to the clients."""
+    """Put stages around a transport; the first one is the nearest to the clients."""
 
     def delivered(request: ExchangeRequest) -> Iterator[Reply]:
         return transport.deliver(request.task, request.message, request.members)
@@ -71,9 +71,9 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
     """Make one reply in place of several.
 
     Args:
-        update: What stands for all of their updates.
+        update: The update in place of all of theirs.
         replies: At least one.
-        reply: What else is to be said of it; its clients do not matter.
+        reply: Further properties of the new reply; its clients are ignored.
     """
 
     def accept() -> None:
@@ -85,7 +85,7 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
 
 
 def checked(request: ExchangeRequest, reply: Reply) -> object:
-    """Return the update of a reply, where it can be used.
+    """Return the update of a reply, if it can be used.
 
     Raises:
         RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
@@ -111,7 +111,7 @@ def checked(request: ExchangeRequest, reply: Reply) -> object:
 
 
 def sent_bytes(reply: Reply) -> int:
-    """Count the bytes that the clients of a reply have sent; 0 where nothing can be packed."""
+    """Count the bytes that the clients of a reply have sent; 0 where it cannot be packed."""
     if reply.bytes_up is not None:
         return reply.bytes_up
     if isinstance(reply.update, RefusedUpdateError):

@@ -1,7 +1,7 @@
 """Clients that train at the same time, each on one part of the processor or of an accelerator.
 
-A library's threads share a convolution badly: its gradient takes 0.7 of the time on two cores, not
-0.5. Clients do not wait for each other.
+Threads inside an operation share a convolution badly: its gradient takes 0.7 of the time on two
+cores, not 0.5. Clients do not wait for each other.
 """
 
 import contextvars
@@ -32,7 +32,7 @@ _DEVICE_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Cohort:
-    """How many clients are trained side by side.
+    """The number of clients that are trained side by side.
 
     Attributes:
         threads: Number of threads of a processor.
@@ -44,12 +44,12 @@ class Cohort:
 
     @property
     def clients(self) -> int:
-        """Number of clients in all."""
+        """Number of clients in all threads."""
         return self.threads * self.together
 
 
 def threads_of(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
-    """Return in how many threads the ``together`` clients of a round work; see ``cohort_of``."""
+    """Return the number of threads for the ``together`` clients of a round; see ``cohort_of``."""
     most = together if wanted == "auto" else min(wanted, together)
     return min(torch.get_num_threads(), most) if device.type == "cpu" else 1
 
@@ -59,7 +59,7 @@ def cohort_of(
 ) -> Cohort:
     """Return how many of the ``together`` clients of a round are trained side by side.
 
-    ``auto`` stands for as many as memory serves, where one takes ``bytes_of_one``.
+    ``auto`` stands for as many as fit into memory, where one takes ``bytes_of_one``.
     """
     if device.type != "cuda":
         return Cohort(threads_of(wanted, together, device), 1)
@@ -78,16 +78,16 @@ def map_in_threads(
     threads: int | None = None,
     stop: Callable[[], None] = lambda: None,
 ) -> Generator[Made]:
-    """Yield what a function makes of each part, in their order, in several threads.
+    """Yield the result of a function for each part, in their order, computed in several threads.
 
-    It is for work of which PyTorch's own threads would not share a large part. Parts see the
+    It is for work that PyTorch's own threads would not speed up much. Parts see the
     context variables of the caller.
 
     Args:
-        function: Shares nothing that it changes.
+        function: Changes nothing that threads share.
         parts: Any number.
-        threads: Among which PyTorch's are shared out; None: as many as these.
-        stop: Asks threads that still work to stop; called in the end, and after an interruption.
+        threads: Divisor of PyTorch's threads; None: as many as there are parts.
+        stop: Asks running threads to stop; called at the end, and after an interruption.
     """
     known = torch.get_num_threads()
     at_once = min(threads or known, len(parts))
@@ -121,7 +121,7 @@ def map_in_threads(
 
 
 def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """Return one work for as many threads as works are given; a single one stays what it is."""
+    """Return one work that runs each given work in a thread; a single one stays as it is."""
     return ThreadedWork(works) if len(works) > 1 else works[0]
 
 
@@ -140,7 +140,7 @@ class ThreadedWork(ClientWork[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """Deal the clients to the threads; each part is in descending order of size again."""
+        """Distribute the clients to the threads; each part is in descending order of size again."""
         threads = min(len(self.works), len(clients))
         if threads == 1:
             return self.works[0].local_updates(task, message, clients, randomness)

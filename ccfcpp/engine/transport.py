@@ -1,4 +1,4 @@
-"""How tasks reach clients: the loop does not know where they are."""
+"""The transport of tasks to clients, in this process or elsewhere."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from ccfcpp.engine.memories import ClientMemories
 
 
 def _nothing() -> None:
-    """Do nothing: the client's memory has not changed."""
+    """Do nothing, where the client's memory has not changed."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a task at one client, or at several whose sum or mean it is.
+    """The result of a task at one client, or at several as a sum or mean.
 
     Attributes:
         client: The client's number; of several, the first one's.
-        update: What it sent; or a ``RefusedUpdateError`` that says why there is nothing.
-        accept: To be called where the server accepts the update: what the client remembers now
-            becomes its memory. Where it is not called, the memory stays at the version before.
+        update: Its update; or a ``RefusedUpdateError`` that says why there is none.
+        accept: To be called where the server accepts the update; it replaces the client's memory.
+            Where it is not called, the memory stays at the version before.
             It is called before the aggregation, which takes every update that was accepted.
         others: The other clients in a sum.
-        made_of: The replies that a stage at the server has made this one of.
+        made_of: The replies that a stage at the server has combined into this one.
         noised: Whether noise was added, after which numbers are no longer those of images.
         is_checked: Whether a stage has checked it already.
-        bytes_up: What these clients have sent together, where that is not an update each.
-        bytes_down: What they have received together, where that is not the message alone.
+        bytes_up: Bytes that these clients have sent together, if they are not one update each.
+        bytes_down: Bytes that they have received together, if it is not the message alone.
     """
 
     client: int
@@ -46,15 +46,15 @@ class Reply:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """All clients whose reply it is."""
+        """The numbers of all clients in the reply."""
         return (self.client, *self.others)
 
 
 class Transport(Protocol):
-    """Takes tasks to clients, and brings their updates back."""
+    """Interface of what takes tasks to clients, and brings their updates back."""
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Have some clients work.
+        """Send a task to some clients, and yield their replies.
 
         Yields:
             A reply for each client, in the order of ``members``, while later ones may still work.
@@ -62,17 +62,17 @@ class Transport(Protocol):
         """
 
     def save(self) -> Mapping[int, str]:
-        """Make all memories outlast a crash; the name of each one's version, for a checkpoint."""
+        """Write all memories so that they survive a crash; return their versions by client."""
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Go on with the memories of a checkpoint.
+        """Load the memories of a checkpoint.
 
         Raises:
             UsageError: One of them is missing.
         """
 
     def settle(self) -> None:
-        """Remove other versions: a checkpoint names what ``save`` gave."""
+        """Delete other versions, once a checkpoint has those that ``save`` returned."""
 
 
 class InProcess:
@@ -82,8 +82,8 @@ class InProcess:
         merges: Whether clients whose updates are sums send one for all of them. It is faster; but
             the server then cannot tell them apart, and the last digits are not those of clients in
             processes of their own.
-        varies: Whether clients may be absent from a round: no updates are merged then of which the
-            server remembers parts.
+        varies: Whether clients may be absent from a round; updates with parts that the server
+            remembers are then not merged.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class InProcess:
         self.settle = memories.settle
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Have cohort after cohort work; while one does, nothing of the one before is held."""
+        """Run one cohort after another, and free the results of each before the next ends."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
         true = [self.clients[member.id].member for member in members]

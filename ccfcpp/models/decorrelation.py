@@ -1,4 +1,4 @@
-"""FedDecorr's loss, which CCFC++ takes over for clustering, and the products that it is made of.
+"""FedDecorr's loss, which CCFC++ uses for clustering, and the products that it consists of.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning* ("the
 paper" below).

@@ -1,4 +1,4 @@
-"""Backbones: from images to feature vectors."""
+"""Backbones, which map images to feature vectors."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -24,7 +24,7 @@ class _Entry:
 
 
 class FlatLayout:
-    """Places of several named tensors in one vector.
+    """Positions of named tensors in one vector.
 
     An optimizer, an average or a client's memory then works on a whole model at once. Kernels of
     convolutions lie channels-last, the order in which patches are read.
@@ -47,7 +47,7 @@ class FlatLayout:
 
     @property
     def names(self) -> list[str]:
-        """Names of the tensors, in the order in which they lie."""
+        """Names of the tensors, in the order of the vector."""
         return list(self._entries)
 
     def views(self, flat: Tensor) -> ModelState:
@@ -69,7 +69,7 @@ class FlatLayout:
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Round the inputs of float32 products to TF32, or not; convolutions are deterministic."""
+    """Turn rounding of float32 products to TF32 on or off; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:
@@ -82,11 +82,11 @@ def _tf32_products(wanted: bool) -> Iterator[None]:
 class FlatNetwork:
     """A network that is loaded with one model after another, and may be trained.
 
-    Its tensors stay where they are, so that a captured step (``ccfcpp.models.steps``) finds them.
+    Its tensors never move in memory, so that a captured step (``ccfcpp.models.steps``) finds them.
 
     Args:
         make_model: Builds the module.
-        device: Where it lies.
+        device: Device of the module.
         trained: Whether gradients are wanted.
         precision: ``float32``, ``tf32``, ``bfloat16`` or ``auto``, as ``compute.precision``.
 
@@ -119,7 +119,7 @@ class FlatNetwork:
         self._rounded = rounding(precision, device)
 
     def _placed(self, module: nn.Module, trained: bool) -> nn.Module:
-        """Give the module the vectors' parts for parameters and buffers."""
+        """Replace a module's parameters and buffers by views of the network's vectors."""
         moved = set(moved_parameters(module)) if trained else set()
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in moved)
@@ -155,11 +155,11 @@ class FlatNetwork:
         return weights | self._statistics.views(self._moving.clone()) | counts
 
     def train(self, training: bool = True) -> None:
-        """Normalise over the batch and move the running statistics, or else use them."""
+        """Switch to training mode, or else to evaluation mode."""
         self._module.train(training)
 
     def _products(self) -> AbstractContextManager[None]:
-        """Return the block in which products are of the wanted precision."""
+        """Return a context in which products have the wanted precision."""
         return _tf32_products(self._tf32) if self._on_cuda else nullcontext()
 
     def _run(self, inputs: Tensor) -> Any:

@@ -15,7 +15,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba 2015) as PyTorch has it.
+    """Adam (Kingma and Ba 2015) as in PyTorch.
 
     Args:
         network: The network whose gradients are read at each step.
@@ -36,7 +36,7 @@ class FlatAdam:
         self._rate: float | Tensor = 0.0
 
     def begin(self, learning_rate: float, moments: Mapping[str, Tensor] | None = None) -> None:
-        """Set the learning rate; start from moments that ``moments`` gave, or anew."""
+        """Set the learning rate, and start from moments that ``moments`` returned, or from 0."""
         for name in _MOMENTS:
             if moments:
                 self._moments[name].copy_(moments[name])
@@ -52,7 +52,7 @@ class FlatAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the weights."""
+        """Update the weights with their gradients."""
         adam(
             [self._weights],
             [self._gradients],
@@ -72,7 +72,7 @@ class FlatAdam:
 
 
 class FlatSGD:
-    """SGD with momentum and weight decay as PyTorch has it.
+    """SGD with momentum and weight decay as in PyTorch.
 
     Args:
         network: The network whose gradients are read at each step.
@@ -92,13 +92,13 @@ class FlatSGD:
         self._moving = torch.zeros_like(network.weights) if momentum else None
 
     def begin(self) -> None:
-        """Forget the momentum."""
+        """Reset the momentum to 0."""
         if self._moving is not None:
             self._moving.zero_()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the weights."""
+        """Update the weights with their gradients."""
         sgd(
             [self._weights],
             [self._gradients],

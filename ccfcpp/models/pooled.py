@@ -2,7 +2,7 @@
 
 Batch normalisation, a covariance and a mean prediction couple the images of a batch through a few
 sums alone. A *program* is a training step that says where it needs one: it is a generator that
-yields a ``Pool``, and is sent the sum over the batches of all clients. What runs it
+yields a ``Pool``, and is sent the sum over the batches of all clients. Whatever runs it
 (``ccfcpp.engine.synchronised``) also pools the gradients at these sums, so that the step is the one
 over the union of all batches.
 """
@@ -28,11 +28,11 @@ class Pool:
         name: A name that no other sum of the step has.
         of: The summands: a tensor of shape (batch, …) that depends on the parameters.
         sums: Maps ``of`` to this client's part of the sum, float64; it can be differentiated.
-        statistics: Maps the pooled sum to what the program goes on with. Gradients are pooled at
-            these: those of an earlier step serve the better, the less they depend on each other.
+        statistics: Maps the pooled sum to the values that the program receives. Gradients are
+            pooled at these; if lagged, they are the better, the less they depend on each other.
         common: Whether only the common part of the objective depends on the sum, so that all
             clients know its gradient without another exchange.
-        valid: Returns whether a client's part is a possible one.
+        valid: Returns whether a client's part is possible.
         nearest: Maps a sum with added noise to the nearest possible one.
     """
 
@@ -52,7 +52,7 @@ class Objective:
     Attributes:
         local: This client's part, a scalar.
         common: The part that depends on pooled sums alone, a scalar, equal at every client.
-        figures: This client's parts of figures for the report, which are added up.
+        figures: This client's parts of metrics for the report, which are added up.
     """
 
     local: Tensor
@@ -68,7 +68,7 @@ Program = Pooling[Objective]
 
 
 class _Moments(torch.autograd.Function):
-    """(n, Σa, Σa²) by channel, summed in float64 without a copy of a in float64."""
+    """The sums (n, Σa, Σa²) by channel, in float64 without a copy of a in float64."""
 
     generate_vmap_rule = True
 
@@ -95,7 +95,7 @@ class _Moments(torch.autograd.Function):
 
 
 def moments(a: Tensor) -> Tensor:
-    """Return the sums from which mean and variance follow.
+    """Return the sums for a mean and a variance.
 
     Args:
         a: Float tensor of shape (batch, channels, …).
@@ -109,13 +109,13 @@ def moments(a: Tensor) -> Tensor:
 
 
 def mean_and_variance(sums: Tensor) -> Tensor:
-    """Return mean and biased variance from ``moments``, float64 of shape (2, channels)."""
+    """Compute mean and biased variance from ``moments``, float64 of shape (2, channels)."""
     means, squares = (sums[1:] / sums[0]).chunk(2)
     return torch.stack([means, (squares - means.square()).clamp(min=0)])
 
 
 def _plausible(sums: Tensor) -> bool:
-    """Return whether ``moments`` may be those of a batch."""
+    """Return whether ``moments`` could be those of a batch."""
     squares = sums[1:].chunk(2)[1]
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
@@ -126,7 +126,7 @@ that noise has made tiny would let one channel outweigh all others."""
 
 
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """Return ``moments`` of one value at least, with no variance far below the others."""
+    """Return the nearest possible ``moments``, with no variance far below the others."""
     count = sums[:1].clamp(min=1)
     _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
     variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())
@@ -156,7 +156,7 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
 
 
 class PooledModule(nn.Module):
-    """Base of modules with batch normalisation inside that are no chain of modules."""
+    """Base class of modules with batch normalisation inside that are not a ``Sequential``."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """Compute ``forward`` with batch normalisation over the batches of all clients."""
@@ -164,18 +164,18 @@ class PooledModule(nn.Module):
 
 
 def rounding(wanted: str, device: torch.device) -> torch.dtype | None:
-    """Return what products round to; None for no rounding of ours, as TF32 is CUDA's.
+    """Return the dtype to which products are rounded; None for CUDA's TF32 or no rounding.
 
     Args:
         wanted: ``compute.precision``. ``auto`` rounds to 16 bits where that is faster.
-        device: Where the products are made.
+        device: Device of the products.
     """
     fast = wanted == "auto" and _multiplies_bfloat16(device)
     return torch.bfloat16 if fast or wanted == "bfloat16" else None
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:
-    """Return whether the device has instructions for it, without which float32 is faster."""
+    """Return whether the device multiplies bfloat16 natively; otherwise float32 is faster."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     there = torch.cpu.get_capabilities()
@@ -216,11 +216,11 @@ def through(
             batch normalisation inside must be a ``PooledModule``.
         x: The module's input.
         name: The module's path in its network.
-        precision: What products round to, but for those inside a ``PooledModule``; None for no
-            rounding. Batch normalisation is never rounded.
+        precision: The dtype to which products are rounded, except those inside a
+            ``PooledModule``; None for no rounding. Batch normalisation is never rounded.
 
     Returns:
-        What ``module(x)`` returns in training mode.
+        The output of ``module(x)`` in training mode.
     """
     if isinstance(module, Norm | PooledModule) and precision is not None:
         x = x.float()
@@ -241,7 +241,7 @@ def inside(name: str, child: str) -> str:
 
 
 def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a step moves, by name.
+    """Return the parameters that a step updates, by name.
 
     A bias right before batch normalisation is left out: its gradient is 0, and an optimizer would
     follow rounding errors.
@@ -263,7 +263,7 @@ _MOMENTUM = 0.1
 def running_statistics(
     norm_buffers: dict[str, Tensor], name: str, sums: Tensor
 ) -> dict[str, Tensor]:
-    """Return a norm's buffers after a step, as ``torch.nn.BatchNorm1d`` keeps them.
+    """Return a norm's buffers after a step, as ``torch.nn.BatchNorm1d`` updates them.
 
     Args:
         norm_buffers: A model's entries by name; none is changed.

@@ -14,7 +14,7 @@ ModelState = dict[str, Tensor]
 
 
 def placed(state: Mapping[str, Tensor], device: torch.device) -> ModelState:
-    """Copy a model's entries to a device; counters stay on the CPU, where they are counted."""
+    """Copy a model's entries to a device; counters stay on the CPU, which updates them."""
     return {
         name: entry.to(device if entry.is_floating_point() else "cpu")
         for name, entry in state.items()

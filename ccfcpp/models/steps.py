@@ -43,7 +43,7 @@ class CudaGraphs:
         """Capture a step on the current stream, or beside the default one, which cannot capture.
 
         Raises:
-            RuntimeError: It does what a graph cannot do, or a step before did.
+            RuntimeError: The step, or an earlier one, does something that a graph cannot do.
         """
         if _failed:
             raise RuntimeError(_failed[0][1])
@@ -61,19 +61,19 @@ class CudaGraphs:
 
 
 def recorder_of(device: torch.device) -> Record | None:
-    """Return what captures the steps of a trainer; None where they run as they are."""
+    """Return the object that captures a trainer's steps; None where they are not captured."""
     return CudaGraphs() if device.type == "cuda" else None
 
 
 class Inputs:
-    """Tensors for steps to read.
+    """Named tensors that steps read.
 
-    Where steps are captured a value is copied over the one before of the same name, so that it
-    stays where it is. One that has no room there takes a new place, and steps are captured anew.
+    Where steps are captured, a new value is copied over the old one of the same name, so that it
+    does not move. A value that does not fit takes new memory, and steps are captured again.
 
     Args:
-        device: Where the tensors lie.
-        record: What captures steps; None where they run as they are.
+        device: Device of the tensors.
+        record: Captures steps; None where they are not captured.
     """
 
     def __init__(self, device: torch.device, record: Record | None) -> None:
@@ -87,7 +87,7 @@ class Inputs:
         self._held[name] = self._placed(name, value)
 
     def __getitem__(self, name: str) -> Any:
-        """Return what was set; where steps are captured further rows may follow its own."""
+        """Return a value; where steps are captured, rows of an older, longer value may follow."""
         return self._held[name]
 
     def _placed(self, name: str, value: Any) -> Any:
@@ -117,17 +117,17 @@ def _has_room(place: Tensor, value: Tensor) -> bool:
 
 
 class Step:
-    """A step of training that is captured where it recurs.
+    """Step of training that is captured when it recurs.
 
-    It reads and writes tensors that stay where they are; it draws no random number, and waits for
-    no result. One that cannot be captured, such as that of a network with control flow of its own,
-    runs as it is, and a warning says so.
+    It reads and writes tensors that do not move; it draws no random number, and waits for
+    no result. A step that cannot be captured, such as that of a network with control flow of its
+    own, runs uncaptured with a warning.
 
     Args:
-        run: The step. It is given the number of samples in the batch, and what else its course
-            depends on.
-        whole: The number of samples for which it is captured; smaller batches run as they are.
-        inputs: What it reads.
+        run: The step. Its arguments are the number of samples in the batch, and whatever else its
+            course depends on.
+        whole: The number of samples for which it is captured; smaller batches run uncaptured.
+        inputs: The tensors that it reads.
     """
 
     def __init__(self, run: Callable[..., None], whole: int, inputs: Inputs) -> None:
@@ -171,10 +171,10 @@ class Step:
 
 
 class Batches:
-    """The batches of a client's epochs, as steps read them.
+    """The batches of a client's epochs, which steps read.
 
     Args:
-        inputs: What steps read, which holds the order of the samples.
+        inputs: Tensors of the steps, which include the order of the samples.
         batch_size: Samples in a batch; a last one may be shorter.
     """
 
@@ -183,10 +183,10 @@ class Batches:
         self._next = torch.zeros(1, dtype=torch.int64, device=inputs.device)
 
     def shuffle(self, samples: int, generator: torch.Generator) -> list[int]:
-        """Begin an epoch, and return the number of samples in each batch.
+        """Start an epoch, and return the number of samples in each batch.
 
         A last batch of a single sample is left out, since BatchNorm cannot be trained on it. The
-        next epoch shuffles anew, so no sample is left out for good unless a client holds only one.
+        next epoch shuffles again, so no sample is left out for good unless a client holds only one.
         """
         order = torch.zeros(-(-samples // self._size) * self._size, dtype=torch.int64)
         order[:samples] = torch.randperm(samples, generator=generator)
@@ -209,7 +209,7 @@ class MeanLoss:
         self._total = torch.zeros((), device=device)
 
     def begin(self) -> None:
-        """Forget what was added."""
+        """Reset the sum to 0."""
         self._total.zero_()
 
     def add(self, loss: Tensor) -> None:
@@ -217,7 +217,7 @@ class MeanLoss:
         self._total += loss.detach()
 
     def mean(self, steps: int) -> float | None:
-        """Return the mean over so many batches; None over none."""
+        """Return the mean over a number of batches; None for 0."""
         return float(self._total) / steps if steps else None
 
 

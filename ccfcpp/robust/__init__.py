@@ -1,1 +1,1 @@
-"""Hostile clients, and what the server does against them."""
+"""Attacks of hostile clients, and the server's defences against them."""

@@ -1,7 +1,7 @@
-"""Clients that send something false, so that its effect can be measured.
+"""Clients that send false updates, so that the effect can be measured.
 
-No attack looks at a label, and none at what other clients send. What an attacker remembers is what
-an honest client would.
+No attack uses labels or what other clients send. An attacker's memory is what an honest client's
+would be.
 """
 
 import math
@@ -28,10 +28,10 @@ from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
 
 def chosen_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) -> list[int]:
-    """Draw the hostile ones among some clients, ascending; they follow from the seed alone.
+    """Draw the hostile clients, ascending; they follow from the seed alone.
 
     Raises:
-        UsageError: None is hostile, or none is honest.
+        UsageError: No client is hostile, or none is honest.
     """
     count = math.floor(config.attackers * len(clients) + 0.5)
     if not 0 < count < len(clients):
@@ -52,7 +52,7 @@ class Attack:
         attackers: The hostile clients' numbers, ascending.
 
     Raises:
-        UsageError: The attack finds nothing to act on, or a kind of client is missing.
+        UsageError: The attack has nothing to act on, or no client is hostile or honest.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Attack:
             )
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
-        """Wrap the clients' work, by the name of the exchange, with what attackers make of it."""
+        """Wrap the clients' work, by the exchange's name, so that attackers send false updates."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
     def known(self, members: Sequence[Member]) -> list[Member]:
@@ -91,7 +91,7 @@ class Attack:
     def falsified(
         self, exchange: AnyExchange, task: Task, message: object, update: object, client: int
     ) -> object:
-        """Return what an attacker sends for what it should."""
+        """Return the false update that an attacker sends in place of its true one."""
         draw = self.randomness.at_round(task.round).of_client(client)
         generator = draw.generator(f"attack {task.index}")
         honest = HonestUpdate(exchange.parts, pack(update), pack(message), self.scale, generator)
@@ -103,14 +103,14 @@ class Attack:
         return unpack(type(update), tensors)
 
     def header(self) -> str:
-        """Return what a run says before its first round."""
+        """Return a line about the attack for the start of a run."""
         return (
             f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
             f"{len(self._honest)} clients ({first_of(self.attackers)})"
         )
 
     def describe(self) -> dict[str, object]:
-        """Return what a summary says of it."""
+        """Return the facts on the attack for a summary."""
         return {
             "kind": self.config.kind,
             "attackers": self.attackers,
@@ -120,7 +120,7 @@ class Attack:
 
 
 class AttackedWork(AnyClientWork):
-    """The clients' work, of which attackers send something false."""
+    """The clients' work, in which attackers send false updates."""
 
     def __init__(self, work: AnyClientWork, attack: Attack) -> None:
         self.work = work
@@ -132,7 +132,7 @@ class AttackedWork(AnyClientWork):
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
     ) -> list[object]:
-        """Return what each client sends."""
+        """Return the update that each client sends."""
         updates = self.work.local_updates(task, message, clients, randomness)
         return [
             update
@@ -147,7 +147,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class HonestUpdate:
-    """An honest update, and what an attacker may use."""
+    """An honest update, with what an attacker knows."""
 
     parts: Mapping[str, Part]
     tensors: Tensors
@@ -157,10 +157,10 @@ class HonestUpdate:
 
     @property
     def learned(self) -> list[str]:
-        """Names of the tensors that say what a client has learned.
+        """Names of the tensors that attacks change, which say what a client has learned.
 
-        Running statistics, sizes and sums that must fit each other stay honest: with false ones the
-        server's checks would refuse an update. So does what serves the report.
+        Running statistics, sizes and sums that must fit each other stay honest, as the server's
+        checks would refuse false ones. So do parts that only the report needs.
         """
         floats = [name for name, tensor in self.tensors.items() if tensor.is_floating_point()]
         return [name for name in floats if self._is_learned(name)]
@@ -175,9 +175,9 @@ class HonestUpdate:
                 return isinstance(part, Votes)
 
     def with_changes(self, other: Callable[[Tensor], Tensor]) -> Tensors:
-        """Put another change in place of each that was learned.
+        """Replace each learned change by another one.
 
-        A mean's change is from what went down; all else counts from 0.
+        A mean's change is from the message; that of other parts is from 0.
         """
         found: Tensors = {}
         for name in self.learned:
@@ -195,7 +195,7 @@ class HonestUpdate:
 
 
 def acts_on(kind: str, exchange: AnyExchange) -> bool:
-    """Tell whether an attack changes anything in the updates of an exchange."""
+    """Return whether an attack changes anything in the updates of an exchange."""
     parts = exchange.parts.values()
     if not exchange.travels:
         return False
@@ -207,7 +207,7 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
 
 
 def _constant(honest: HonestUpdate) -> Tensors:
-    """Put one number everywhere, of the size of a model's or of others, for all attackers."""
+    """Set all learned values to one number of their usual size, the same for all attackers."""
     return {
         name: torch.full_like(
             honest.tensors[name],
@@ -218,7 +218,7 @@ def _constant(honest: HonestUpdate) -> Tensors:
 
 
 def _false_sizes(honest: HonestUpdate) -> Tensors:
-    """Multiply all that adds up over images."""
+    """Multiply all parts that add up over images."""
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
@@ -227,7 +227,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
 
 
 def _one_point(honest: HonestUpdate) -> Tensors:
-    """Put all centroids, or means of clusters, at the client's first one."""
+    """Move all centroids, or means of clusters, to the client's first one."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
         part = declared_part(honest.parts, name)

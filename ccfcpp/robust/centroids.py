@@ -1,8 +1,8 @@
-"""The server's k-means over the centroids of clients of which some are hostile.
+"""The server's k-means over centroids of clients, some of which are hostile.
 
-Clients whose centroids lie farthest from most others' have no say. Each other one has one vote for
-each centre, however many of its centroids lie there and whatever it says of their sizes; and a
-centre is a robust mean of its votes. It begins with the centroids of the client that others agree
+Clients whose centroids lie farthest from most others' are left out. Each other one has one vote for
+each centre, for any number of centroids near it and any size that it claims; and a
+centre is a robust mean of its votes. It starts with the centroids of the client that others agree
 with most, so that a point on which hostile clients agree gets no centre.
 """
 
@@ -23,12 +23,12 @@ def robust_kmeans(
 
     Args:
         local: Each client's centroids, of shape (at most k, dimensions); one client at least.
-        estimate: What a centre is of its votes.
-        hostile: How many clients have no say; fewer than there are.
+        estimate: Computes a centre from its votes.
+        hostile: Number of clients without a vote; fewer than there are.
 
     Returns:
-        Centres, as many as the most that a client with a say has sent, in the order of the client's
-        that it begins with; and the centre of each client's centroids, int64.
+        Centres, as many as the most that a voting client has sent, in the order of the client's
+        that it starts with; and the centre of each client's centroids, int64.
     """
     scores = disagreement(local)
     voters = [
@@ -52,9 +52,9 @@ def robust_kmeans(
 
 
 def disagreement(local: Sequence[Tensor]) -> Tensor:
-    """Measure how far clients' centroids lie from most others', float64 of shape (clients,).
+    """Compute each client's distance to most others, float64 of shape (clients,).
 
-    Two clients are as far apart as the mean distance of a centroid of either to the nearest of the
+    The distance of two clients is the mean distance of a centroid of either to the nearest of the
     other; a client's score is the median over all others.
     """
     if len(local) == 1:
@@ -80,7 +80,7 @@ def _centre(
     centres: Tensor,
     estimate: Estimator,
 ) -> Tensor:
-    """Estimate a centre from its votes; where there is none, it stays."""
+    """Compute a centre from its votes; without any it stays."""
     votes = [
         own[label == number].mean(dim=0)
         for own, label in zip(local, labels, strict=True)

@@ -1,4 +1,4 @@
-"""Hostile clients, and what the server does against them. This imports no network library."""
+"""Configuration of attacks and defences. This module imports no network library."""
 
 from typing import Annotated, Literal, get_args
 
@@ -9,14 +9,14 @@ from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class AttackConfig(Section):
-    """Clients that are made to send something false, so that its effect can be measured."""
+    """Clients that send false updates, so that the effect can be measured."""
 
     kind: str
     """What some clients send in place of the truth, to measure its effect."""
 
     @property
     def is_on(self) -> bool:
-        """Tell whether there is an attack."""
+        """Whether there is an attack."""
         return False
 
     def refuse_deployed(self) -> None:
@@ -36,19 +36,19 @@ class NoAttack(AttackConfig):
 
 
 class AttackOfSome(AttackConfig):
-    """What some clients send in place of the truth."""
+    """What some clients send in place of honest updates."""
 
     attackers: Share = 0.3
     """Share of the connected clients that are hostile, in whole clients, halves up."""
 
     @property
     def is_on(self) -> bool:
-        """Tell whether there is an attack."""
+        """Whether there is an attack."""
         return self.attackers > 0
 
 
 class PlainAttack(AttackOfSome):
-    """An attack that has no size."""
+    """An attack without a scale."""
 
     kind: Literal["sign-flip", "constant", "one-point"] = "sign-flip"
     """``sign-flip``: what was learned, with the other sign; ``constant``: one number everywhere,
@@ -56,7 +56,7 @@ class PlainAttack(AttackOfSome):
 
 
 class ScaledAttack(AttackOfSome):
-    """An attack of a size."""
+    """An attack with a scale."""
 
     kind: Literal["scaled", "noise", "false-sizes"] = "scaled"
     """``scaled``: ``scale`` times what was learned; ``noise``: normal numbers of ``scale`` times
@@ -68,25 +68,25 @@ AnyAttack = Annotated[NoAttack | PlainAttack | ScaledAttack, Field(discriminator
 
 
 class DefenceConfig(Section):
-    """How the server makes one update of those that may be hostile."""
+    """How the server combines updates that may be hostile."""
 
     rule: str
     """What the server does against hostile clients."""
 
     @property
     def is_on(self) -> bool:
-        """Tell whether updates are treated."""
+        """Whether the server treats updates differently."""
         return self.rule != "none"
 
 
 class NoDefence(DefenceConfig):
-    """Updates become the mean or sum of the system."""
+    """Updates are combined by the system's own mean or sum."""
 
     rule: Literal["none"] = "none"
 
 
 class Bound(DefenceConfig):
-    """Updates become the mean or sum of the system, with a client's part bounded."""
+    """Updates are combined by the system's own mean or sum, with each client's part bounded."""
 
     rule: Literal["bound"] = "bound"
     norm: PositiveNumber = 1.0
@@ -96,7 +96,7 @@ class Bound(DefenceConfig):
 
 
 class RobustMean(DefenceConfig):
-    """Another mean takes the place of the system's, and of the server's k-means."""
+    """Updates are combined by a robust mean, also in the server's k-means."""
 
     rule: Literal["trimmed-mean", "median", "geometric-median", "krum", "multi-krum"] = "median"
     hostile: Annotated[float, Field(ge=0, lt=0.5)] = 0.3

@@ -1,7 +1,7 @@
-"""What stands between accepted updates and their aggregation where clients may be hostile.
+"""The defence against hostile clients, between accepted updates and their aggregation.
 
-A robust mean needs all updates at once. It gives the aggregation one update that stands for all, so
-that a system has it without a line of its own; ``bound`` gives an update for each.
+A robust mean needs all updates at once. It gives the aggregation one update in place of all, so
+that every system has it without further code; ``bound`` keeps an update for each client.
 """
 
 import math
@@ -54,7 +54,7 @@ Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
 
 
 class Defence:
-    """A stage at which a rule treats the updates of all exchanges of a system.
+    """A stage that applies a defence to the updates of all exchanges of a system.
 
     Raises:
         UsageError: The rule does not fit the system, or the number of clients.
@@ -75,7 +75,7 @@ class Defence:
                 self._treatments[exchange.name] = _treatment(config, system, exchange)
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Check all updates; then give those that are aggregated, once all have come."""
+        """Check all updates, and once all have come, yield those to aggregate."""
         treat = self._treatments.get(request.exchange.name)
         if treat is None:
             yield from inner(request)
@@ -123,7 +123,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """Return what a rule does to the updates of an exchange, by what their parts mean."""
+    """Return the treatment of the updates of an exchange, by the meaning of their parts."""
     parts = exchange.parts
     rule = KeyValue("defence.rule", config.rule)
     where = f": in {system}'s exchange {exchange.name!r} the server"
@@ -156,13 +156,13 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """One update for all clients'."""
+    """A single robust update in place of all clients' updates."""
 
     config: RobustMean
     parts: Mapping[str, Part]
 
     def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """Make a single update."""
+        """Combine the updates into a single one."""
         updates = [pack(update) for _, update in received]
         known = _known(self.parts, updates)
         models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_figure(part)]
@@ -189,9 +189,9 @@ class Robust:
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Compute the robust mean of some models of the same entries.
 
-        By rules that go by distances, parameters and batch normalisation's running statistics are
-        each taken by the median of their own distances, so that neither hides the other. Of an
-        integer entry the value in the middle is taken.
+        By rules that use distances, parameters and batch normalisation's running statistics are
+        weighted by distances of their own, so that neither hides the other. Of an
+        integer entry the middle value is taken.
         """
         floats = [name for name, entry in models[0].items() if entry.is_floating_point()]
         if self.config.rule in _BY_COORDINATE or not floats:
@@ -207,7 +207,7 @@ class Robust:
     def _centres(
         self, name: str, part: Votes, local: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Make one set of centroids by votes; their sizes are those of all clients together."""
+        """Compute one set of centroids by votes; their sizes are those of all clients together."""
         hostile = assumed_hostile(self.config.hostile, len(local))
         centres, labels = robust_kmeans(local, estimator(self.config), hostile)
         found = {name: centres}
@@ -222,7 +222,7 @@ class Robust:
     def _cluster_means(
         self, name: str, part: Sum, own: list[Tensor], updates: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """Make sums that have robust means: a client votes by its mean of each cluster it holds."""
+        """Compute sums with robust means: a client votes by its mean of each cluster it holds."""
         assert part.count is not None
         sums = torch.stack(own)
         counts = torch.stack([update[sibling(name, part.count)] for update in updates])
@@ -243,8 +243,8 @@ class Bounded:
 
     A model's change, a centroid, or a group of sums (for each image where they are over images) is
     scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
-    Federated Learning?*, 2019, with a bound that is not given but found); and a client counts for
-    ``weight`` times as many images as the median client at most.
+    Federated Learning?*, 2019, with a bound that is computed, not given); and a client counts for
+    at most ``weight`` times as many images as the median client.
     """
 
     config: Bound
@@ -283,7 +283,7 @@ class Bounded:
         starts: Mapping[str, Tensor],
         held: Sequence[float],
     ) -> None:
-        """Scale down what some tensors of an update add to their starts, for each of ``held``."""
+        """Scale down the changes of some tensors from their starts, for each weight in ``held``."""
         there = [(own, n) for own, n in zip(updates, held, strict=True) if own.keys() & {*names}]
         changes = [
             {name: own[name].double() - starts.get(name, 0.0) for name in names if name in own}
@@ -308,7 +308,7 @@ class Bounded:
     def _weighed(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
-        """Scale all that adds up over images, for a client that counts for a share of its own."""
+        """Scale all parts that add up over images to the share for which a client counts."""
         found = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):
@@ -322,13 +322,13 @@ class Bounded:
 
 
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
-    """Return what each tensor of some updates means, also of those that some clients lack."""
+    """Return the meaning of each tensor of some updates, also of those that some clients lack."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: declared_part(parts, name) for name in names}
 
 
 def _is_figure(part: Part) -> bool:
-    """Tell whether a part is a mean that some clients lack, or that a report alone needs."""
+    """Return whether a part is a mean that some clients lack, or that only the report needs."""
     return isinstance(part, Mean) and (part.report or part.optional)
 
 
@@ -346,7 +346,7 @@ def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> 
 
 
 def _in_the_middle(points: Tensor) -> Tensor:
-    """Take the value in the middle of each coordinate, for what has no mean."""
+    """Return the middle value of each coordinate, for integers."""
     return points.sort(dim=0).values[len(points) // 2]
 
 

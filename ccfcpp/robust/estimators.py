@@ -1,6 +1,6 @@
-"""Means of points of which some are hostile.
+"""Robust means of points, some of which are hostile.
 
-All take points of shape (n, d), and give one of shape (d,). No point has a weight, since what a
+All take points of shape (n, d), and return one of shape (d,). No point has a weight, since what a
 client says of its size may be false.
 """
 
@@ -34,10 +34,10 @@ def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
 
     Args:
         points: Floats of shape (n, d).
-        trimmed: How many values are left out at each end, less than n/2.
+        trimmed: Number of values left out at each end, less than n/2.
 
     Raises:
-        ValueError: Nothing would be left.
+        ValueError: No value would be left.
     """
     if not 0 <= 2 * trimmed < len(points):
         raise ValueError(f"{trimmed} of {len(points)} points at each end leave none")
@@ -50,10 +50,10 @@ def median(points: Tensor) -> Tensor:
 
 
 def median_weights(squares: Squares) -> Tensor:
-    """Find the weights with which points have their geometric median as mean.
+    """Return the weights with which points have their geometric median as mean.
 
-    It is the point whose distances to all others have the smallest sum. Being a mean of the points,
-    it needs nothing but the distances between them.
+    It is the point whose distances to all others have the smallest sum. As a mean of the points,
+    it can be computed from the distances between them.
 
     Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
     2022): smoothed Weiszfeld steps.
@@ -69,7 +69,7 @@ def median_weights(squares: Squares) -> Tensor:
 
 
 def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
-    """Find the weights, with squared distances to the median taken to be so large at least."""
+    """Compute the weights, with squared distances to the median of at least ``nearest``."""
     weights = squares.new_full((len(squares),), 1 / len(squares))
     if nearest == 0:
         return weights  # all lie in one place
@@ -86,9 +86,9 @@ def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
 
 
 def most_central(squares: Squares) -> tuple[int, float]:
-    """Find the point with the smallest median of squared distances to others, and that median.
+    """Return the point with the smallest median of squared distances to others, and that median.
 
-    Fewer than half of the points cannot make it larger than the honest ones have it.
+    Hostile points, if fewer than half, cannot raise it above the honest points' value.
     """
     n = len(squares)
     if n == 1:
@@ -119,12 +119,12 @@ def pairwise_squares(points: Tensor) -> Tensor:
 
 
 def assumed_hostile(share: float, points: int) -> int:
-    """Return how many of some points are taken to be hostile: fewer than half."""
+    """Return the number of points that are assumed to be hostile: fewer than half."""
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
 def weights_by(config: RobustMean, squares: Squares) -> Tensor:
-    """Weigh points by ``geometric-median``, ``krum`` or ``multi-krum``.
+    """Return the weights of points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
         float64 of shape (n,): not negative, with sum 1.
@@ -153,7 +153,7 @@ def estimator(config: RobustMean) -> Estimator:
 
 
 def weighted_mean(points: Tensor, weights: Tensor) -> Tensor:
-    """Σ wᵢ xᵢ for weights that add up to 1."""
+    """Return Σ wᵢ xᵢ for weights that add up to 1."""
     # A point without weight may be anything, even so large that its product is not finite.
     used = (weights > 0).to(points.device)
     return weights.to(points)[used] @ points[used]

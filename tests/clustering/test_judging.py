@@ -259,6 +259,14 @@ def test_differential_privacy_leaves_the_measures_out() -> None:
     assert judged_rows({"accuracy": 0.5}) == {}
 
 
+def test_scores_of_k_means_on_the_pixels_stand_beside_them() -> None:
+    earlier = {"clusters": 3, "nmi_of_pixels": 0.5}
+    row = "k-means on the pixels"
+    assert judged_rows(earlier)[row] == "NMI 0.5000, with all images in one place"
+    now = judged_rows(earlier | {"kappa_of_pixels": 0.25})[row]
+    assert now == "NMI 0.5000, Kappa 0.2500, with all images in one place"
+
+
 def test_sizes_count_all_images_and_those_of_clients() -> None:
     owners, clusters = torch.tensor([0, 0, 2, -1]), torch.tensor([1, 1, 0, 2])
     assert cluster_sizes(owners, clusters, 3, 4) == {

@@ -1,1 +1,1 @@
-"""Judge a clustering: scores by labels, measures without them, and how sure it is."""
+"""Evaluation of a clustering: scores by labels, measures without them, and confidence."""

@@ -1,10 +1,10 @@
-"""Measure a clustering without labels: from sums over all clients' images alone.
+"""Measures of a clustering without labels, from sums over all clients' images alone.
 
 After the last round there are some exchanges. In the first, clients add up the points of each
 cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In the second, they add
-up each point's distance from the mean of its cluster, its simplified silhouette, and the products
-of its offset's coordinates, of which the server makes what is typical of the clusters
-(``mahalanobis``). The others ask whether halves of the images have the same clusters
+up each point's distance from the mean of its cluster, its simplified silhouette, and the outer
+product of its offset, from which the server estimates the distribution of the clusters
+(``mahalanobis``). The others test whether halves of the images have the same clusters
 (``MoveHalves``). Points are what the system clusters: latents, or pixels;
 of unit length where images are assigned by angle.
 """
@@ -58,13 +58,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TellSums(SummedWork[Question[Any], S], Generic[S]):
-    """Clients sum up what the server asks.
+    """Base class of the clients' sums for these measures.
 
     Attributes:
-        exchange: In which the sums are sent.
-        algorithm: The system whose clustering it is.
+        exchange: The exchange in which the sums are sent.
+        algorithm: The system whose clustering is measured.
         clusters: Number of clusters k.
-        context: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: Bounds an image's part, and has the fewest images over which a sum is sent.
     """
 
     exchange: Exchange[Question[Any], S]
@@ -75,14 +75,14 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
     def local_sum(
         self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
     ) -> S:
-        """Sum up over the clients."""
+        """Sum over some clients."""
         return added_up(
             self.of_client(message, each, randomness.of_client(each.id)) for each in clients
         )
 
     @abstractmethod
     def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> S:
-        """Sum up over a client's images, which it assigns by the model of the question."""
+        """Sum over a client's images, assigned by the model of the question."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
@@ -95,21 +95,21 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
 
 
 class TellMembers(TellSums[ClusterSums]):
-    """Points, summed by their cluster."""
+    """The clients' sums of points by cluster."""
 
     def of_client(
         self, question: Question[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
-        """Sum up a client's points."""
+        """Sum a client's points by cluster."""
         clusters = self.algorithm.assign_delivered(question.model, client)
         return self._sums(self._points(question.model, client), clusters, self.clusters)
 
 
 class TellSpreads(TellSums[Spreads]):
-    """What points are to the means of their clusters; too small clusters add 0."""
+    """The clients' sums of distances from their clusters' means; too small clusters add 0."""
 
     def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> Spreads:
-        """Sum up distances, silhouettes and products of offsets."""
+        """Sum a client's distances, silhouettes and outer products of offsets."""
         members = _required(question.members)
         points, k, least = self._points(question.model, client), self.clusters, self.context.least
         clusters = self.algorithm.assign_delivered(question.model, client)
@@ -135,12 +135,12 @@ class TellSpreads(TellSums[Spreads]):
 
 
 class TellCells(TellSums[ClusterSums]):
-    """Points, summed by their cell among those of their half."""
+    """The clients' sums of points by their nearest cell, for both halves of the images."""
 
     def of_client(
         self, question: Question[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
-        """Sum up a client's points by cell."""
+        """Sum a client's points by cell."""
         points, half, centres = self._by_halves(question, client, randomness)
         cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
         return self._sums(points, cells, centres.shape[:2].numel())
@@ -150,7 +150,7 @@ class TellCells(TellSums[ClusterSums]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return points, the half of each, and the centres of both halves.
 
-        A client's images are split alike in each exchange of a round.
+        A client's images are split in the same way in each exchange of a round.
         """
         points = self._points(question.model, client)
         source, odd = randomness.generator("halves"), len(client) % 2
@@ -161,12 +161,12 @@ class TellCells(TellSums[ClusterSums]):
 
 
 class TellHalves(TellCells):
-    """How images are assigned by the other half, summed by how they are by theirs."""
+    """The clients' counts of images by cluster, under the centroids of both halves."""
 
     def of_client(
         self, question: Question[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
-        """Count a client's images by both assignments."""
+        """Count a client's images by the clusters that both halves assign."""
         points, half, centres = self._by_halves(question, client, randomness)
         both, k, _ = centres.shape
         clusters = half * k + nearest_of_half(points, half, centres)
@@ -179,7 +179,7 @@ def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
 
     Args:
         points: Of shape (samples, d).
-        half: Among whose centres, 0 or 1 for each point, int64.
+        half: The half whose centres are compared, 0 or 1 for each point, int64.
         centres: Of both halves, (2, m, d).
     """
     found = torch.empty_like(half)
@@ -197,10 +197,10 @@ def _required(part: T | None) -> T:
 
 
 class ClusteringEpilogue(Epilogue):
-    """The exchanges by which a clustering is judged.
+    """The exchanges that measure a clustering after the last round.
 
     Args:
-        algorithm: The system whose clustering it is.
+        algorithm: The system whose clustering is measured.
         clusters: Number of clusters k.
     """
 
@@ -210,7 +210,7 @@ class ClusteringEpilogue(Epilogue):
         self.exchanges = Exchanges.about(algorithm.delivery_type)
 
     def begin(self, state: Any) -> Judged | None:
-        """Return what is known before the exchanges; None where there are no clusters."""
+        """Return the state before the exchanges; None where there are no clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
@@ -218,7 +218,7 @@ class ClusteringEpilogue(Epilogue):
         return Judged(self.algorithm.delivery(state), centres.shape[1], number)
 
     def works(self, known: Judged) -> list[AnyServerWork]:
-        """Return sums of the members, of what they are to their means, and over halves of them."""
+        """Return the server's sums: by cluster, of distances, and over halves of the images."""
         of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
             AddClientSums(of.members, ClusterSums.zeros(k, d)),

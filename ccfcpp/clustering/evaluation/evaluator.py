@@ -1,4 +1,4 @@
-"""The results of a clustering on the samples of this process."""
+"""Evaluation of a clustering on the samples of this process."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -44,13 +44,15 @@ _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
 
 _MOST_PIXELS = 1_000_000
 """Number of pixels of all images that k-means clusters beside a run, in a second."""
+_OF_PIXELS = {"nmi_of_pixels": "nmi", "kappa_of_pixels": "kappa"}
+"""Scores of k-means on the pixels by their keys in the summary."""
 
 NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 """The scores of a summary, where there are no labels."""
 
 
 class ClusteringEvaluator(Evaluator[Any]):
-    """Judges a clustering on all samples, also on those that nobody holds.
+    """Evaluates a clustering on all samples, including those that no client holds.
 
     Args:
         config: Configuration of the run.
@@ -58,11 +60,11 @@ class ClusteringEvaluator(Evaluator[Any]):
         algorithm: The system.
         held: The samples of all clients, on the run's device.
         clients: The connected clients that hold samples.
-        connected: Numbers of the clients that are there.
+        connected: Numbers of the connected clients.
 
     Attributes:
         unheld: Indices of the samples that take no part in training.
-        rest: Holds these: they are clustered all the same.
+        rest: A client that holds these samples, which are clustered, too.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Compute scores over all samples with labels, and the effective rank of a model."""
+        """Compute scores over all samples with labels, and the effective rank of the latents."""
         if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}
@@ -126,8 +128,8 @@ class ClusteringEvaluator(Evaluator[Any]):
     def assignments(self, state: Any) -> Tensor:
         """Return the cluster of every sample, int64 of shape (samples,) on the CPU.
 
-        Each client's images go through the model by themselves: what it makes of them serves the
-        client in the next round too.
+        Each client's images go through the model by themselves: their latents serve the client in
+        the next round, too.
         """
         clusters = torch.empty(len(self.data), dtype=torch.int64)
         for part, one in self._holders():
@@ -149,7 +151,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
-            "nmi_of_pixels": self._by_pixels(k),
+            **self._by_pixels(k),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **found,
         }
@@ -171,7 +173,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         )
 
     def image_results(self, state: Any, memories: ClientMemories) -> Arrays:
-        """Return the cluster of every image, if there are any yet, and what figures show."""
+        """Return the cluster of every image, if there are any yet, and the arrays for plots."""
         centres = self.algorithm.centres(state)
         # A run that was stopped may have a head that assigns, and no centres yet.
         known = centres is not None and self.algorithm.knows_clusters(state)
@@ -180,19 +182,19 @@ class ClusteringEvaluator(Evaluator[Any]):
         return self._arrays(points, self._images(state, clusters, None))
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return what a local model makes of the images on which models are compared."""
+        """Return a local model's latents of the images on which models are compared."""
         by_model = self.algorithm.by_model
         return None if by_model is None else by_model(model, self._compared.images)
 
     def _holders(self) -> list[tuple[Tensor, Client]]:
-        """Return all samples by who holds them: their indices, and the holder."""
+        """Return each client's samples, by indices, with the client; unheld samples come last."""
         held = [(self.parts[client.id], client) for client in self.clients]
         return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
     def _images(
         self, state: Any, clusters: Tensor | None, typical: Typical | None
     ) -> dict[str, Tensor]:
-        """Return client, cluster and class of every image, and how sure the cluster is."""
+        """Return client, cluster and class of every image, and the confidence in its cluster."""
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -204,7 +206,7 @@ class ClusteringEvaluator(Evaluator[Any]):
     def _arrays(
         self, points: Tensor | None, images: dict[str, Tensor]
     ) -> dict[str, dict[str, Any]]:
-        """Return the arrays of a run's folder: of images, and what figures show of some."""
+        """Return the arrays of a run's folder: of all images, and of some images for plots."""
         shown: dict[str, Tensor] = {}
         if points is not None:
             shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
@@ -217,26 +219,27 @@ class ClusteringEvaluator(Evaluator[Any]):
 
     @property
     def _named(self) -> Sequence[str] | range:
-        """What each sample is called, or is numbered: strings of millions would take a gigabyte."""
+        """The name of each sample, or its number: strings of millions would take a gigabyte."""
         return self.data.names or range(len(self.data))
 
     def _spectrum(self, points: Tensor | None) -> Tensor | None:
-        """Return singular values of the global model's representations; None without a model."""
+        """Return the singular values of the global model's latents; None without a model."""
         return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
-    def _by_pixels(self, clusters: int) -> float | None:
-        """Return the NMI of k-means on the pixels of all images in one place, if these are few."""
+    def _by_pixels(self, clusters: int) -> dict[str, float | None]:
+        """Score k-means on the pixels of all images in one place, if these are few."""
         images, labels = self.data.values, self.data.labels
         if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
-            return None
+            return dict.fromkeys(_OF_PIXELS)
         points = to_float(images).flatten(1)
         found = nearest(points, kmeans(points, clusters, seed=0, restarts=3).centroids)
-        return clustering_scores(labels.cpu().numpy(), found.cpu().numpy())["nmi"]
+        scores = clustering_scores(labels.cpu().numpy(), found.cpu().numpy())
+        return {key: scores[name] for key, name in _OF_PIXELS.items()}
 
     def _certainty(
         self, state: Any, clusters: Tensor, typical: Typical | None
     ) -> dict[str, Tensor]:
-        """Return how sure the cluster of every image is, floats of shape (samples,) by name."""
+        """Return the confidence in each image's cluster, floats of shape (samples,) by name."""
         found: dict[str, Tensor] = {}
         for part, one in self._holders():
             known = confidence(self.algorithm, state, one, clusters[part], typical)
@@ -245,7 +248,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return found
 
     def _table(self, found: dict[str, Tensor]) -> Columns:
-        """Return the cluster of each image, by the names of files, clients and classes."""
+        """Return the cluster of each image, with the names of files, clients and classes."""
         columns = columns_of(found)
         clients = [*self.names, ""]  # -1 is the last of these.
         columns["client"] = [clients[number] for number in found["client"].tolist()]
@@ -258,14 +261,14 @@ class ClusteringEvaluator(Evaluator[Any]):
         return torch.cat([torch.arange(0), *(self.parts[number] for number in clients)])
 
     def _scores_over(self, images: Tensor, clusters: Tensor) -> Scores | None:
-        """Score some images by themselves: clusters are matched with classes among them."""
+        """Compute scores of some images by themselves, with clusters matched to their classes."""
         if self.data.labels is None or len(images) == 0:
             return None
         return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())
 
     @cached_property
     def _compared(self) -> Client:
-        """Holds the images on which models are compared: a part where there are many."""
+        """A client that holds the images on which models are compared: a part if there are many."""
         return holder(self.data, SERVER, _COMPARED, self._compared_index)
 
     @cached_property
@@ -275,7 +278,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
-    """Count clusters with images, the images of each, and those of each client: a row for each.
+    """Count the clusters with images, the images of each cluster, and those of each client.
 
     Args:
         owners: Client of each image, −1 for none; int64 of shape (samples,).

@@ -1,4 +1,4 @@
-"""The server's half of the exchanges by which a clustering is judged, and what they tell."""
+"""The server's work in the exchanges that measure a clustering, and the resulting measures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ _MEASURES = 2
 
 @dataclass(frozen=True)
 class Question(Generic[Delivery]):
-    """What clients are asked about a model.
+    """The message to clients about a model that is measured.
 
     Attributes:
-        model: What they assign their images by.
-        members: Sums and numbers of each cluster's points; None before they are known.
-        halves: Cells or centroids of both halves, of shape (2, m, d); None where not asked about.
+        model: What clients need to assign their images.
+        members: Sums and counts of each cluster's points; None before they are known.
+        halves: Cells or centroids of both halves, of shape (2, m, d); None where not needed.
     """
 
     model: Delivery
@@ -42,12 +42,12 @@ class Question(Generic[Delivery]):
 
 @dataclass(frozen=True)
 class Spreads(ClusterSums):
-    """Sums over each cluster of distances and silhouettes, and one over all points.
+    """Sums of distances and silhouettes over each cluster, and of offsets over all points.
 
     Attributes:
-        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large. A client of
-            fewer than d points adds none: products would tell in which directions these lie.
-        scattered: How many points are in it, float64 of shape ().
+        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large. A client with
+            fewer than d points adds none, since products would reveal the directions of these.
+        scattered: Number of points in it, float64 of shape ().
     """
 
     scatter: Tensor
@@ -55,7 +55,7 @@ class Spreads(ClusterSums):
 
     @staticmethod
     def none(clusters: int, dimensions: int) -> "Spreads":
-        """Return sums over nothing."""
+        """Return sums over no points."""
         width = dimensions if dimensions <= MOST_DIMENSIONS else 0
         zeros = ClusterSums.zeros(clusters, _MEASURES)
         scatter = torch.zeros(width, width, dtype=torch.float64)
@@ -64,16 +64,16 @@ class Spreads(ClusterSums):
 
 @dataclass(frozen=True)
 class Judged:
-    """What the server knows of a clustering.
+    """The server's state while a clustering is measured.
 
     Attributes:
-        model: What clients assign their images by.
-        dimensions: Of the points.
-        number: Of the clusters.
-        members: Sums and numbers of each cluster's points; None before the first exchange.
+        model: What clients need to assign their images.
+        dimensions: Number of dimensions of the points.
+        number: Number of clusters.
+        members: Sums and counts of each cluster's points; None before the first exchange.
         spreads: Sums of distances, silhouettes and offsets; None before the second one.
         halves: Cells, and then centroids, of both halves, (2, m, d); None where there are none.
-        stability: How well either half predicts the other's clusters; None where it is not known.
+        stability: How well either half predicts the other's clusters; None where it is unknown.
     """
 
     model: Any
@@ -86,7 +86,7 @@ class Judged:
 
     @property
     def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Of clusters with images: means, numbers, and mean distances and silhouettes.
+        """Means, counts, mean distances and mean silhouettes of clusters with images.
 
         None where there are fewer than two.
         """
@@ -101,7 +101,7 @@ class Judged:
 
     @cached_property
     def typical(self) -> Typical | None:
-        """Where the points lie; None before the exchanges, or where they have too many d."""
+        """The distribution of the points; None before the exchanges, or for too many d."""
         members, spreads = self.members, self.spreads
         if members is None or spreads is None or not len(spreads.scatter):
             return None
@@ -120,7 +120,7 @@ NAMES = "members", "spreads", *["cells"] * MOVES, "halves"
 
 @dataclass(frozen=True)
 class Exchanges:
-    """The exchanges by which a clustering is judged."""
+    """The exchanges that measure a clustering."""
 
     members: Exchange[Any, ClusterSums]
     spreads: Exchange[Any, Spreads]
@@ -129,7 +129,7 @@ class Exchanges:
 
     @staticmethod
     def about(delivery: type[object]) -> "Exchanges":
-        """Return those in which clients are asked about a system's delivery."""
+        """Return the exchanges that ask clients about a delivery of some type."""
         asked: Any = generic(Question, delivery)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
         return Exchanges(
@@ -142,38 +142,38 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
-    """The server's half of the first exchange: it adds up what clients send.
+    """The server's work in the first exchange: it adds up what clients send.
 
     Attributes:
-        exchange: In which the sums are sent.
-        nothing: Sums over nothing.
+        exchange: The exchange in which the sums are sent.
+        nothing: Sums over no points.
     """
 
     exchange: Exchange[Any, Any]
     nothing: ClusterSums
 
     def broadcast(self, state: Judged) -> Question[Any]:
-        """Send the model, and what is known of the clusters' members."""
+        """Send the model, and the sums of the clusters' members if they are known."""
         return Question(state.model, state.members)
 
     def form(self, message: Question[Any]) -> Form:
-        """Return a sum and a number for each cluster, and for all."""
+        """Return the form of the sums: a sum and a count for each cluster, and for all points."""
         return form_of(pack(self.nothing))
 
     def aggregate(
         self, state: Judged, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Judged, Figures]:
-        """Add up over all clients."""
+        """Add up the sums of all clients."""
         return replace(state, members=added_up(updates)), {}
 
 
 class AddSpreads(AddClientSums):
-    """The server's half of the second exchange, after which halves of the images are looked at."""
+    """The server's work in the second exchange, which is followed by those on halves."""
 
     def aggregate(
         self, state: Judged, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Judged, Figures]:
-        """Add up over all clients, and place cells around the clusters' means."""
+        """Add up the sums of all clients, and place cells around the clusters' means."""
         known = replace(state, spreads=added_up(updates))
         if known.clusters is None:
             return known, {}
@@ -183,12 +183,12 @@ class AddSpreads(AddClientSums):
 
 
 def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
-    """Return cells of either half around the means of the clusters, of shape (2, 2k, d).
+    """Return cells for both halves around the means of the clusters, of shape (2, 2k, d).
 
     Args:
         means: Of shape (k, d).
         spreads: Mean distance of a cluster's points from its mean, (k,).
-        generator: Of the directions, on the CPU.
+        generator: Draws the directions, on the CPU.
     """
     k, d = means.shape
     drawn = torch.randn(2, _CELLS_OF_A_CLUSTER, k, d, generator=generator, dtype=torch.float64)
@@ -198,7 +198,7 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
 
 @dataclass(frozen=True)
 class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
-    """The server's half: cells move, and in the end the centroids of either half are found.
+    """The server's steps of k-means on halves of the images.
 
     Each client splits its images in two at random. For either half over all clients, the server
     makes centroids by k-means: of a codebook of two cells for each cluster, which sums over the
@@ -206,8 +206,8 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
     assigned by the centroids of both halves, and the two clusterings are compared.
 
     Attributes:
-        exchange: In which the sums are sent.
-        ends: Whether the cells have moved often enough.
+        exchange: The exchange in which the sums are sent.
+        ends: Whether this is the last move, after which centroids are computed.
     """
 
     exchange: Exchange[Any, ClusterSums]
@@ -222,14 +222,14 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
         return Question(state.model, halves=state.halves)
 
     def form(self, message: Question[Any]) -> Form:
-        """Return a sum and a number for each cell of either half."""
+        """Return the form of a sum and a count for each cell of both halves."""
         _, cells, dimensions = _known(message.halves).shape
         return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
     def aggregate(
         self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[Judged, Figures]:
-        """Move cells to their means; one without images stays. Too few of them end it."""
+        """Move cells to their means, unless they have no images; with too few cells, give up."""
         total, cells = added_up(updates), _known(state.halves)
         counts = total.counts.view(cells.shape[:2])
         means = total.sums.view(cells.shape) / counts.clamp(min=1).unsqueeze(2)
@@ -247,10 +247,10 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
 
 
 class CompareHalves(MoveHalves):
-    """The server's half of the last exchange: how images are assigned by either half."""
+    """The server's comparison of the clusters that both halves assign."""
 
     def form(self, message: Question[Any]) -> Form:
-        """Return, for each cluster of a half's own, how the other half assigns its images."""
+        """Return the form of counts of images by the clusters of both halves."""
         clusters = _known(message.halves).shape[1]
         return form_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 

@@ -1,4 +1,4 @@
-"""What a summary tells people of a clustering without labels."""
+"""Tables and lines about a clustering without labels, made of a run's summary."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,12 +17,14 @@ _MOST_SIZES = 12
 
 
 def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """What is known without labels, by title; empty for another run, or of an earlier version."""
+    """Return the measures without labels by title; empty for runs that have none."""
     if "clusters" not in summary:
         return {}
     rows = {"clusters": number} if (number := _fewer(summary)) else {}
     if (anchor := summary.get("nmi_of_pixels")) is not None:
-        rows["k-means on the pixels"] = f"NMI {anchor:.4f}, with all images in one place"
+        kappa = summary.get("kappa_of_pixels")  # Earlier versions do not have it.
+        scores = f"NMI {anchor:.4f}" + ("" if kappa is None else f", Kappa {kappa:.4f}")
+        rows["k-means on the pixels"] = f"{scores}, with all images in one place"
     if sizes := summary.get("cluster_sizes"):
         rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
@@ -35,7 +37,7 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fewer(summary: Mapping[str, Any]) -> str:
-    """Say how many clusters there are where these are fewer than was asked for; else nothing."""
+    """Return how many clusters there are if fewer than were asked for; else an empty text."""
     asked, found = summary.get("clusters", 0), summary.get("clusters_found")
     if found == 1 and summary.get("clusters_sought"):
         return f"1, where {summary['clusters_sought']} was asked for"
@@ -43,14 +45,14 @@ def _fewer(summary: Mapping[str, Any]) -> str:
 
 
 def shortfall(summary: Mapping[str, Any]) -> str:
-    """Return a line where there are fewer clusters than was asked for; else nothing."""
+    """Return a warning if there are fewer clusters than were asked for; else an empty text."""
     unit, number = summary.get("unit", "image"), _fewer(summary)
     why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
     return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
 
 
 def scores_over(summary: Mapping[str, Any]) -> str:
-    """Say over what scores are that mean little: one class, or fewer clusters than classes."""
+    """Explain over what scores are that mean little: one class, or fewer clusters than classes."""
     classes, found = summary.get("classes"), summary.get("clusters_found")
     if not classes or found is None or 1 < classes <= found:
         return ""
@@ -59,7 +61,7 @@ def scores_over(summary: Mapping[str, Any]) -> str:
 
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row for each client with its images in each cluster; empty where that is not known."""
+    """Return a row for each client with its images in each cluster; empty if it is unknown."""
     names = {one["client"]: one["name"] for one in summary.get("participants", ())}
     return [
         {"client": names.get(number, f"client {number}")}

@@ -47,8 +47,8 @@ def spread_starts(
 ) -> Tensor:
     """Draw starts by k-means++ (Arthur and Vassilvitskii 2007).
 
-    A point is drawn with a chance in proportion to its weight times the squared distance to the
-    nearest centroid so far: it has the least of exponential numbers, each over its chance.
+    A point is drawn with a probability in proportion to its weight times the squared distance to
+    the nearest centroid so far: it has the least of exponential numbers, each over its probability.
 
     Args:
         points: As of :func:`best_centroids`, as are ``weights``.
@@ -81,7 +81,7 @@ def spread_starts(
 
 
 def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return ‖x − c‖², of shape (sets, samples, starts, k)."""
+    """Return squared distances ‖x − c‖², of shape (sets, samples, starts, k)."""
     sets, starts, k, dimensions = centroids.shape
     products = points @ centroids.view(sets, starts * k, dimensions).mT
     squares = points.square().sum(dim=2)[:, :, None, None] + centroids.square().sum(dim=3)[:, None]
@@ -89,7 +89,7 @@ def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def _moved(points: Tensor, weights: Tensor, centroids: Tensor) -> Tensor:
-    """Return the means of the points that are nearest to each centroid."""
+    """Return the mean of the points nearest to each centroid."""
     labels = _squared_distances(points, centroids).argmin(dim=3)
     clusters = torch.arange(centroids.shape[2], device=points.device)
     members = (labels.unsqueeze(3) == clusters) * weights[:, :, None, None]

@@ -1,4 +1,4 @@
-"""Assignment and sums of many points, a block of points at a time."""
+"""Assignment and sums of many points in blocks, to bound memory."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -22,21 +22,21 @@ _NUMBERS_AT_A_TIME = 1 << 20
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
-    """Split rows into blocks, so that what is made of a block has about a million numbers.
+    """Split rows into blocks of about a million numbers.
 
     Args:
         points: Of shape (samples, …).
-        width: Numbers that are made of a row, if they are more than it has.
+        width: Numbers that are computed for a row, if they are more than it has.
     """
     return torch.split(points, max(1, _NUMBERS_AT_A_TIME // max(width, points[:1].numel())))
 
 
 @dataclass(frozen=True)
 class SumBlocks(SummedWork[Message, S]):
-    """The clients' half of an exchange of sums over their images or vectors.
+    """Base class of the clients' sums over their images or vectors.
 
     Attributes:
-        context: What bounds an image's part, and the fewest images over which a sum is sent.
+        context: Bounds an image's part, and has the fewest images over which a sum is sent.
     """
 
     context: ClientContext
@@ -44,7 +44,7 @@ class SumBlocks(SummedWork[Message, S]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> S:
-        """Add up a block at a time, and leave out what a client may not tell."""
+        """Sum over the clients' images in blocks, without sums over too few images."""
         with section(f"{self.exchange.name}: clients"):
             # An accelerator has one queue.
             threads = 1 if clients[0].images.is_cuda else None
@@ -58,19 +58,19 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are made of an image that has so many."""
+        """Return how many numbers are computed for an image of ``row`` numbers."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
-        """The sums over a block of a client's images."""
+        """Sum over a block of a client's images."""
 
     def told(self, total: S, samples: int) -> S:
-        """Return what a client may tell of the sums over all its images: nothing of too few."""
+        """Return the sums that a client may send: those over too few images become 0."""
         return large_enough(total, self.context.least)
 
 
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """‖x − c‖² of a block of points, of shape (samples, k); what is rounding alone becomes 0."""
+    """Return ‖x − c‖² of points and centroids, (samples, k); rounding errors become 0."""
     x, c = offsets(points, centroids)
     sizes = x.square().sum(dim=1, keepdim=True) + c.square().sum(dim=1)
     found = torch.addmm(sizes, x, c.T, alpha=-2)

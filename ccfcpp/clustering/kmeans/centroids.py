@@ -1,4 +1,4 @@
-"""Centroids that arrive or must be there, and the sums of which a server makes centroids."""
+"""Checks of centroids, and the sums from which a server computes centroids."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
     """Return the centroids, which must exist.
 
     Raises:
-        FederationError: No client has delivered any.
+        FederationError: No client has sent any.
     """
     if centroids is None:
         raise FederationError(
@@ -51,7 +51,7 @@ class CentroidUpdate:
 
 
 def centroid_form(clusters: int, dimensions: int, least: int = 1) -> Form:
-    """Return the form of a ``CentroidUpdate`` of so many clusters."""
+    """Return the form of a ``CentroidUpdate`` of at most ``clusters`` centroids."""
     rows = Rows(clusters, least)
     centroids = Spec(torch.float32, (rows, dimensions))
     return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
@@ -61,8 +61,8 @@ def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
     """Refuse local centroids that cannot be those of the senders' samples.
 
     Raises:
-        RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those
-            of more samples than the client has.
+        RefusedUpdateError: A centroid is too far off, a size is not positive, or the sizes are
+            those of more samples than the client has.
     """
     check_near(update.centroids)
     if not bool((update.sizes > 0).all()):
@@ -72,13 +72,13 @@ def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
 
 @dataclass(frozen=True)
 class Started:
-    """A state of a server that looks for its first centroids by sums.
+    """The state of a server that computes its first centroids from sums.
 
     Attributes:
         centroids: Global centroids of shape (at most k, d); None before the first ones.
-        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
-        trials: While starts are tried: the centroids of each (``kmeans.trials``).
-        evidence: Where k is to be found: how much speaks for each number that it may be.
+        cells: During the start: the codebook's cells (``kmeans.start``).
+        trials: While several starts are compared: the centroids of each (``kmeans.trials``).
+        evidence: Where k is chosen from the data: the evidence for each candidate.
     """
 
     centroids: Tensor | None = None
@@ -96,7 +96,7 @@ class ClusterSums:
 
     Attributes:
         sums: float64 of shape (k, d): the sum of each cluster's points.
-        counts: float64 of shape (k,): how many they are.
+        counts: float64 of shape (k,): number of each cluster's points.
     """
 
     sums: Tensor
@@ -104,7 +104,7 @@ class ClusterSums:
 
     @staticmethod
     def zeros(clusters: int, dimensions: int) -> "ClusterSums":
-        """Sums over nothing."""
+        """Return sums over no points."""
         sums = torch.zeros(clusters, dimensions, dtype=torch.float64)
         return ClusterSums(sums, sums[:, 0])
 
@@ -113,7 +113,7 @@ S = TypeVar("S", bound=ClusterSums)
 
 
 def large_enough(total: S, least: int) -> S:
-    """Sums without the clusters of fewer points than a client may tell of: these become 0."""
+    """Return the sums with 0 for clusters of fewer than ``least`` points."""
     enough = total.counts >= least
     kept = {
         name: tensor * enough.view(-1, *[1] * (tensor.ndim - 1))
@@ -127,7 +127,7 @@ PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 
 
 def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
-    """The sum of the rows of each label, float64 of shape (groups, d).
+    """Sum the rows of each label, float64 of shape (groups, d).
 
     A product with ones and zeros takes several times as long on a processor. On a GPU it is fast,
     and unlike an addition by index it gives the same bits each time.
@@ -151,13 +151,13 @@ def cluster_sums(
     bounding: Bounding | None,
     least: int,
 ) -> ClusterSums:
-    """Sum and number of each cluster's points.
+    """Sum and count the points of each cluster.
 
     Args:
         points: Of shape (samples, d).
         labels: int64 of shape (samples,).
         clusters: Number of clusters k.
-        exchange: In which they are sent.
+        exchange: The exchange in which they are sent.
         bounding: Bounds what each image adds; None: nothing is bounded.
         least: The fewest images over which a client sends a sum.
     """
@@ -170,7 +170,7 @@ def cluster_sums(
 def cluster_counts(
     labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None, least: int
 ) -> Tensor:
-    """Number of each cluster's members, float64 of shape (k,); arguments of ``cluster_sums``."""
+    """Count each cluster's members, float64 of shape (k,); arguments as in ``cluster_sums``."""
     members = torch.bincount(labels, minlength=clusters).double()
     enough = members >= least
     if bounding is not None:
@@ -180,30 +180,30 @@ def cluster_counts(
 
 
 class SumsWork(ServerWork[State, Message, S]):
-    """The server's half of an exchange of sums over each cluster's members."""
+    """Base class of the server's work with sums over each cluster's members."""
 
     def check(self, message: Message, update: S, senders: Sequence[Member]) -> None:
         """Refuse sums that cannot be those of the senders' images.
 
         Raises:
-            RefusedUpdateError: A cluster has fewer than no images, or all have more than the
-                senders, or a mean lies far off.
+            RefusedUpdateError: A count is negative, the counts exceed the senders' images, or a
+                mean is too far off.
         """
         check_counts(update.counts, senders)
         if bool((update.sums.abs() > FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
             raise RefusedUpdateError(f"means lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: Message, update: S) -> S:
-        """Raise negative counts, which noise makes, to 0."""
+        """Set counts that noise made negative to 0."""
         return replace(update, counts=update.counts.clamp(min=0))
 
 
 def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 1) -> Tensor:
-    """The mean of each cluster's points over all clients.
+    """Return the mean of each cluster's points over all clients.
 
     Args:
         updates: At least one.
-        empty: What stands for a cluster without members, of shape (k, d) or (d,).
+        empty: Mean of a cluster without members, of shape (k, d) or (d,).
         least: The smallest count that is not rounding or noise: 1 where members are counted.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A codebook of many points: its clusters, and how many there are."""
+"""A codebook, which stands for many points, and its clusters."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ _ROUNDING = 10 * torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Codebook:
-    """Cells of points, each point in the cell that it is nearest to.
+    """A codebook: cells, with each point in the cell nearest to it.
 
     Attributes:
         cells: Means of the cells' points, float64 of shape (m, d).
-        counts: Points of each, (m,).
+        counts: Number of points in each cell, (m,).
         scatter: Σ ‖x − c‖² over the points x of each cell c, (m,).
     """
 
@@ -29,11 +29,11 @@ class Codebook:
     scatter: Tensor
 
     def kmeans(self, clusters: int, seed: int) -> Tensor:
-        """Centroids, float64 of shape (at most ``clusters``, d): the best of ten k-means."""
+        """Return centroids, float64 of shape (at most ``clusters``, d): the best of ten k-means."""
         return codebook_kmeans(self.cells, self.counts, clusters, seed)
 
     def starts(self, clusters: int, seed: int, count: int) -> Tensor:
-        """``kmeans`` and single ones, float64 of shape (count, at most ``clusters``, d)."""
+        """Return the result of ``kmeans`` and of single runs: float64 (count, at most k, d)."""
         others = [
             codebook_kmeans(self.cells, self.counts, clusters, seed + number, restarts=1)
             for number in range(1, count)
@@ -43,13 +43,13 @@ class Codebook:
     def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
         """Compute the mean simplified silhouette of all points for each number of clusters.
 
-        Of a point x of the cell c and a centroid μ only the root of the mean of ‖x − μ‖² over the
-        cell is known: that of ‖c − μ‖² + scatter / count.
+        For a point x of the cell c and a centroid μ, ‖x − μ‖ is estimated by its root mean square
+        over the cell, the root of ‖c − μ‖² + scatter / count.
 
         Args:
-            fewest: The least number of clusters.
-            most: The largest.
-            seed: Of k-means.
+            fewest: Smallest number of clusters.
+            most: Largest number of clusters.
+            seed: Seed of k-means.
 
         Returns:
             float64 of shape (most − fewest + 1,), from 0 to 1; 0 where there are too few cells.
@@ -75,9 +75,9 @@ def split_cells(
 
     Args:
         book: The cells.
-        most: Cells that there may be.
-        generator: Of the directions, on the CPU.
-        fewest: Points of a cell that is split.
+        most: Largest number of cells.
+        generator: Draws the directions, on the CPU.
+        fewest: The fewest points of a cell that is split.
     """
     cells, counts, scatter = book.cells, book.counts, book.scatter
     order = scatter.argsort(descending=True, stable=True)
@@ -95,14 +95,14 @@ def split_cells(
 def codebook_kmeans(
     cells: Tensor, counts: Tensor, clusters: int, seed: int, restarts: int = _RESTARTS
 ) -> Tensor:
-    """Centroids of a codebook, float64 of shape (at most k, d): the best of several k-means.
+    """Run k-means on a codebook; return the best centroids, float64 of shape (at most k, d).
 
     Args:
         cells: Of shape (m, d).
-        counts: The weight of each, (m,).
+        counts: Weight of each cell, (m,).
         clusters: k.
-        seed: Of the draws.
-        restarts: Number of k-means.
+        seed: Seed of the starts.
+        restarts: Number of starts.
     """
     if len(cells) <= clusters:
         return cells

@@ -8,19 +8,19 @@ from ccfcpp.core.config import Count, Positive, Section, Weight
 
 
 class LloydConfig(Section):
-    """k-means from given starts."""
+    """Settings of k-means from given starts."""
 
     iterations: Positive = 100
 
 
 class KMeansConfig(LloydConfig):
-    """k-means from starts that are drawn."""
+    """Settings of k-means from starts that are drawn."""
 
     restarts: Positive = 10
 
 
 class CentroidConfig(KMeansConfig):
-    """From representations to global centroids."""
+    """Settings of global centroids: from representations, by k-means or exact steps."""
 
     encoder: Literal["local", "global"] = "local"
     """Whose representations a client clusters: its own trained model's, or the global model's."""
@@ -40,14 +40,14 @@ class CentroidConfig(KMeansConfig):
 
 
 class MembershipConfig(Section):
-    """Memberships of fuzzy c-means."""
+    """Settings of memberships of fuzzy c-means."""
 
     m: Annotated[float, Field(gt=1, le=100)] = 1.1
     """Fuzzifier: towards 1 memberships become those of k-means."""
 
 
 class LocalFuzzyConfig(MembershipConfig):
-    """Fuzzy c-means from given starts, at the clients (FFCM)."""
+    """Settings of fuzzy c-means from given starts, at the clients (FFCM)."""
 
     tolerance: Weight = 1e-4
     """It ends where no coordinate of a centroid moves further than this."""
@@ -55,7 +55,7 @@ class LocalFuzzyConfig(MembershipConfig):
 
 
 class FuzzyConfig(LocalFuzzyConfig):
-    """Fuzzy c-means from starts that are drawn, at the server (FCM, SDA-FC-FCM)."""
+    """Settings of fuzzy c-means from starts that are drawn, at the server (FCM, SDA-FC-FCM)."""
 
     restarts: Positive = 3
     """The best is taken."""

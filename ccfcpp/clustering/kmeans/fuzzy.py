@@ -14,7 +14,7 @@ class FuzzyClustering:
     Attributes:
         centroids: Shape (k, dimensions), with the dtype of the starts.
         supports: float64 of shape (k,): the sum of the memberships in each cluster.
-        averaged: float64 of shape (k,): of how many points each centroid is a mean, which is
+        averaged: float64 of shape (k,): effective number of points that each centroid averages,
             (Σᵢ wᵢ)² / Σᵢ wᵢ² with wᵢ = uᵢⱼᵐ (Kish 1965). With a large m one point can outweigh all
             others.
         objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖², which the algorithm minimises.
@@ -68,7 +68,7 @@ def fuzzy_c_means(
 
 
 def memberships(squared_distances: Tensor, m: float) -> Tensor:
-    """Memberships uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)) of samples in clusters.
+    """Return memberships uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)) of samples in clusters.
 
     A sample that coincides with centroids belongs to these alone, in equal parts.
 
@@ -91,7 +91,7 @@ def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _weights(squared_distances: Tensor, m: float) -> Tensor:
-    """Weights uᵢⱼᵐ divided by the largest of their cluster, so that they do not underflow.
+    """Return weights uᵢⱼᵐ over the largest of their cluster, so that they do not underflow.
 
     The division does not change weighted means.
     """
@@ -101,7 +101,7 @@ def _weights(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Tensor:
-    """Squared distances ‖x‖² − 2xᵀc + ‖c‖² of shape (samples, k); rounding errors are set to 0."""
+    """Return ‖x‖² − 2xᵀc + ‖c‖² of shape (samples, k), with rounding errors set to 0."""
     sizes = squares + centroids.square().sum(dim=1)
     # With few rows and many columns this product is faster than its transpose.
     distances = torch.addmm(sizes.T, centroids, points.T, alpha=-2).T
@@ -110,7 +110,7 @@ def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Te
 
 
 def _means(points: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-    """Weighted mean of all points for each cluster; a cluster without weight keeps its centroid."""
+    """Return each cluster's weighted mean of all points; without weight its centroid stays."""
     totals = weights.sum(dim=0).unsqueeze(1)
     means = weights.T @ points / totals.clamp(min=1)  # The largest weight of each is 1.
     return torch.where(totals > 0, means, before)

@@ -1,4 +1,4 @@
-"""A step of Lloyd's k-means over all clients' samples, exact as if they lay in one place."""
+"""A step of Lloyd's k-means over all clients' samples, exact as with all in one place."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +27,13 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True)
 class SumMembers(SummedWork[Message, ClusterSums]):
-    """Clients sum up the points of each cluster.
+    """The clients' sums of the points of each cluster.
 
     Attributes:
-        exchange: In which the sums are sent.
-        members: From what came down and a client to its points, of shape (samples, d), their
-            clusters, int64 of shape (samples,), and the number of clusters.
-        context: What bounds an image's part, and the fewest images over which a sum is sent.
+        exchange: The exchange in which the sums are sent.
+        members: Maps a message and a client to its points, of shape (samples, d), their clusters,
+            int64 of shape (samples,), and the number of clusters.
+        context: Bounds an image's part, and has the fewest images over which a sum is sent.
     """
 
     exchange: Exchange[Message, ClusterSums]
@@ -55,7 +55,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
 
 @dataclass(frozen=True)
 class EncoderState:
-    """State of a server with an encoder and clusters, and the message that it makes of it.
+    """State of a server with an encoder and clusters, also sent to clients as the message.
 
     Attributes:
         model: The global model: parameters and running statistics.
@@ -65,8 +65,8 @@ class EncoderState:
         groups: Where a head has m ≥ k over-clusters: the cluster of each of them, and of the
             centroids that come from them, int64 of shape (m,); None before the first merge, and
             where each centroid is a cluster.
-        evidence: Where k is to be found: how much speaks for each number that it may be, float64 of
-            shape (numbers,), at the last merge. It stays at the server.
+        evidence: Where k is chosen from the data: the evidence for each candidate, float64 of
+            shape (candidates,), at the last merge. It stays at the server.
     """
 
     model: ModelState
@@ -78,7 +78,7 @@ class EncoderState:
 
     @property
     def public(self) -> Self:
-        """Return what goes down."""
+        """The state without what only the server needs, as it is sent to clients."""
         return replace(self, descent=None, evidence=None)
 
     @property
@@ -93,21 +93,21 @@ Known = TypeVar("Known", bound=EncoderState)
 
 @dataclass(frozen=True)
 class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
-    """The server's half: each centroid becomes the mean of its members."""
+    """The server's Lloyd step: each centroid moves to the mean of its members."""
 
     exchange: Exchange[Known, ClusterSums]
 
     def broadcast(self, state: Known) -> Known:
-        """The model and the centroids to refine."""
+        """Send the model and the centroids to refine."""
         return state.public
 
     def form(self, message: Known) -> Form:
-        """A sum and a number for each centroid."""
+        """Return the form of a sum and a count for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
         self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[Known, Figures]:
-        """A centroid without members stays as it is."""
+        """Move each centroid to the mean of its members, unless it has none."""
         moved = cluster_means(updates, required_centroids(state.centroids))
         return replace(state, centroids=moved), {}

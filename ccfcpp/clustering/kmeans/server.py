@@ -23,7 +23,7 @@ class Clustering:
     """Centroids, sizes and inertia of a k-means clustering.
 
     Attributes:
-        centroids: Of shape (found, dimensions), with 1 ≤ found ≤ k; float64 of points that are so.
+        centroids: Of shape (found, dimensions), with 1 ≤ found ≤ k; float64 if the points are.
         sizes: float64 tensor of shape (found,), the positive total weight of each cluster's points.
         inertia: Weighted sum of the squared distances of the points to their centroids.
     """
@@ -120,7 +120,7 @@ def _kmeans_on_device(
 ) -> list[Clustering]:
     """Cluster several sets of points by batched products; see :func:`kmeans`.
 
-    Starts are those of a single set, of shape (k, dimensions).
+    Given starts, of shape (k, dimensions), are for a single set.
     """
     found = [own_points(own, weight) for own, weight in zip(points, weights, strict=True)]
     large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
@@ -150,7 +150,7 @@ def _kmeans_on_device(
 
 
 def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor) -> Clustering:
-    """Describe the clusters of points that lie about a mean."""
+    """Return the clustering of points, given as offsets from a mean, around some centroids."""
     centroids = centroids.to(about.device)
     labels = nearest(about, centroids)
     sizes = sums_by(labels, weights.unsqueeze(1), len(centroids)).flatten()
@@ -163,7 +163,7 @@ def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor)
 def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
     """Return the points' mean where it is far from the origin, of shape (dimensions,); else 0.
 
-    There faiss's distances, in float32, would be rounding alone.
+    Far from the origin, faiss's distances in float32 would be rounding errors alone.
     """
     spread, mean = torch.var_mean(points, dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())
@@ -187,7 +187,7 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
 def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """Move points and centroids so that the centroids' mean is 0.
 
-    Then ‖c‖² − 2 xᵀc tells small differences of distances far from the origin, too.
+    Then ‖c‖² − 2 xᵀc keeps small differences of distances, far from the origin, too.
 
     Returns:
         Both, in the points' dtype.
@@ -197,7 +197,7 @@ def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def assigned(points: Tensor, centroids: Tensor) -> Tensor:
-    """The nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
+    """Return the nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
 
     Points are of shape (samples, dimensions), centroids of shape (k, dimensions). Distances are by
     one matrix product, in the points' precision.
@@ -211,12 +211,12 @@ def assigned(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """``assigned`` in the centroids' precision. Source: Eq. (1) of the CCFC++ paper."""
+    """Run ``assigned`` in the centroids' precision; Eq. (1) of the CCFC++ paper."""
     return assigned(points.to(centroids.dtype), centroids)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the centroid with the highest cosine similarity, as the authors' code assigns.
+    """Return the centroid with the highest cosine similarity, as the authors' code assigns.
 
     Shapes are those of ``nearest``.
     """

@@ -1,14 +1,14 @@
-"""Where k-means begins, found by sums over all clients: k-means++ on a codebook.
+"""The start of k-means by sums over all clients: k-means++ on a codebook.
 
 To draw k-means++ seeds among points, clients would have to send points. Here the server grows a
 codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
 Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
-clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
+clients send for each cell the sum, the number and the scatter of their points in it. Cells are
 means over all clients' points, of five of them and more on average. Where there are fewer cells
-than clusters in the end, as of few points, cells are split until each may be a single point.
+than clusters in the end, as with few points, cells are split until each may be a single point.
 k-means++ (Arthur and Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of
-its points. The best of several k-means of the codebook is where k-means begins; or several of them
-are tried (``trials``).
+its points. k-means starts from the best of several k-means of the codebook; or several of them are
+compared (``trials``).
 """
 
 import math
@@ -43,14 +43,14 @@ _POINTS_OF_A_CELL = 5
 
 @dataclass(frozen=True)
 class Cells:
-    """The codebook that goes down: float64 of shape (m, d)."""
+    """The codebook as clients receive it: float64 of shape (m, d)."""
 
     cells: Tensor
 
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """A client's sums over its points, by the cell that they are nearest to.
+    """A client's sums over its points, by their nearest cell.
 
     Attributes:
         squares: float64 (m,): Σ ‖x − c‖² over the points x of each cell c.
@@ -70,7 +70,7 @@ START = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """The clients' half.
+    """The clients' sums of points by cell.
 
     Attributes:
         points: Maps images or vectors to points, of shape (samples, d).
@@ -80,11 +80,11 @@ class SumCells(SumBlocks[Cells, CellSums]):
     exchange = START
 
     def width(self, message: Cells, row: int) -> int:
-        """A distance to each cell."""
+        """Return how many numbers a point takes: a distance to each cell."""
         return len(message.cells)
 
     def block(self, message: Cells, images: Tensor) -> CellSums:
-        """Assign points to cells, and add them up."""
+        """Assign a block of points to cells, and sum them."""
         points = self.points(images)
         cells = message.cells.to(points.device)
         labels, points = assigned(points, cells), points.double()
@@ -104,19 +104,19 @@ def _zeros(cells: Tensor) -> CellSums:
 
 @dataclass(frozen=True)
 class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
-    """The server's half: cells become the means of their points.
+    """The server's step: each cell moves to the mean of its points, and may then be split.
 
     Attributes:
-        clusters: k; where it is to be found, the largest that it may be.
-        fewest: The least that it may be, where it is to be found; 0 where it is known.
+        clusters: k, or its largest candidate.
+        fewest: Smallest candidate for k where it is chosen from the data; 0 where it is given.
         dimensions: d.
-        most: Cells of the whole codebook.
-        splits: Whether cells are split then.
-        ends: Whether the codebook is whole then, so that centroids, or starts, are found.
-        starts: How many starts to find; a single one is not tried.
+        most: Number of cells of the complete codebook.
+        splits: Whether cells are split after the step.
+        ends: Whether the codebook is complete after the step, so that centroids or starts follow.
+        starts: Number of starts; a single one is not compared.
         samples: Points of all clients.
-        tries: How often cells may be split after this, where there are fewer of them than clusters.
-        again: Whether it is there for that alone.
+        tries: How often cells may be split after this step while they are fewer than clusters.
+        again: Whether this step exists for such splits only.
     """
 
     clusters: int
@@ -132,20 +132,20 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     exchange = START
 
     def is_due(self, state: StartedState) -> bool:
-        """Whether the codebook is not whole yet."""
+        """Return whether the codebook is incomplete."""
         return state.cells is not None or not self.ends
 
     def broadcast(self, state: StartedState) -> Cells:
-        """The cells; at first a single one."""
+        """Send the cells, at first a single one."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
 
     def form(self, message: Cells) -> Form:
-        """A sum, a number and a scatter for each cell."""
+        """Return the form of a sum, a count and a scatter for each cell."""
         return form_of(pack(_zeros(message.cells)))
 
     def project_noisy(self, message: Cells, update: CellSums) -> CellSums:
-        """Raise negative numbers, which noise makes, to 0."""
+        """Set counts and scatters that noise made negative to 0."""
         return replace(
             update, counts=update.counts.clamp(min=0), squares=update.squares.clamp(min=0)
         )
@@ -153,7 +153,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     def aggregate(
         self, state: StartedState, updates: Iterable[CellSums], randomness: Randomness
     ) -> tuple[StartedState, Figures]:
-        """The next cells, or the centroids; cells without points are gone."""
+        """Move or split the cells, or return the centroids; cells without points are dropped."""
         total = added_up(updates)
         held = total.counts >= 1
         if not bool(held.any()):
@@ -176,7 +176,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         return replace(state, cells=means), {}
 
     def _ended(self, state: StartedState, book: Codebook, seed: int) -> StartedState:
-        """The centroids, or the starts; and what speaks for each k, where it is to be found."""
+        """Set the centroids or the starts, and the evidence for each k where it is chosen."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
@@ -188,12 +188,12 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
 
 
 def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:
-    """The server's work until there are centroids: a mean, two exchanges for each doubling, trials.
+    """Return the server's work of the start: a mean, two exchanges per doubling, and trials.
 
     Args:
         problem: The setting.
         dimensions: d.
-        starts: How many starts to find; they are tried if there are several.
+        starts: Number of starts; several are compared.
     """
     clusters, samples = problem.clusters, problem.samples
     tries = 0 if problem.protected else clusters

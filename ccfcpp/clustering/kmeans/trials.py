@@ -1,8 +1,8 @@
-"""Several starts of k-means side by side, of which the best goes on, by sums over all clients.
+"""Several starts of k-means side by side, of which the best continues, by sums over all clients.
 
-Where k-means ends depends on where it begins. So several starts move for some steps, all of them in
-one exchange, and the one with the least squared error goes on. Clients send what they send in any
-step of k-means, once for each start: the error needs nothing else.
+The result of k-means depends on its start. So several starts move for some steps, all of them in
+one exchange, and the one with the least squared error continues. Clients send the same sums as in
+any step of k-means, once for each start: the error needs nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ TRIALS = Exchange(
 
 @dataclass(frozen=True)
 class SumTrials(SumBlocks[Trials, ClusterSums]):
-    """The clients' half: sums and counts of each start's clusters, one start after another.
+    """The clients' sums and counts of each start's clusters, one start after another.
 
     Attributes:
         points: Maps images or vectors to points, of shape (samples, d).
@@ -57,11 +57,11 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
     exchange = TRIALS
 
     def width(self, message: Trials, row: int) -> int:
-        """A distance to each centroid of a start."""
+        """Return how many numbers a point takes: a distance to each centroid of a start."""
         return message.trials.shape[1]
 
     def block(self, message: Trials, images: Tensor) -> ClusterSums:
-        """Assign points to the nearest centroid of each start, and add them up."""
+        """Assign a block of points to the nearest centroid of each start, and sum them."""
         points = self.points(images)
         exact, trials = points.double(), message.trials.to(points.device)
         each = [
@@ -73,26 +73,26 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
 
 @dataclass(frozen=True)
 class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
-    """The server's half: the centroids of each start become the means of their points.
+    """The server's step: the centroids of each start move to the means of their points.
 
     Attributes:
-        ends: Whether the best start is chosen then.
+        ends: Whether the best start is chosen after the step.
     """
 
     ends: bool
     exchange = TRIALS
 
     def is_due(self, state: StartedState) -> bool:
-        """Whether there are starts."""
+        """Return whether there are starts."""
         return state.trials is not None
 
     def broadcast(self, state: StartedState) -> Trials:
-        """The centroids of each start."""
+        """Send the centroids of each start."""
         assert state.trials is not None
         return Trials(state.trials)
 
     def form(self, message: Trials) -> Form:
-        """A sum and a number for each centroid of each start."""
+        """Return the form of a sum and a count for each centroid of each start."""
         return form_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
 
     def check(self, message: Trials, update: ClusterSums, senders: Sequence[Member]) -> None:
@@ -105,7 +105,7 @@ class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
     def aggregate(
         self, state: StartedState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[StartedState, Figures]:
-        """The starts as they move, and the best so far; in the end the best alone."""
+        """Move the centroids of each start, and note the best; at the end keep only that."""
         before, total = self.broadcast(state).trials, added_up(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
         scatter = between(total, len(before))
@@ -116,14 +116,14 @@ class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
 
 
 def between(total: ClusterSums, starts: int) -> Tensor:
-    """Σ n ‖c − m‖² / Σ n over the clusters of each start, of n points with mean c; m: that of all.
+    """Return the variance between clusters, Σ n ‖c − m‖² / Σ n, of each start.
 
-    With the mean squared error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. Where
-    clients keep small clusters to themselves, starts are over somewhat different points, and this
-    is near to it.
+    Each cluster has n points with mean c, and m is the mean of all points. With the mean squared
+    error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. Where clients do not send small
+    clusters, starts are over slightly different points, and this holds approximately.
 
     Args:
-        total: Of all clusters of the starts, one start after another.
+        total: Sums of all clusters of the starts, one start after another.
         starts: Number of starts.
 
     Returns:
@@ -138,5 +138,5 @@ def between(total: ClusterSums, starts: int) -> Tensor:
 
 
 def trial_works() -> list[AnyServerWork]:
-    """The server's work, once there are starts."""
+    """Return the server's work once there are starts."""
     return [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]

@@ -1,1 +1,1 @@
-"""What clients learn together by sums before a system begins, and any system after it."""
+"""Phases in which clients prepare their data together, before any system begins."""

@@ -17,7 +17,7 @@ from ccfcpp.engine.phases import K, Phase, Phased, Prepared
 
 
 def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
-    """Make the system of a problem, after the phase that it needs.
+    """Make the system of a problem, with the phase that it needs before it.
 
     Raises:
         UsageError: The system does not take the kind of data, or does not fit the problem.
@@ -35,7 +35,7 @@ def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
 
 @dataclass(frozen=True)
 class PreparedClusters(Prepared[State, K]):
-    """A state, message or delivery of a system of clustering, and what was learnt before it."""
+    """A state, message or delivery of a system of clustering, with the result of its phase."""
 
     @property
     def centroids(self) -> Tensor | None:
@@ -49,7 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A system of clustering after a phase: it sees the samples that the phase makes."""
+    """A system of clustering after a phase, which sees the samples that the phase prepares."""
 
     prepared = PreparedClusters
 
@@ -61,10 +61,10 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         self.by_model = system.by_model
 
     def _seen(self, value: Value, holder: Client) -> Client:
-        """The holder of prepared samples.
+        """Return the client with prepared samples.
 
         Raises:
-            FederationError: Nobody took part in the phase.
+            FederationError: No client took part in the phase.
         """
         if not self.is_whole(value):
             raise FederationError("nobody took part in the preparation")
@@ -83,19 +83,19 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.system.assign(state.system, self._seen(state, holder))
 
     def represent(self, state: Value, holder: Client) -> Tensor | None:
-        """Map prepared samples to points as the system does; None before all is learnt."""
+        """Map prepared samples to points as the system does; None before the phase is complete."""
         if not self.is_whole(state):
             return None
         return self.system.represent(state.system, self._seen(state, holder))
 
     def delivery(self, state: Value) -> Value:
-        """Return what the system delivers, and what was learnt."""
+        """Return the system's delivery with the result of the phase."""
         known = self.phase.public(self.known(state))
         return PreparedClusters(self.system.delivery(state.system), known)
 
     @property
     def delivery_type(self) -> type[object]:
-        """Return the type of what the system delivers, with what was learnt."""
+        """The type of the system's delivery with the result of the phase."""
         return self.with_preparation(self.system.delivery_type)
 
     def assign_delivered(self, delivery: Value, holder: Client) -> Tensor:
@@ -103,17 +103,17 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.system.assign_delivered(delivery.system, self._seen(delivery, holder))
 
     def probabilities(self, known: Value, holder: Client) -> Tensor | None:
-        """Return the probabilities that the system gives to prepared samples."""
+        """Return the system's probabilities of prepared samples."""
         return self.system.probabilities(known.system, self._seen(known, holder))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:
-        """Return the pictures that the system makes."""
+        """Return the pictures of the system."""
         return self.system.pictures(state.system)
 
     def describe(self) -> dict[str, object]:
-        """Return the facts of the system."""
+        """Return the facts of the system for the summary."""
         return self.system.describe()
 
     def found(self, state: Value) -> dict[str, object]:
-        """Return the facts of the system about the last state."""
+        """Return the system's facts of the last state for the summary."""
         return self.system.found(state.system)

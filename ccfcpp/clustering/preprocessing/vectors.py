@@ -33,10 +33,10 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Preparation:
-    """Knowledge of the preparation, which grows from exchange to exchange.
+    """Fitted parameters of the preparation, which grow from exchange to exchange.
 
     Attributes:
-        fill: What missing values become, float64 (d,).
+        fill: Values that replace missing ones, float64 (d,).
         mean: m, float64 (d,).
         factor: A: float64 (d,) for the diagonal, or (d, components).
     """
@@ -47,7 +47,7 @@ class Preparation:
 
 
 def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """Fill in and scale some vectors, which is f: float64 of their shape (samples, d)."""
+    """Fill in missing values and scale by length, which is f: float64 of shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
@@ -55,11 +55,11 @@ def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
 
 
 def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """Prepare vectors.
+    """Apply the fitted preparation to vectors.
 
     Args:
-        config: What is to be done.
-        known: From all exchanges.
+        config: Settings of the preparation.
+        known: The parameters that all exchanges fitted.
         values: float32 or float64 of shape (samples, d).
 
     Returns:
@@ -81,7 +81,7 @@ class Sums(ClusterSums):
     """A client's sums over its vectors.
 
     Its sums are of values (d,), of squares (d,), or of outer products (d, d); counts are of vectors
-    (1,), or of values that are there in each column (d,).
+    (1,), or of present values in each column (d,).
     """
 
     @property
@@ -99,10 +99,10 @@ FILLING, MEANS, SPREADS = (
 
 
 class VectorPhase(Phase[Preparation]):
-    """The preparation of vectors.
+    """The preparation of vectors, as a phase before a system.
 
     Args:
-        config: What is to be done.
+        config: Settings of the preparation.
         d: Length of the vectors.
 
     Raises:
@@ -125,29 +125,29 @@ class VectorPhase(Phase[Preparation]):
         self.learns = bool(needed)
 
     def is_learnt(self, known: Preparation) -> bool:
-        """Whether there is what all exchanges give."""
+        """Return whether all exchanges have been made."""
         return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
 
     def is_filled(self, known: Preparation) -> bool:
-        """Whether it is known what missing values become."""
+        """Return whether the values that replace missing ones are known."""
         return FILLING not in self.needed or known.fill is not None
 
     def last_exchanges(self) -> list["Fitting"]:
-        """The exchanges of sums, in order."""
+        """Return the exchanges of sums, in order."""
         return [Fitting(self, exchange) for exchange in self.needed]
 
     def client_works(self, context: ClientContext) -> list["AddUp"]:
-        """The clients' half of each exchange."""
+        """Return the clients' work of each exchange."""
         return [AddUp(context, fitting) for fitting in self.last_exchanges()]
 
     def samples(self, known: Preparation, client: Client) -> Tensor:
-        """The prepared vectors of a client."""
+        """Return the prepared vectors of a client."""
         return prepared(self.config, known, client.images)
 
 
 @dataclass(frozen=True)
 class Fitting(ServerWork[Preparation, Preparation, Sums]):
-    """The server's half of an exchange of sums."""
+    """The server's work in an exchange of sums."""
 
     phase: VectorPhase
     exchange: Exchange[Preparation, Sums]
@@ -158,7 +158,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: Preparation, block: Tensor) -> Tensor:
-        """Return what a client adds up of each vector, (samples, d); or its outer products."""
+        """Return the rows that a client adds up, (samples, d); of outer products their factors."""
         if self.exchange is FILLING:
             return block.nan_to_num(nan=0.0)
         rows = filled(self.phase.config, known, block)
@@ -168,23 +168,23 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return centred if self.outer else centred.square()
 
     def counts(self, block: Tensor) -> Tensor:
-        """Return what is counted: values that are there (samples, d), or vectors (samples, 1)."""
+        """Return the counts of a block: present values (samples, d), or vectors (samples, 1)."""
         if self.exchange is FILLING:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
 
     def is_due(self, state: Preparation) -> bool:
-        """Whether the exchanges before it have taught something."""
+        """Return whether the exchanges before it succeeded."""
         if self.exchange is SPREADS:
             return state.mean is not None
         return self.exchange is FILLING or self.phase.is_filled(state)
 
     def broadcast(self, state: Preparation) -> Preparation:
-        """Broadcast what is known so far."""
+        """Send the parameters fitted so far."""
         return state
 
     def form(self, message: Preparation) -> Form:
-        """Sums of columns, or of their products, and what is counted."""
+        """Return the form of sums of columns, or of their products, and of counts."""
         d = self.phase.d
         counted = d if self.exchange is FILLING else 1
         shape = (d, d) if self.outer else (d,)
@@ -198,7 +198,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
     def aggregate(
         self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[Preparation, Figures]:
-        """Learn from the total."""
+        """Fit the exchange's parameters to the total."""
         total = added_up(updates)
         if self.exchange is FILLING:
             return replace(state, fill=total.mean), {}
@@ -213,16 +213,16 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
 
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
-    """1 / σ; 0 for a constant column, whose variance is rounding alone."""
+    """Return 1 / σ; 0 for a constant column, whose variance is a rounding error."""
     rounding = (_ROUNDING * mean).square()
     return torch.where(variances > rounding, variances, torch.inf).rsqrt()
 
 
 def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
-    """The matrix A of shape (d, components), of the outer products about the mean.
+    """Return the matrix A of shape (d, components), from the outer products about the mean.
 
-    The sign of a component is that with which its largest entry is positive, as scikit-learn has
-    it. A whitened component without variance is 0.
+    The sign of a component makes its largest entry positive, as in scikit-learn. A whitened
+    component without variance is 0.
     """
     count = total.counts.clamp(min=1)
     covariance = (total.sums + total.sums.T) / (2 * count)
@@ -246,21 +246,21 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
 
 @dataclass(frozen=True)
 class AddUp(SumBlocks[Preparation, Sums]):
-    """The clients' half."""
+    """The clients' sums over their vectors."""
 
     fitting: Fitting
 
     @property
     def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
-        """Return what both sides know of the exchange."""
+        """The exchange, which server and clients share."""
         return self.fitting.exchange
 
     def width(self, message: Preparation, row: int) -> int:
-        """Return the numbers of a vector; with bounds each outer product is made by itself."""
+        """Return how many numbers a vector takes; with bounds, also its outer product."""
         return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
     def block(self, message: Preparation, images: Tensor) -> Sums:
-        """Add up what the exchange asks for."""
+        """Sum the rows of a block that the exchange asks for."""
         rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
         bounding, outer = self.context.bounding, self.fitting.outer
         if bounding is not None:

@@ -1,1 +1,1 @@
-"""Pre-trained encoders, which turn photos and texts into vectors at the client that holds them."""
+"""Pre-trained encoders, which clients use to embed photos and texts as vectors."""

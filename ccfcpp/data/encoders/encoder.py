@@ -1,4 +1,4 @@
-"""An encoder, and the vectors that it made before, which are kept on disk by content."""
+"""An encoder, and a cache on disk of its vectors, by the content of samples."""
 
 import math
 import time
@@ -28,13 +28,13 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen network that makes a vector of a picture or a text.
+    """A frozen network that embeds a picture or a text as a vector.
 
     Attributes:
-        name: What it is called.
-        hash: Content hash: SHA-256 of its weights and of how samples are prepared for it.
+        name: Its name.
+        hash: Content hash: SHA-256 of its weights and of the preparation of samples.
         size: Number of samples in a batch.
-        batch: Maps so many samples, or fewer, to floats of shape `(samples, d)`. A picture is uint8
+        batch: Maps up to ``size`` samples to floats of shape `(samples, d)`. A picture is uint8
             `(channels, height, width)`; a text is a string.
     """
 
@@ -49,20 +49,20 @@ class Encoder:
     def embedded(
         self, keys: Sequence[str], get: Callable[[int], Any]
     ) -> tuple[Vectors, dict[int, str]]:
-        """Make vectors, or take those that were made before of the same content.
+        """Embed samples, or read their vectors from the cache where the content is known.
 
-        New ones are kept in the cache, also where an error or Ctrl-C ends the work.
+        New vectors are added to the cache, even where an error or Ctrl-C ends the work.
 
         Args:
             keys: Digest of each sample's content.
             get: Returns a sample by its index.
 
         Returns:
-            float32 of shape `(samples, d)` without those that cannot be read, and the reasons for
-            these by index.
+            float32 of shape `(samples, d)` without unreadable samples, and the reasons for these by
+            index.
 
         Raises:
-            UsageError: The encoder does not take such samples, or gives no finite vectors.
+            UsageError: The encoder does not take such samples, or returns infinite vectors or NaN.
         """
         shelf = _Shelf(self.hash)
         found, reasons = shelf.read(keys), dict[int, str]()
@@ -111,13 +111,13 @@ class Encoder:
 
 
 class _Shelf:
-    """The vectors of one encoder in the cache: folders of keys and vectors, which never change."""
+    """The cache of one encoder's vectors: folders of keys and vectors, which never change."""
 
     def __init__(self, encoder: str) -> None:
         self._folder = cache_folder() / "embeddings" / f"{_VERSION}-{encoder[:32]}"
 
     def read(self, wanted: Iterable[str]) -> dict[str, Vectors]:
-        """Return vectors by key, of those that are wanted and there."""
+        """Return the vectors of the wanted keys that are in the cache."""
         left, found = set(wanted), dict[str, Vectors]()
         for entry in sorted(self._folder.glob("[!.]*")):
             arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
@@ -129,7 +129,7 @@ class _Shelf:
         return found
 
     def keep(self, found: Mapping[str, Vectors], kept: Iterable[str]) -> set[str]:
-        """Add the vectors that are not kept yet, and return the keys of all."""
+        """Add the vectors that are not in the cache yet, and return the keys of all."""
         new = [key for key in found if key not in kept]
         if new:
             arrays = {"keys": np.array(new), "vectors": np.stack([found[key] for key in new])}

@@ -121,7 +121,7 @@ def _of_network(
     transform: Transform,
     device: torch.device,
 ) -> Encoder:
-    """Give a network without a head its weights."""
+    """Make an encoder from a network without its head, with given weights."""
     kept = {
         key: value
         for key, value in state.items()
@@ -152,9 +152,9 @@ def _run(module: nn.Module, transform: Transform, device: torch.device) -> Batch
 
 
 def _stacked(pictures: Sequence[Picture], transform: Transform, size: int) -> Tensor:
-    """Prepare pictures, `(size, 3, h, w)`; the last one again where there are fewer.
+    """Prepare a batch of pictures, `(size, 3, h, w)`, filled up with the last one.
 
-    A vector follows from its picture alone, to the last bit, only in batches of one size.
+    Only in batches of one size does a vector depend on its picture alone, to the last bit.
     """
     tensors = [transform(_as_pil(picture)) for picture in pictures]
     return torch.stack(tensors + [tensors[-1]] * (size - len(tensors)))
@@ -213,7 +213,7 @@ def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
 
 
 def _usual(height: int, width: int) -> Transform:
-    """Return the preparation that networks trained on ImageNet usually have."""
+    """Return the usual preparation of images for networks trained on ImageNet."""
     from torchvision.transforms import v2
 
     usual: Transform = v2.Compose(
@@ -229,7 +229,7 @@ def _usual(height: int, width: int) -> Transform:
 
 
 def _of_program(name: EncoderName, size: int, transform: Transform, batch: Batch) -> Encoder:
-    """Make an encoder of a file, which says in one line what it does not take."""
+    """Make an encoder from a file, whose errors become one line about its samples."""
 
     def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         try:
@@ -294,7 +294,7 @@ def _check_known(name: EncoderName, known: Sequence[str], given: str = "") -> No
 
 
 def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
-    """Read a file of weights in which nothing can be run."""
+    """Read a file of weights that cannot contain code."""
     path = Path(name.file).expanduser()
     try:
         if path.suffix.lower() == ".safetensors":

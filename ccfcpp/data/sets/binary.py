@@ -15,11 +15,11 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class BinarySet(Packed):
-    """A data set of which the members are all that is read.
+    """A data set for which only the archive's members are read.
 
     Attributes:
         original: The name of torchvision's class.
-        decode: Makes the arrays of `Published.read` of the members' contents and of the place that
+        decode: Makes the arrays of `Published.read` from the members' contents and the place that
             its messages name; raises `UsageError` where they are broken.
     """
 
@@ -42,7 +42,7 @@ class BinarySet(Packed):
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
     def _contents(self, folder: Path, place: Path) -> Contents:
-        """Return the contents of the members in a folder, which the user knows as a place."""
+        """Return the contents of the members in a folder, which messages call ``place``."""
         try:
             return {name: (folder / name).read_bytes() for name in self.members}
         except FileNotFoundError as error:

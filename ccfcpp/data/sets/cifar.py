@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: batches of images in pickles, of which nothing can run code."""
+"""CIFAR-10 and CIFAR-100: batches of images in pickles, read so that no code can run."""
 
 import io
 import math
@@ -124,7 +124,7 @@ class _PickledDtype:
         self.code = code
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the state: it says nothing more of a byte."""
+        """Ignore the state, which says nothing more of bytes."""
 
 
 class _PickledArray:

@@ -1,4 +1,4 @@
-"""The 8×8 handwritten digits that come with scikit-learn, so that they are there without a network.
+"""The 8×8 handwritten digits that come with scikit-learn, available without a network.
 
 They are read from the file inside the installed package, since importing scikit-learn takes longer
 than everything else that a command does before it starts.
@@ -22,10 +22,10 @@ _LARGEST = 16  # of the values of a pixel
 
 
 class Digits(DataSet):
-    """Grey images with values from 0 to 16, none of which are set apart for testing."""
+    """Grey images with values from 0 to 16, without a test set."""
 
     def place(self, root: Path) -> str:
-        """Say where the data set lies."""
+        """Describe the place of the data set."""
         return "scikit-learn"
 
     def load(self, root: Path) -> ImageData:

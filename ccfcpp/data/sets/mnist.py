@@ -26,7 +26,7 @@ _FILES = (
 
 @dataclass(frozen=True)
 class IdxSet(Published):
-    """Images and labels for training, then for testing, in a file each.
+    """Images and labels for training, and for testing, in one file each.
 
     Attributes:
         original: The name of torchvision's class, and of the folder that it fills.

@@ -36,7 +36,7 @@ _SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Published(DataSet, ABC):
-    """A data set that lies in the root folder, or is downloaded there."""
+    """A data set in the root folder, downloaded there if it is missing."""
 
     @property
     @abstractmethod
@@ -61,10 +61,10 @@ class Published(DataSet, ABC):
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
-        """Download into `folder`, laid out like the root, and check the MD5."""
+        """Download into `folder`, with the layout of the root, and check the MD5."""
 
     def place(self, root: Path) -> str:
-        """Say where under `root` the data set lies."""
+        """Describe the place of the data set under `root`."""
         place = self.find(root)
         return f"to be downloaded to {root}" if place is None else str(place)
 
@@ -168,7 +168,7 @@ def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
 
 @contextlib.contextmanager
 def _quiet_and_impatient() -> Iterator[None]:
-    """Keep torchvision off stdout, and give up on a server that stays silent."""
+    """Keep torchvision off stdout, and give up on a server that does not answer."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)
     try:

@@ -32,9 +32,9 @@ _ARRAYS = ("images", "labels", "classes", "test")
 
 
 class TinyImageNet(Packed):
-    """JPEG files in folders; either is slow enough to cache the result.
+    """JPEG files in folders or an archive, decoded once into the cache.
 
-    A gzipped tar whose name begins as the original's may hold a part of the data set.
+    A gzipped tar whose name begins like the original's may hold a part of the data set.
     """
 
     url: ClassVar = f"http://cs231n.stanford.edu/{_BASE}.zip"
@@ -55,14 +55,14 @@ class TinyImageNet(Packed):
             return cached(places, said, _ARRAYS, lambda: _decode(tree, files))
 
     def fetch(self, folder: Path) -> None:
-        """Download the archive, which torchvision does not know."""
+        """Download the archive, which torchvision does not provide."""
         from torchvision.datasets.utils import download_url
 
         download_url(self.url, str(folder), self.archive, self.md5)
 
 
 class _Files(NamedTuple):
-    """The images in order, those for training first.
+    """The images in order, with those for training first.
 
     Attributes:
         images: The images' files.

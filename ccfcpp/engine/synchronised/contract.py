@@ -1,7 +1,7 @@
-"""What a synchronised step is made of: what travels, what is shown, and what bounds it.
+"""Types of a synchronised step: its messages, its batches, and bounds on images.
 
-A step is a few trips. What goes down is what all clients' sums came to since the trip before; what
-comes up is all that a client can work out from it.
+A step takes a few exchanges. A message has the totals of the clients' sums since the exchange
+before; an update has everything that a client can compute from it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,18 +20,17 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class DescentState:
-    """What the server keeps of a descent besides the model.
+    """The server's state of a training by synchronised steps, beside the model.
 
     Attributes:
-        steps: How many steps were made.
+        steps: Number of completed steps.
         first: First moments of the optimizer, by parameter.
         second: Second moments, of the parameters that have them.
-        totals: Pooled sums of the step that is under way, by name; of the lagged ones those of the
-            step before.
-        slopes: Pooled gradients at them, likewise.
-        figures: What the last step reported, float64 scalars by name.
-        parts: The last part that each client had in each pooled sum, by ``part_of``, and in how
-            many steps it had one; of clients whose parts come one by one.
+        totals: Pooled sums of the current step, by name; of lagged ones those of the step before.
+        slopes: Pooled gradients at these sums, likewise.
+        figures: Metrics of the last step, float64 scalars by name.
+        parts: The last part of each client in each pooled sum, by ``client_part_name``, and in how
+            many steps it had one; only of clients whose parts come one by one.
     """
 
     steps: int
@@ -44,11 +43,11 @@ class DescentState:
 
 
 class DescendingState(Protocol):
-    """A system's state that holds a model in descent."""
+    """Interface of a system's state that holds a model in training by synchronised steps."""
 
     @property
     def model(self) -> ModelState:
-        """The model that moves."""
+        """The model that is trained."""
 
     @property
     def version(self) -> int:
@@ -56,7 +55,7 @@ class DescendingState(Protocol):
 
     @property
     def descent(self) -> DescentState | None:
-        """How far the descent is; None where there is none."""
+        """The state of the training; None outside of training."""
 
 
 D = TypeVar("D", bound=DescendingState)
@@ -64,11 +63,11 @@ D = TypeVar("D", bound=DescendingState)
 
 @dataclass(frozen=True)
 class Known:
-    """What goes down in a trip.
+    """The message of one exchange of a step.
 
     Attributes:
         version: How often the model has changed.
-        model: In the first trip of a step: the model.
+        model: In the first exchange of a step: the model.
         totals: Pooled sums that clients do not know yet, by name.
         slopes: Pooled gradients at sums that clients do not know yet, by name.
     """
@@ -81,13 +80,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What comes up in a trip: parts of sums over all clients.
+    """The update of one exchange of a step: parts of sums over all clients.
 
     Attributes:
         sums: A client's part of each sum, float64, by name.
         slopes: Its part of the gradient at each pooled sum, float64, by name.
-        gradient: In the last trip: its part of the gradient, by parameter.
-        figures: In the last trip: its part of what the report says, float64 scalars by name.
+        gradient: In the last exchange: its part of the gradient, by parameter.
+        figures: In the last exchange: its part of the metrics, float64 scalars by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Own(Contribution):
-    """The contribution of a client that is known.
+    """The contribution of one client whose number is known.
 
     Attributes:
         client: Its number.
@@ -118,12 +117,12 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Batch:
-    """What a process shows in a step.
+    """The samples that a process uses in a step.
 
     Attributes:
-        program: Makes the program of a step from what is shown of some images.
-        shown: What is shown of all of them, each of shape (images, …): views, and perhaps labels.
-        course: What the program depends on besides what is shown and the network; None where it
+        program: Makes the program of a step from tensors of some images.
+        shown: Tensors of all images, each of shape (images, …): views, and perhaps labels.
+        course: What the program depends on besides these tensors and the network; None where it
             depends on more. Batches of one course and shape can be computed by one captured graph.
     """
 
@@ -133,23 +132,23 @@ class Batch:
 
 
 class Advancing(Protocol):
-    """A step on its way through its trips."""
+    """Interface of a step in progress."""
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Go on as far as what is known allows; see ``Tape``."""
+        """Advance as far as the known sums and gradients allow; see ``Tape``."""
 
 
 class Bounding(Protocol):
-    """Bounds what each image adds to a sum, for privacy."""
+    """Interface of bounds on what each image adds to a sum, for privacy."""
 
     def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Choose images of a client secretly; as ``turn``."""
+        """Draw a client's images of a step secretly; arguments as for ``turn``."""
 
     def views(self, randomness: Randomness) -> Randomness:
-        """Return the source of what nobody may draw again, in place of the run's."""
+        """Return a secret source of random numbers for views, in place of the run's."""
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down what exceeds its bound in rows of shape (images, d), one for each image."""
+        """Scale down rows of shape (images, d) that exceed an image's bound."""
 
     def open(
         self,
@@ -159,11 +158,11 @@ class Bounding(Protocol):
         parameters: Mapping[str, Tensor],
         trips: Sequence[Contribution],
     ) -> Advancing:
-        """Begin a step in which each image's part is bounded."""
+        """Start a step in which each image's part is bounded."""
 
 
 def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
-    """Round a gradient to the precision in which it travels."""
+    """Round a gradient to the precision in which it is sent."""
     if precision is None:
         return gradient
     return {name: part.to(precision) for name, part in gradient.items()}

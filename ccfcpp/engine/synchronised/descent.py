@@ -1,7 +1,7 @@
 """Synchronised training of a network: every step is one over the batches of all clients.
 
 Clients of a process send sums, so that their images go through one network as one batch. Between
-the trips of a step the process holds the graph of its forward pass.
+the exchanges of a step the process holds the graph of its forward pass.
 """
 
 import math
@@ -44,44 +44,44 @@ _MOST = 4.0
 
 @dataclass(frozen=True)
 class Turn:
-    """A client's images whose turn it is in a step: int64 indices on their device, perhaps none."""
+    """A client and its images in a step's batch: int64 indices on their device, perhaps none."""
 
     client: Client
     chosen: Tensor
 
 
 class BatchMaker(Protocol):
-    """Makes the batches of a descent."""
+    """Interface of what makes the batches of a training."""
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Load the model that came down, and show the images whose turn it is.
+        """Load the model of a message, and return the batch of the given images.
 
         Returns:
-            None where there is nothing to show.
+            None without images.
         """
 
 
 @dataclass(eq=False)
 class Descent:
-    """The steps of one network, for the server and for the clients.
+    """The training of one network by synchronised steps, for the server and for the clients.
 
     Attributes:
-        name: What steps are called.
-        network: What is trained; its weights come with the steps.
-        rehearsal: A step on a few images. It shows which trips a step takes.
-        optimizer: Its state is kept by the server.
-        batch: Images of all clients that take part together in a step.
+        name: Name of its exchanges.
+        network: The network that is trained; the messages bring its weights.
+        rehearsal: Makes a step on a few images, which shows the exchanges that a step takes.
+        optimizer: The optimizer, whose state the server keeps.
+        batch: Number of images of all clients together in a step.
         samples: Images of all clients.
-        largest: What no image's part of a sum exceeds, by the name of the sum; or why images cannot
-            be told apart.
-        precision: The dtype in which gradients travel; None for their own.
+        largest: Upper bound of an image's part of a sum, by the name of the sum; or why images
+            cannot be told apart.
+        precision: The dtype in which gradients are sent; None for their own.
         lags: What a step takes from the step before.
         exact_steps: The first step that lags.
-        uses_memory: Whether clients need what they remember.
-        known_trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
-        part: What the names of parameters that are moved begin with.
+        uses_memory: Whether clients need their memories.
+        known_trips: Exchanges of an exact step, if known; None: the rehearsal shows them.
+        part: Prefix of the names of parameters that are trained.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Descent:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What steps move, by name."""
+        """The parameters that are trained, by name."""
         moved = moved_parameters(self.network)
         return {name: entry for name, entry in moved.items() if name.startswith(self.part)}
 
@@ -115,12 +115,12 @@ class Descent:
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
-        """The trips of exact steps, and those of steps that lag."""
+        """The exchanges of exact steps, and those of steps that lag."""
         return rehearsed(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
 
     @cached_property
     def exchanges(self) -> list[Exchange[Known, Contribution]]:
-        """The exchange of each trip of an exact step."""
+        """The exchanges of an exact step, in order."""
         return [
             Exchange(
                 f"{self.name}{TRIP}{number + 1}",
@@ -142,9 +142,10 @@ class Descent:
     def trips(
         self, steps: range, share: Callable[[int], float], ends: bool = False
     ) -> list[Trip[D]]:
-        """Return the server's work in some steps, with the learning rate's share by the step.
+        """Return the server's work in some steps, where ``share`` scales a step's learning rate.
 
-        The descent ``ends`` with the last one, or goes on in the next round.
+        With ``ends`` the training is over after the last one; otherwise the next round continues
+        it.
         """
         found: list[Trip[D]] = []
         for step in steps:
@@ -158,13 +159,13 @@ class Descent:
     def works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["TripWork"]:
-        """Return the work of each trip for the clients of one process; see ``ClientContext``."""
+        """Return the clients' work in each exchange of a step; see ``ClientContext``."""
         steps = OpenSteps(self, batches, bounding, least, alone)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
-    """The steps that are open in a process."""
+    """The steps in progress in a process."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class OpenSteps:
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """Return what some clients contribute to a trip."""
+        """Return the contribution of some clients to an exchange of a step."""
         ids = tuple(client.id for client in clients)
         if trip == 0:
             if self._began != (task.round, task.index):
@@ -216,7 +217,7 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
-        """Begin a step of which the clients know the model; None where they show nothing."""
+        """Start a step for clients that know its model; return None without images."""
         filling = self.descent.samples / max(1, task.samples or self.descent.samples)
         turns = [self._turn(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
@@ -235,7 +236,7 @@ class OpenSteps:
         return Tape(batch.program(*batch.shown), descent.parameters)
 
     def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> Turn:
-        """Choose a client's part of the batch; those that take part fill what is missing."""
+        """Draw a client's part of the batch; clients that take part fill in for absent ones."""
         share = self.descent.batch * len(client) / self.descent.samples
         source = randomness.of_client(client.id)
         if self.bounding is None:
@@ -250,7 +251,7 @@ class OpenSteps:
 
 @dataclass(eq=False)
 class TripWork(SummedWork[Known, Contribution]):
-    """The clients' work in one trip of a step."""
+    """The clients' work in one exchange of a step."""
 
     steps: OpenSteps
     exchange: Exchange[Known, Contribution]
@@ -259,7 +260,7 @@ class TripWork(SummedWork[Known, Contribution]):
     def local_sum(
         self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """Return what some clients contribute together."""
+        """Return the contribution of some clients together."""
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
@@ -272,19 +273,19 @@ def turn(
     more: float = 0.0,
     grouping: Randomness | None = None,
 ) -> Tensor:
-    """Choose the images of a client whose turn it is.
+    """Return the images of a client that are in a step's batch.
 
-    A client's images come in one random order after the other. In step s it is the turn of those
+    A client's images come in one random order after the other. Step s has the images
     from place ⌊s q + u⌋ to ⌊(s + 1) q + u⌋, where q is the client's share of the batch, B times its
     share of all images, and u in [0, 1) is the client's own: without it, all small clients would
-    show an image in the same steps. So all clients together show about B images in a step, whatever
-    the partition, and each client shows each of its images about equally often.
+    have an image in the same steps. So all clients together have about B images in a step, whatever
+    the partition, and each client uses each of its images about equally often.
 
-    Where other clients are away, it also shows the ``more`` images that come next.
+    Where other clients are absent, the ``more`` images that come next are in the batch, too.
 
-    With a floor it is the turn of groups of ``least`` images or more: those of a group are in the
+    With a floor, groups of ``least`` images or more take turns: those of a group are in the
     same steps, so that no difference between sums of steps is over fewer. A client whose share is
-    smaller than a group shows one in some of the steps; one that holds fewer images shows none.
+    smaller than a group has one in some of the steps; one that holds fewer images has none.
 
     Args:
         samples: Number of the client's images.
@@ -296,7 +297,7 @@ def turn(
         grouping: Source of the groups; None: they are drawn as the order is.
 
     Returns:
-        int64 indices; none where no image's turn falls into this step.
+        int64 indices; empty if no image is in this step.
     """
     source = randomness.at_round(SETUP)
     if least > 1:

@@ -1,10 +1,11 @@
-"""Optimizers whose state is the server's, on models as tensors by name; none is changed in place.
+"""Optimizers whose state stays at the server, for models as tensors by name.
 
 ``Adam``: Kingma and Ba, *Adam: A Method for Stochastic Optimization* (ICLR 2015). ``Muon``: Jordan
 et al., *Muon: An optimizer for hidden layers in neural networks* (2024,
 kellerjordan.github.io/posts/muon), with the scale of Liu et al., *Muon is Scalable for LLM
-Training* (arXiv 2502.16982). It moves a matrix by the orthogonal matrix nearest to its momentum. A
-trip over a network costs far more than arithmetic at the server, and Muon needs fewer steps.
+Training* (arXiv 2502.16982). It moves a matrix by the orthogonal matrix nearest to its momentum.
+Communication costs far more than arithmetic at the server, and Muon needs fewer steps. No tensor is
+changed in place.
 """
 
 import math
@@ -21,16 +22,16 @@ from ccfcpp.models.state import ModelState
 
 
 def falling(done: float) -> float:
-    """Follow a half cosine from 1 to 0 (Loshchilov and Hutter 2017, without restarts).
+    """Return the value of a half cosine from 1 to 0 (Loshchilov and Hutter 2017, no restarts).
 
     Args:
-        done: Share of the run that is over, in [0, 1].
+        done: Completed share of the run, in [0, 1].
     """
     return (1 + math.cos(math.pi * done)) / 2
 
 
 class Optimizer(ABC):
-    """Moves a model along a gradient."""
+    """Base class of optimizers, which move a model along a gradient."""
 
     @abstractmethod
     def begin(self, parameters: ModelState) -> DescentState:
@@ -42,7 +43,7 @@ class Optimizer(ABC):
     ) -> tuple[ModelState, DescentState]:
         """Return the parameters and the optimizer's state after a step.
 
-        Its number of steps does not change here; ``share`` is that of the configured rates.
+        The number of steps in the state stays; ``share`` scales the configured learning rates.
         """
 
 
@@ -59,7 +60,7 @@ class Adam(Optimizer):
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """Make a step of Adam."""
+        """Return the result of a step of Adam."""
         names = list(parameters)
         moved, first, second = (
             [part[name].clone() for name in names]
@@ -88,14 +89,14 @@ class Adam(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon for matrices, Adam for the rest: biases, norms, and what is named.
+    """Muon for matrices, Adam for the rest: biases, normalisations, and named matrices.
 
     A convolution's weights (out, in, height, width) count as a matrix (out, in · height · width).
 
     Args:
         rate: Muon's learning rate.
         rest: The optimizer of the rest.
-        rest_names: Matrices that it moves, too.
+        rest_names: Matrices that the other optimizer moves, too.
         momentum: Share of the momentum that is kept from step to step; the step looks ahead
             (Nesterov).
     """
@@ -109,14 +110,14 @@ class Muon(Optimizer):
         self.momentum = momentum
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Return moments of 0; matrices have first ones only."""
+        """Return moments of 0, with first moments only for matrices."""
         _, others = self._divided(parameters)
         return DescentState(0, _zeros(parameters), self.rest.begin(others).second)
 
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """Make a step of Muon on the matrices, and one of Adam on the rest."""
+        """Return the result of a step of Muon on the matrices, and of Adam on the rest."""
         matrices, others = self._divided(parameters)
         moved, after = self.rest.step(others, gradient, descent, share)
         first = dict(after.first)

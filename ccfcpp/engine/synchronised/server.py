@@ -1,9 +1,9 @@
-"""The server's half of a synchronised step: it adds up, and moves the model.
+"""The server's half of a synchronised step: it adds up contributions, and moves the model.
 
-A pooled sum, such as that of the predictions, is about the images of all clients. So the server
+A pooled sum, such as that of the predictions, is over the images of all clients. So the server
 adds the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
 Stochastic Gradient Method with an Exponential Convergence Rate for Finite Training Sets*, NeurIPS
-2012). Where nobody is absent the step is exact. Parts are known where they come one by one: not
+2012). Where no client is absent the step is exact. Parts are known where they come one by one: not
 those of secure sums, and not with noise.
 """
 
@@ -31,12 +31,12 @@ _ALWAYS = torch.ones(2, dtype=torch.float64)
 
 @dataclass(eq=False)
 class Trip(ServerWork[D, Known, Contribution]):
-    """The server's work in one trip of a step.
+    """The server's work in one exchange of a step.
 
     Attributes:
-        begin: Makes the state of a descent before its first step, from a model.
-        share: From the number of a step to the share of the learning rate.
-        ends: Whether the descent is over with it: what follows is another one's.
+        begin: Makes the initial state of the training from a model.
+        share: Maps the number of a step to the share of the learning rate.
+        ends: Whether the training is over after it, so that a later one starts anew.
     """
 
     exchange: Exchange[Known, Contribution]
@@ -49,7 +49,7 @@ class Trip(ServerWork[D, Known, Contribution]):
     ends: bool = False
 
     def broadcast(self, state: D) -> Known:
-        """Return what clients do not know yet."""
+        """Send the sums and gradients that clients do not know yet."""
         descent = self._descent(state)
         return Known(
             state.version,
@@ -58,7 +58,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         )
 
     def form(self, message: Known) -> Form:
-        """Return what the trip asks for, with a gradient as it travels."""
+        """Return the form of the exchange's contribution, with the gradient's sent precision."""
         wanted = self.plan.trips[self.number]
         travels = narrowed(wanted.gradient, self.precision)
         return form_of(pack(dataclasses.replace(wanted, gradient=travels)))
@@ -70,18 +70,18 @@ class Trip(ServerWork[D, Known, Contribution]):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
     def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
-        """Number a contribution of one client."""
+        """Add the client's number to a contribution of one client."""
         return Own(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def project_noisy(self, message: Known, update: Contribution) -> Contribution:
-        """Replace each sum with noise by the nearest one that a batch can have."""
+        """Replace each noisy sum by the nearest one that a batch can have."""
         sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
         return dataclasses.replace(update, sums=sums)
 
     def aggregate(
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
     ) -> tuple[D, Figures]:
-        """Add up; in the last trip, move."""
+        """Add up the contributions, and in the last exchange move the model."""
         before = self._descent(state)
         parts, there = dict(before.parts), set[int]()
         total = added_up(_noted(updates, parts, there))
@@ -96,7 +96,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         return self._moved(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
-        """Return the descent so far; a new one where a state has none."""
+        """Return the state of the training; a new one where there is none."""
         return state.descent or self.begin(state.model)
 
     def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Figures]:
@@ -112,7 +112,7 @@ class Trip(ServerWork[D, Known, Contribution]):
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
-    """Return running statistics of the pools that are batch normalisations of the model."""
+    """Return the running statistics of pools that are batch normalisations of the model."""
     found: ModelState = {}
     for name, sums in totals.items():
         if f"{name}.running_mean" in model:
@@ -123,7 +123,7 @@ def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
 def _noted(
     updates: Iterable[Contribution], parts: dict[str, Tensor], there: set[int]
 ) -> Iterator[Contribution]:
-    """Yield contributions as they are added up; note the parts of single clients."""
+    """Yield contributions to be added up, and store the parts of single clients."""
     merged = False
     for update in updates:
         if isinstance(update, Own):
@@ -148,12 +148,12 @@ def with_absent(
 ) -> dict[str, Tensor]:
     """Add the last parts of absent clients to pooled sums, by the clients' numbers.
 
-    A client that shows an image in one of ten steps adds a tenth of such a part.
+    For a client that has an image in one of ten steps, a tenth of its part is added.
 
     Args:
         sums: Over the clients that take part, by name.
-        parts: By ``client_part_name``.
-        there: Numbers of the clients that take part; empty where nobody's part is known.
+        parts: Last parts of clients, by ``client_part_name``.
+        there: Numbers of the clients that take part; empty where no client's part is known.
     """
     found = dict(sums)
     known = sorted({int(key.partition("/")[0]) for key in parts}) if there else []
@@ -166,16 +166,16 @@ def with_absent(
 
 
 def _tally_of(client: int, name: str) -> str:
-    """Name two numbers: of steps in which a client had a part, and in which it was there."""
+    """Return the key of two counts: steps in which a client had a part, and took part."""
     return client_part_name(client, f"{name} in steps")
 
 
 def client_part_name(client: int, name: str) -> str:
-    """Name a client's part in a pooled sum."""
+    """Return the key of a client's part in a pooled sum."""
     return f"{client}/{name}"
 
 
 def widened(contribution: Contribution) -> Contribution:
-    """Widen the gradient to at least 32 bits, in which it can be added up."""
+    """Convert the gradient to at least 32 bits, so that it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)

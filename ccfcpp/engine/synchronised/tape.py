@@ -1,6 +1,6 @@
-"""A step of one process, forward from pool to pool and back again, and the trips that it takes.
+"""A step of one process, forward from pool to pool and back, split into exchanges.
 
-With S₁, …, S_m the pooled sums and t_i(S_i) what is made of them, each client has parts
+With S₁, …, S_m the pooled sums and t_i(S_i) functions of them, each client has parts
 s_i(θ, t₁ … t_{i−1}) of the sums and a part ℓ(θ, t₁ … t_m) of the loss L, beside the common part
 ℓ₀(t₁ … t_m). Backward, from the last pool to the first,
 
@@ -25,7 +25,7 @@ Suspension = Generator[None, None, None]
 
 
 class Tape:
-    """A program on its way through the trips of one step."""
+    """A program in progress, which stops at each pool of one step."""
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
         self.pools: list[Pool] = []
@@ -35,14 +35,14 @@ class Tape:
         self._run = self._step(program, dict(parameters))
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Go on as far as what is known allows.
+        """Advance as far as the known sums and gradients allow.
 
         Args:
             totals: Pooled sums that are new, by name.
             slopes: Pooled gradients at sums that are new, by name.
 
         Returns:
-            All that is new here. With the gradient the step is over.
+            All new contributions. The one with the gradient ends the step.
         """
         self._totals |= totals
         self._slopes |= slopes
@@ -90,7 +90,7 @@ class Tape:
 
 
 class _Gradients:
-    """Gradients at leaves, which add up from part to part of the graph."""
+    """Gradients at leaves, accumulated from part to part of the graph."""
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self._leaves = list(leaves)
@@ -98,7 +98,7 @@ class _Gradients:
         self._places = {id(leaf): place for place, leaf in enumerate(self._leaves)}
 
     def add(self, output: Tensor, slope: Tensor) -> None:
-        """Add what flows back from an output with this gradient."""
+        """Add the gradients at leaves that follow from the gradient at an output."""
         if not output.requires_grad:
             return
         # A shortcut may lead through a part of the graph for a second time.
@@ -111,7 +111,7 @@ class _Gradients:
                 self._found[place] = part if before is None else before + part
 
     def of(self, leaf: Tensor) -> Tensor:
-        """Return the gradient so far."""
+        """Return the accumulated gradient at a leaf."""
         found = self._found[self._places[id(leaf)]]
         return torch.zeros_like(leaf) if found is None else found
 
@@ -133,7 +133,7 @@ def slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Lags:
-    """What a step takes from the step before, so that it needs fewer trips.
+    """Sums and gradients that a step takes from the step before, to save exchanges.
 
     The gradient is then no longer the exact one; as steps become small, so does the difference.
 
@@ -148,13 +148,13 @@ class Lags:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trips of a step.
+    """The exchanges of a step.
 
     Attributes:
-        trips: For each trip what a client without a sample contributes: zeros.
-        lags: What is known from the step before.
-        valid: Whether a client's part of a sum could be what it claims to be, by the sum's name.
-        nearest: From a sum with noise to the nearest one that could be, likewise.
+        trips: For each exchange the contribution of a client without samples: zeros.
+        lags: Sums and gradients of the step before.
+        valid: Functions that tell whether a client's part of a sum is possible, by the sum's name.
+        nearest: Functions that map a noisy sum to the nearest possible one, likewise.
     """
 
     trips: tuple[Contribution, ...]
@@ -165,7 +165,7 @@ class Plan:
     def news(
         self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the sums and gradients that clients do not know yet before a trip.
+        """Return the sums and gradients that clients do not know yet before an exchange.
 
         Raises:
             FederationError: The step lags, and no step before it was completed.
@@ -184,7 +184,7 @@ class Plan:
 
 
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
-    """Go through a step with a few samples of one client."""
+    """Return the exchanges of exact and of lagged steps, by a trial on a few samples."""
     nothing: Contribution = Contribution()
     first, seen = _rehearsed(make(), Lags(), nothing)
     return first, _rehearsed(make(), lags, seen)[0]
@@ -195,7 +195,7 @@ def all_trips(
     totals: Mapping[str, Tensor] = MappingProxyType({}),
     slopes: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> list[Contribution]:
-    """Go through a step whose sums are all known here.
+    """Run all exchanges of a step whose sums are all known here.
 
     Args:
         tape: The step, which has not begun.
@@ -203,7 +203,7 @@ def all_trips(
         slopes: Pooled gradients that are known before, likewise.
 
     Returns:
-        What each trip contributes; the last one has the gradient.
+        The contribution of each exchange; the last one has the gradient.
     """
     trips = [tape.advance(totals, slopes)]
     while not trips[-1].gradient:

@@ -1,8 +1,8 @@
-"""Steps of a process that holds all clients: captured whole on an accelerator, with all trips.
+"""Steps of a process that holds all clients, run as a whole and captured on an accelerator.
 
-What such a process adds up is what all clients add up to, so that nothing that comes down in a step
-is new to it. It then runs the step's trips at once, as one graph, and answers with one after the
-other. Numbers and bytes are those of a step that travels.
+The totals of such a process are those of all clients, so that no message of a step tells it
+anything new. It then runs all exchanges of a step at once, as one graph, and answers with one after
+the other. Numbers and bytes are those of a step that is sent.
 """
 
 from collections.abc import Hashable, Mapping
@@ -18,8 +18,8 @@ class WholeSteps:
     """The steps of one network.
 
     Args:
-        parameters: What they move, by name; it stays where it is.
-        record: What captures steps.
+        parameters: The trained parameters by name, whose memory never moves.
+        record: Captures steps.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], record: Record) -> None:
@@ -61,13 +61,13 @@ class _Kind:
 
 
 class _Answers:
-    """What a step came to, trip by trip."""
+    """The contributions of a complete step, one for each exchange."""
 
     def __init__(self, trips: list[Contribution]) -> None:
         self._left = iter(trips)
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Return the next trip's; what comes down is known."""
+        """Return the next exchange's contribution; the message tells nothing new."""
         return next(self._left)
 
 

@@ -56,7 +56,7 @@ from ccfcpp.models.state import random_state
 
 
 class CCFC(ClusteringAlgorithm[EncoderState]):
-    """CCFC and CCFC++, of which the weight of the decorrelation term decides."""
+    """CCFC and CCFC++: the weight η of the decorrelation term tells them apart."""
 
     state_type = EncoderState
 
@@ -90,7 +90,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         self.by_model = self.global_model.of_other
 
     def _overclustering(self) -> int:
-        """Return the number of centroids for each cluster."""
+        """Return how many centroids each cluster has: the over-clusters of the head, or 1."""
         # k-means finds new centroids in each round, which nothing would merge.
         if self.training.pretraining == "siamese" or self.points_travel:
             return 1
@@ -115,35 +115,35 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
 
     def delivery(self, state: EncoderState) -> EncoderState:
-        """The global model and the global centroids."""
+        """Return what clients need to assign images: the global model and the global centroids."""
         return state.public
 
     def describe(self) -> dict[str, object]:
-        """Return what a summary says of the system."""
+        """Return the settings of this system that a summary of the run shows."""
         found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
         if self.synchronised and not self.points_travel:
             found["sends"] = "sums of statistics and gradients"
         return found
 
     def found(self, state: EncoderState) -> dict[str, object]:
-        """The number of clusters, as pre-training has found it."""
+        """Return the number of clusters that pre-training chose, where k was not given."""
         return self.start.found(state) if self.start else {}
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """A model with random weights, without centroids."""
+        """Return a model with random weights and without centroids."""
         generator = randomness.generator("model")
         make = self.start.make_network if self.start else self.make_model
         groups = self.start.single_groups() if self.start else None
         return EncoderState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """Return whether there are centroids; in pre-training by neighbours the head assigns."""
+        """Return whether images can be assigned: by centroids, or by the pre-training head."""
         if self.start and _has_head(state):
             return self.start.knows_clusters(state)
         return state.centroids is not None
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
-        """Training, then (as the configuration has it) centroids and their refinement."""
+        """Return a round's exchanges: training, then centroids and refinement if configured."""
         pretrains = self.schedule.pretrains(number)
         works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
@@ -158,12 +158,12 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return works
 
     def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
-        """Return what ``exchanges`` gives; first centroids are looked for in one round alone."""
+        """Return the exchanges of every round; first centroids are found in one round only."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 
     def _training(self, number: int) -> Sequence[AnyServerWork]:
-        """The training of a round."""
+        """Return the training exchanges of a round."""
         pretrains = self.schedule.pretrains(number)
         if pretrains and self.start:
             return self.start.training(number)
@@ -175,14 +175,14 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
     def _find(self, by_head: bool) -> AnyServerWork:
-        """Centroids from all clients: of the head's clusters, or by k-means."""
+        """Return the exchange for centroids: means of the head's clusters, or k-means."""
         latent = self.model.latent
         if by_head:
             return HeadCentroids(latent, self.rule.clusters, make_model=self.make_model)
         return CentroidAggregation(self.rule, latent)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Training in the configured way, centroids, and sums for their refinement."""
+        """Return the clients' work: training, centroids, and sums for their refinement."""
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, context)]
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
@@ -235,7 +235,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return cohort_of(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:
-        """The mean of each cluster's centroids."""
+        """Return the mean of each cluster's centroids, of shape (k, latent)."""
         if state.centroids is None or state.groups is None:
             return state.centroids
         groups = state.groups.to(state.centroids.device)
@@ -245,13 +245,13 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
     def probabilities(self, known: EncoderState, holder: Client) -> Tensor | None:
-        """The head's probabilities in pre-training by neighbours; None later."""
+        """Return the head's probabilities in pre-training by neighbours; None later."""
         if self.start and _has_head(known):
             return self.start.probabilities(known, holder)
         return None
 
     def assign(self, state: EncoderState, holder: Client) -> Tensor:
-        """The cluster of each image by the global model and the global centroids.
+        """Return the cluster of each image by the global model and the global centroids.
 
         Returns:
             int64 tensor of shape (samples,).
@@ -263,12 +263,12 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return found if state.groups is None else state.groups.to(found.device)[found]
 
     def represent(self, state: EncoderState, holder: Client) -> Tensor:
-        """The global model's latents z, of shape (samples, latent)."""
+        """Return the global model's latents z, of shape (samples, latent)."""
         if self.start and _has_head(state):
             return self.start.represent(state, holder)
         return self.global_model.representations(state.model, state.version, holder).latents
 
 
 def _has_head(state: EncoderState) -> bool:
-    """Whether the model is still in pre-training by neighbours."""
+    """Return whether the model is still in pre-training by neighbours."""
     return "head.weight" in state.model

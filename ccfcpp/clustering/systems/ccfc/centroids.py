@@ -1,4 +1,4 @@
-"""From representations to local and global centroids."""
+"""Local and global centroids, computed from representations."""
 
 from collections.abc import Sequence
 
@@ -33,18 +33,18 @@ class CentroidRule:
         return self.config.assignment == "cosine"
 
     def points(self, latents: Tensor) -> Tensor:
-        """The representations that are clustered: normalised where assignment is by cosine."""
+        """Return the representations to cluster, normalised for cosine similarity."""
         return F.normalize(latents, dim=1) if self.unit_length else latents
 
     def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
-        """The centroid of each representation, int64 of shape (samples,)."""
+        """Return the index of each representation's centroid, int64 of shape (samples,)."""
         rule = most_similar if self.unit_length else nearest
         return rule(self.points(latents), centroids)
 
     def local_centroids(
         self, latents: Sequence[Tensor], sources: Sequence[Randomness], least: int = 0
     ) -> list[CentroidUpdate | RefusedUpdateError]:
-        """k-means at each of several clients.
+        """Run k-means on each client's representations.
 
         Args:
             latents: Representations of each client's images, of shape (samples, latent).
@@ -73,7 +73,7 @@ class CentroidRule:
         return updates
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
-        """k-means at the server over all uploaded centroids."""
+        """Run k-means at the server over all uploaded centroids."""
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
         with section("k-means: server"):
@@ -89,7 +89,7 @@ class CentroidRule:
 
 
 def _with_enough(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
-    """Return the centroids over at least so many images; a refusal where there are none."""
+    """Return the centroids with at least ``least`` images; a refusal where there is none."""
     enough = found.sizes >= least
     if not bool(enough.any()):
         return RefusedUpdateError(f"none of its clusters has {least} images")

@@ -1,4 +1,4 @@
-"""What the clients of CCFC and CCFC++ are asked for."""
+"""The clients' work in CCFC and CCFC++: local training and local centroids."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
     def local_updates(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[TrainingUpdate | RefusedUpdateError]:
-        """Train, and cluster the trained models' representations where that is asked for."""
+        """Train each client; where due, cluster the trained model's representations."""
         with_centroids = self.schedule.trained_give_centroids(task.round)
         begun = [
             train(message, client, randomness, with_centroids)
@@ -69,7 +69,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
 
 @dataclass(frozen=True)
 class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
-    """Clients cluster the *global* model's representations."""
+    """Clients' k-means on the *global* model's representations."""
 
     model: GlobalModel
     rule: CentroidRule
@@ -79,7 +79,7 @@ class GlobalEncoderCentroids(ClientWork[EncoderState, CentroidUpdate]):
     def local_updates(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> list[CentroidUpdate | RefusedUpdateError]:
-        """k-means on what the global model makes of each client's images."""
+        """Run k-means on the global model's representations of each client's images."""
         latents = [
             self.model.representations(message.model, message.version, client).latents
             for client in clients

@@ -26,7 +26,7 @@ class ModelConfig(Section):
     """``separate``: each client starts from weights of its own; ``common``: from the server's."""
 
     def unused(self) -> Unused:
-        """Yield the widths of another backbone."""
+        """Yield the settings of the backbones that are not chosen."""
         if self.backbone in ("resnet18", "scan"):
             yield "model.widths", need_other("model.backbone", "resnet18 or scan")
         if self.backbone == "scan":

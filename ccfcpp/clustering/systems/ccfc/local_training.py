@@ -77,7 +77,7 @@ def pretraining_loss(
 
 
 class ContrastiveTrainer:
-    """A network that is trained for one client after another, and the frozen global one.
+    """A network that trains one client after another, beside the frozen global one.
 
     Its methods prepare a client's training at once; what they return runs it.
     """
@@ -111,7 +111,7 @@ class ContrastiveTrainer:
     def pretrain(
         self, message: EncoderState, client: Client, randomness: Randomness, see: bool
     ) -> Training[Trained]:
-        """Contrastive pre-training on two random views of each image.
+        """Prepare contrastive pre-training on two random views of each image.
 
         Training starts from the global model, at first from weights of the client's own.
         """
@@ -133,7 +133,7 @@ class ContrastiveTrainer:
     def contrast(
         self, message: EncoderState, client: Client, randomness: Randomness, see: bool
     ) -> Training[Trained]:
-        """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
+        """Prepare cluster-contrastive training with pseudo-labels, Eqs. (1) and (10)."""
         centroids = required_centroids(message.centroids)
         seen = self.global_model.representations(message.model, message.version, client)
         self.inputs.put("labels", self.rule.assign(seen.latents, centroids))
@@ -199,7 +199,7 @@ class ContrastiveTrainer:
         step: Callable[[int], None],
         begin: Callable[[int], None] = lambda epoch: None,
     ) -> Training[Trained]:
-        """Descend from ``start``, with the client's own Adam moments of this phase."""
+        """Prepare gradient descent from ``start``, with the client's Adam moments of the phase."""
         training, steps = self.training, 0
         self.network.load(start)
         self.network.train()

@@ -17,7 +17,7 @@ from ccfcpp.models.decorrelation import centred, feddecorr, squared_products
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
+    """Return the negative cosine similarity D of Eq. (2) by row; targets receive no gradient.
 
     Both have the shape (…, dimensions), and the result the shape (…).
     """
@@ -25,7 +25,7 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def siamese(predictions: Sequence[Tensor], latents: Sequence[Tensor]) -> Tensor:
-    """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
+    """Return SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
 
     Args:
         predictions: Predictions p₁, p₂ of two views, each of shape (…, batch, dimensions).
@@ -48,7 +48,7 @@ def cluster_contrast(
     lam: float,
     min_cluster_size: int = 2,
 ) -> Tensor:
-    """The cluster-contrastive loss, Eq. (2) of the paper, over one batch.
+    """Return the cluster-contrastive loss, Eq. (2) of the paper, over one batch.
 
     With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −n²⟨mean p̂, mean ẑ⟩.
     Clusters that are too small in the batch are left out, and k counts those that are left: Eq. (2)

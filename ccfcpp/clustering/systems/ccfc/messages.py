@@ -30,7 +30,7 @@ class TrainingUpdate:
 
 @dataclass(frozen=True)
 class ClusterSizes:
-    """Numbers of images by pseudo-label: float64 of shape (k,)."""
+    """Number of images of each pseudo-label: float64 of shape (k,)."""
 
     counts: Tensor
 
@@ -48,7 +48,7 @@ _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in _CENTROIDS.it
 def local_training_exchange(
     name: str, with_centroids: bool
 ) -> Exchange[EncoderState, TrainingUpdate]:
-    """The exchange of local training."""
+    """Return the exchange of local training."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
     return Exchange(name, EncoderState, TrainingUpdate, parts, uses_memory=True)
 
@@ -65,6 +65,6 @@ LABELS = Exchange(
 
 
 def refinement_exchange(unit_length: bool) -> Exchange[EncoderState, ClusterSums]:
-    """The exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
+    """Return the exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
     return Exchange("refinement", EncoderState, ClusterSums, PARTS, images=Images(largest=largest))

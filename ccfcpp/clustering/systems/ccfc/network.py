@@ -46,12 +46,12 @@ class ContrastiveModel(nn.Module):
         )
 
     def encode(self, images: Tensor) -> Tensor:
-        """Latent representations z = f(x): (batch, channels, height, width) to (batch, latent)."""
+        """Return latents z = f(x): (batch, channels, height, width) to (batch, latent)."""
         latents: Tensor = self.projector(self.backbone(images))
         return latents
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Latent representations z and predictions p = h(z), both of shape (batch, latent)."""
+        """Return latents z and predictions p = h(z), both of shape (batch, latent)."""
         latents = self.encode(images)
         return latents, self.predictor(latents)
 
@@ -83,13 +83,13 @@ class NeighbourModel(ClusterNetwork):
         self.latent_norm = f"projector.{len(model.projector) - 1}"
 
     def forward(self, images: Tensor) -> Tensor:
-        """Latent representations z: (batch, channels, height, width) to (batch, latent)."""
+        """Return latents z: (batch, channels, height, width) to (batch, latent)."""
         features = rounded(self.backbone, images, self.precision).to(images.dtype)
         latents: Tensor = self.projector(features)
         return latents
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """``forward`` in training mode, normalised over the batches of all clients."""
+        """Run ``forward`` in training mode, normalised over the batches of all clients."""
         return (yield from pooled_latents(self, x, name, self.precision))
 
 
@@ -99,7 +99,7 @@ def pooled_latents(
     name: str = "",
     precision: torch.dtype | None = None,
 ) -> Pooling[Tensor]:
-    """Latent representations in training mode, normalised over the batches of all clients.
+    """Compute latents in training mode, normalised over the batches of all clients.
 
     Returns:
         z of shape (batch, latent).

@@ -31,7 +31,7 @@ LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
 
 
 def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
-    """SimSiam's loss of the pre-training phase, with decorrelation where it is asked for.
+    """Compute SimSiam's pre-training loss, and the decorrelation term where it has a weight.
 
     Both views of all images are one batch: batch normalisation and covariance are over both. (In
     local steps they are over each view by itself.)
@@ -59,7 +59,7 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
 def contrast_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, images: Tensor, labels: Tensor
 ) -> Program:
-    """Eq. (10) of the paper with the first line of Eq. (2), over the batches of all clients.
+    """Compute Eq. (10) with the first line of Eq. (2), over the batches of all clients.
 
     With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the
     mean over its pairs −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together
@@ -83,7 +83,7 @@ def contrast_program(
 def predictor_program(
     model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
 ) -> Program:
-    """The first line of Eq. (2) for the predictor alone: the latents are what they are.
+    """Compute the first line of Eq. (2) to train the predictor alone; the latents are constants.
 
     The arguments are those of ``contrast_program``, with latents z of shape (batch, latent).
     """
@@ -99,7 +99,7 @@ def _contrast(
     labels: Tensor,
     decorrelation: Tensor,
 ) -> Program:
-    """The first line of Eq. (2) from latents on, and another term of the common loss."""
+    """Add the first line of Eq. (2), computed from the latents, to a given decorrelation term."""
     p = yield from through(model.predictor, z, "predictor")
     # What F.one_hot gives, which does not go through vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
@@ -151,12 +151,12 @@ def pooled_decorrelation(
 
 
 def _shared(loss: Tensor, own: Tensor) -> Objective:
-    """A common loss; for the report each client has the share of it that it has of the batch."""
+    """Return a common loss; the report splits it by each client's share of the batch."""
     return Objective(torch.zeros_like(loss.detach()), loss, {"loss": loss.detach() * own})
 
 
 def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
-    """(n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
+    """Return (n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
     first, second = z.chunk(2)
     crossed = negative_cosine(p, torch.cat([second, first])).double()
     count = crossed.new_tensor([len(first)])
@@ -164,19 +164,19 @@ def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
 
 
 def _cluster_sums(members: Tensor, z: Tensor, p: Tensor) -> Tensor:
-    """n, Σ p̂ and Σ ẑ of each cluster, float64 of shape (k · (1 + 2d),)."""
+    """Return n, Σ p̂ and Σ ẑ of each cluster, float64 of shape (k · (1 + 2d),)."""
     parts = [members.T @ F.normalize(each, dim=1).double() for each in (p, z)]
     return torch.cat([members.sum(dim=0), *(part.flatten() for part in parts)])
 
 
 def _by_cluster(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
-    """N of shape (k,), Σ p̂ and Σ ẑ of shape (k, d)."""
+    """Split the sums of ``_cluster_sums`` into n of shape (k,), Σ p̂ and Σ ẑ of shape (k, d)."""
     first, second = sums[clusters:].chunk(2)
     return sums[:clusters], first.view(clusters, -1), second.view(clusters, -1)
 
 
 def _products(z: Tensor) -> Tensor:
-    """(n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
+    """Return (n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
     wide = z.double()
     count = wide.new_tensor([len(wide)])
     return torch.cat([count, wide.sum(dim=0), (wide.T @ wide).flatten()])
@@ -187,7 +187,7 @@ def _plausible_cosines(sums: Tensor) -> bool:
 
 
 def _nearest_cosines(sums: Tensor) -> Tensor:
-    """One image at least, and no larger sum than so many cosines have."""
+    """Project noisy sums: at least one image, and a sum of cosines no larger than their number."""
     count = sums[:1].clamp(min=1)
     return torch.cat([count, torch.clamp(sums[1:], -count, count)])
 
@@ -200,7 +200,7 @@ def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
 
 
 def _nearest_clusters(clusters: int, sums: Tensor) -> Tensor:
-    """No negative number of images, and no longer vectors than so many unit vectors add up to."""
+    """Project noisy sums: counts are not negative, and bound the lengths of Σ p̂ and Σ ẑ."""
     counts, *vectors = _by_cluster(sums, clusters)
     counts = counts.clamp(min=0)
     longest = [(counts / v.norm(dim=1).clamp(min=1e-300)).clamp(max=1) for v in vectors]
@@ -214,7 +214,7 @@ def _plausible_products(d: int, sums: Tensor) -> bool:
 
 
 def _nearest_products(d: int, sums: Tensor) -> Tensor:
-    """Project sums on those of one image at least, symmetric and without negative squares."""
+    """Project noisy sums: at least one image, and a symmetric matrix without negative squares."""
     products = sums[d + 1 :].view(d, d)
     values, vectors = torch.linalg.eigh((products + products.T) / 2)
     near = (vectors * values.clamp(min=0)) @ vectors.T

@@ -1,4 +1,4 @@
-"""What a model that is not trained makes of images."""
+"""Latents and predictions of images by a model in evaluation mode."""
 
 from dataclasses import dataclass
 from threading import Lock
@@ -37,7 +37,7 @@ def represent(network: FlatNetwork, images: Tensor) -> Representations:
 
 
 class GlobalModel:
-    """The frozen global model, and what it makes of the clients' images."""
+    """The frozen global model, with the representations of the clients' images."""
 
     def __init__(self, network: FlatNetwork) -> None:
         self.network = network
@@ -45,20 +45,20 @@ class GlobalModel:
         self._lock = Lock()  # Clients may train in several threads.
 
     def use(self, state: ModelState, version: int) -> None:
-        """Take over a version of the global model, unless it is there already."""
+        """Load a version of the global model, unless it is loaded already."""
         with self._lock:
             if version != self._version:
                 self.network.load(state)
                 self._version = version
 
     def of_other(self, state: ModelState, images: Tensor) -> Tensor:
-        """Compute the latents of images by another model, of shape (images, latent)."""
+        """Compute the latents of images with another model, of shape (images, latent)."""
         self._version = None
         self.network.load(state)
         return represent(self.network, images).latents
 
     def representations(self, state: ModelState, version: int, client: Client) -> Representations:
-        """Represent a client's images, in one pass for each version of the model.
+        """Return the representations of a client's images, computed once per version of the model.
 
         A pass has the images of one client, so that its last bits do not depend on who else is
         there. The client's scratch holds the result.

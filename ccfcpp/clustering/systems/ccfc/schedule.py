@@ -1,4 +1,4 @@
-"""What happens in which round of CCFC and CCFC++."""
+"""The order of phases in a run of CCFC and CCFC++."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ccfcpp.core.config import RunConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """The phases of a run: the server and the clients read the same one.
+    """The phases of a run, from which server and clients read what a round does.
 
     Attributes:
         training: Rounds and rates.
@@ -24,28 +24,28 @@ class Schedule:
 
     @property
     def rounds(self) -> int:
-        """Pre-training and cluster-contrastive rounds together."""
+        """Number of pre-training and cluster-contrastive rounds together."""
         return self.training.pretrain_rounds + self.training.rounds
 
     def pretrains(self, number: int) -> bool:
-        """Whether round ``number`` is one of pre-training."""
+        """Return whether round ``number`` belongs to pre-training."""
         return number < self.training.pretrain_rounds
 
     def ends_with_centroids(self, number: int) -> bool:
-        """Whether centroids are due: the last pre-training round gives those of the first round."""
+        """Return whether a round ends with centroids; the first ones end pre-training."""
         return number >= self.training.pretrain_rounds - 1
 
     def trained_give_centroids(self, number: int) -> bool:
-        """Whether clients cluster what their own trained models make of their images."""
+        """Return whether clients cluster their own trained models' representations."""
         return self.ends_with_centroids(number) and not self.global_gives_centroids(number)
 
     def global_gives_centroids(self, number: int) -> bool:
-        """Whether the centroids of round ``number`` come from the averaged model."""
+        """Return whether the centroids of round ``number`` come from the averaged model."""
         return self.from_global or (self.first_from_global and self.pretrains(number))
 
 
 def training_of(config: RunConfig) -> TrainingConfig:
-    """The section ``training``, with the rounds that pre-training by neighbours takes."""
+    """Return the section ``training``, with the rounds that pre-training by neighbours takes."""
     training = config.section(TrainingConfig)
     if training.pretraining == "siamese":
         return training
@@ -53,7 +53,7 @@ def training_of(config: RunConfig) -> TrainingConfig:
 
 
 def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
-    """The learning rate of round ``number``, counted from the start of the run.
+    """Return the learning rate of round ``number``, counted from the start of the run.
 
     With the cosine schedule (Loshchilov and Hutter 2017, without restarts) it starts at the
     configured rate in the first cluster-contrastive round and would reach 0 after the last.

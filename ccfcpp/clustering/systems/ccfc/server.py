@@ -1,4 +1,4 @@
-"""What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
+"""The server's work in CCFC and CCFC++: averaging models and clustering centroids."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ from ccfcpp.models.state import ModelState, random_state
 
 @dataclass(frozen=True)
 class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
-    """Local models become the global one, and local centroids global ones."""
+    """The server's averaging of local models and clustering of local centroids."""
 
     exchange: Exchange[EncoderState, TrainingUpdate]
     rule: CentroidRule
@@ -36,11 +36,11 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
     with_centroids: bool
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """The global model and the global centroids."""
+        """Send the global model and the global centroids."""
         return state.public
 
     def form(self, message: EncoderState) -> Form:
-        """A model like the global one, and centroids where they are asked for."""
+        """Return the form of an update: a model, and centroids in rounds that ask for them."""
         form = form_of(message.model, "model/")
         form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
         if self.with_centroids:
@@ -51,7 +51,7 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
     def check(
         self, message: EncoderState, update: TrainingUpdate, senders: Sequence[Member]
     ) -> None:
-        """Refuse numbers of samples that are not the senders'."""
+        """Refuse an update whose number of samples is not the senders'."""
         check_samples(update.samples, senders)
         if update.local is not None:
             check_update(update.local, senders)
@@ -80,20 +80,20 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
         return after, figures
 
     def local_model(self, update: TrainingUpdate) -> ModelState:
-        """The client's model."""
+        """Return the client's model."""
         return update.model
 
 
 @dataclass(frozen=True)
 class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]):
-    """Local centroids of the *global* model's representations become global centroids."""
+    """The server's clustering of local centroids of the *global* model's representations."""
 
     rule: CentroidRule
     latent: int
     exchange = CENTROIDS
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """The global model; the old centroids are of no use."""
+        """Send the global model without the old centroids, which are not used."""
         return replace(state.public, centroids=None)
 
     def form(self, message: EncoderState) -> Form:
@@ -109,7 +109,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
     def aggregate(
         self, state: EncoderState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[EncoderState, Figures]:
-        """k-means over all local centroids; the first ones end pre-training and its descent."""
+        """Run k-means over all local centroids; the first centroids end pre-training."""
         centroids = self.rule.global_centroids(list(updates), randomness)
         descent = None if state.centroids is None else state.descent
         return replace(state, centroids=centroids, descent=descent), {}
@@ -117,7 +117,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
 
 @dataclass(frozen=True)
 class HeadCentroids(FindCentres[EncoderState]):
-    """Mean latents of the head's clusters, after pre-training by neighbours.
+    """Mean latents of the head's clusters, computed after pre-training by neighbours.
 
     The head has served, and the contrastive model gets a predictor.
     """
@@ -127,7 +127,7 @@ class HeadCentroids(FindCentres[EncoderState]):
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[EncoderState, Figures]:
-        """The first centroids, and the model without the head: the descent ends."""
+        """Set the first centroids and drop the head, which ends pre-training."""
         found, figures = super().aggregate(state, updates, randomness)
         device = state.model["head.weight"].device
         fresh = random_state(self.make_model, randomness.generator("model"), device)

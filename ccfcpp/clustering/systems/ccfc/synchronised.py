@@ -64,7 +64,7 @@ _PREDICTOR_RATE = 1e-3
 
 
 class SynchronisedTraining:
-    """Both phases."""
+    """Both training phases in synchronised steps."""
 
     def __init__(
         self,
@@ -113,16 +113,16 @@ class SynchronisedTraining:
 
     @property
     def steps(self) -> range:
-        """Steps of a round: as many as ``local_epochs`` passes over all images take."""
+        """Indices of the steps of a round, enough for ``local_epochs`` passes over all images."""
         images = self.training.local_epochs * self.problem.samples
         return range(max(1, round(images / self.training.synchronised_batch)))
 
     def pretraining_works(self) -> Sequence[AnyServerWork]:
-        """The server's work in a round of pre-training."""
+        """Return the server's work in a pre-training round."""
         return self.pretraining.trips(self.steps, lambda _: 1.0)
 
     def contrast_works(self, number: int) -> Sequence[AnyServerWork]:
-        """The server's work in a cluster-contrastive round: pseudo-labels, and steps."""
+        """Return the server's work in a cluster-contrastive round: pseudo-labels, then steps."""
         rate = contrast_learning_rate(self.training, number)
         share = rate / self.training.learning_rate
         works: list[AnyServerWork] = [CollectSizes(self.rule.clusters)]
@@ -132,7 +132,7 @@ class SynchronisedTraining:
         return works + self.contrast.trips(self.steps, lambda _: share)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
-        """The clients' work in both phases."""
+        """Return the clients' work in both phases."""
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
@@ -168,7 +168,7 @@ class SynchronisedTraining:
 
 @dataclass(frozen=True)
 class SiameseBatches:
-    """Two random views of each image, for pre-training."""
+    """Batches of two random views of each image, for pre-training."""
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
@@ -177,7 +177,7 @@ class SiameseBatches:
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Two views of the images whose turn it is."""
+        """Draw two views of the images that are in this step's batch."""
         model = self.model.load(known)
         with section("views"):
             pairs = [self._pair(known.version, each, randomness) for each in turns]
@@ -200,7 +200,7 @@ class SiameseBatches:
 
 @dataclass(frozen=True)
 class LabelledBatches:
-    """Images with their pseudo-labels, for cluster-contrastive training.
+    """Batches of images with their pseudo-labels, for cluster-contrastive training.
 
     Attributes:
         alone: Whether the predictor alone is trained, on latents of the model as it is used.
@@ -214,7 +214,7 @@ class LabelledBatches:
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Images whose turn it is; clients without labels of this round show none."""
+        """Return the images of a step's batch; clients without this round's labels have none."""
         model = self.model.load(known)
         images, labels = [], []
         for turn in turns:
@@ -236,7 +236,7 @@ class LabelledBatches:
 
 @dataclass(frozen=True)
 class Labelling(SummedWork[EncoderState, ClusterSizes]):
-    """Pseudo-labels for a round, Eq. (1) of the paper: clients keep them and send counts."""
+    """The clients' pseudo-labels of a round, Eq. (1) of the paper; only their counts are sent."""
 
     model: GlobalModel
     rule: CentroidRule
@@ -246,7 +246,7 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
     def local_sum(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> ClusterSizes:
-        """Label each client's images by the global centroids."""
+        """Label each client's images by the nearest global centroid, and count the labels."""
         centroids = required_centroids(message.centroids)
         counts, context = [], self.context
         for client in clients:
@@ -260,30 +260,30 @@ class Labelling(SummedWork[EncoderState, ClusterSizes]):
 
 @dataclass(frozen=True)
 class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
-    """The server hears how many images have which pseudo-label."""
+    """The server's count of images by pseudo-label."""
 
     clusters: int
     exchange = LABELS
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """The global model and the global centroids."""
+        """Send the global model and the global centroids."""
         return state.public
 
     def form(self, message: EncoderState) -> Form:
-        """A number for each cluster."""
+        """Return the form of a count for each cluster."""
         return {"counts": Spec(torch.float64, (self.clusters,))}
 
     def check(self, message: EncoderState, update: ClusterSizes, senders: Sequence[Member]) -> None:
-        """Refuse sizes that the senders' images cannot have."""
+        """Refuse counts that do not fit the senders' numbers of images."""
         check_counts(update.counts, senders)
 
     def project_noisy(self, message: EncoderState, update: ClusterSizes) -> ClusterSizes:
-        """Raise negative numbers, which noise makes, to almost 0."""
+        """Raise counts that noise made negative to almost 0."""
         return ClusterSizes(update.counts.clamp(min=1e-9))
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSizes], randomness: Randomness
     ) -> tuple[EncoderState, Figures]:
-        """The state stays as it is; the figure is the entropy of the clusters' shares."""
+        """Keep the state, and report the entropy of the clusters' shares."""
         counts = added_up(updates).counts
         return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

@@ -1,4 +1,4 @@
-"""CCFC and CCFC++, described."""
+"""The entries of CCFC and CCFC++ in the table of systems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAKE = late("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
 
 
 def _unused(config: ClusterConfig) -> Unused:
-    """Yield the settings of other phases than those that a run has."""
+    """Yield the settings of phases that the run does not have."""
     training, centroids = config.section(TrainingConfig), config.section(CentroidConfig)
     if training.steps == "synchronised":
         keys = "model.initialization training.batch_size training.keep_optimizer loss.lam "
@@ -102,7 +102,7 @@ def _fits(config: RunConfig) -> None:
 
 
 def _counts(config: RunConfig) -> bool:
-    """Return whether Fed-SCAN's over-clusters give the centroids and are merged."""
+    """Return whether over-clusters of Fed-SCAN's head are merged to give the centroids."""
     by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
     return by_neighbours and config.section(CentroidConfig).search == "lloyd"
 

@@ -52,14 +52,14 @@ _TOLD = "an image has many crops in the sums; take another method"
 
 @dataclass(frozen=True)
 class CropEncoderState:
-    """The encoder as the server knows it.
+    """The server's encoder and the state of its training.
 
     Attributes:
-        model: Its parameters.
-        version: How many steps it has come through.
+        model: The encoder's parameters.
+        version: Number of steps it was trained for.
         descent: The optimizer's state; None after the last step.
         mean: The mean latent of all images, float64 (d,); None before it is known. All latents have
-            much in common, which says nothing of clusters: directions are compared about it.
+            a large part in common that says nothing of clusters, so it is subtracted.
     """
 
     model: ModelState
@@ -69,7 +69,7 @@ class CropEncoderState:
 
     @property
     def public(self) -> "CropEncoderState":
-        """Without the optimizer's state, which a lost last step leaves."""
+        """The state without the optimizer's, which clients do not need."""
         return replace(self, descent=None)
 
 
@@ -77,10 +77,10 @@ MEAN = Exchange("mean latent", CropEncoderState, Sums, PARTS, once=True)
 
 
 class CropLatents(Latents[CropEncoder]):
-    """Latents of whole images, by their crops.
+    """Latents of whole images, made of the latents of their crops.
 
-    Latents of single crops still tell colours. So crops are changed in colour as in a step: each
-    place of the grid has a change of its own, which is the same for all images, clients and runs.
+    Latents of single crops still depend on colour. So crops are changed in colour as in training:
+    each place of the grid has its own change, the same for all images, clients and runs.
 
     Args:
         encoder: Makes the encoder.
@@ -100,7 +100,7 @@ class CropLatents(Latents[CropEncoder]):
         self.intensity = intensity
 
     def described(self, network: CropEncoder, images: Tensor) -> Tensor:
-        """Directions of the means over crops."""
+        """Return the direction of the mean latent over each image's crops, of shape (images, d)."""
         return network.described(images, self._changed)
 
     def _changed(self, place: int, crops: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class CropLatents(Latents[CropEncoder]):
 
 
 class CropPhase(Phase[CropEncoderState]):
-    """Steps of the encoder on crops, and the mean latent.
+    """The training of the encoder on crops, then the mean latent of all images.
 
     Args:
         problem: The setting.
@@ -143,22 +143,22 @@ class CropPhase(Phase[CropEncoderState]):
         return crops_program(self.space.network, self.config.weight, crops)
 
     def begin(self, randomness: Randomness) -> CropEncoderState:
-        """Random weights."""
+        """Return an encoder with random weights."""
         model = random_state(self.make_encoder, randomness.generator("model"), self.problem.device)
         return CropEncoderState(model, 0, self.descent.begin(model))
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
-        """Steps of the encoder."""
+        """Return the exchanges of a round: steps that train the encoder."""
         each, of = self.config.steps_per_round, self.config.steps
         steps = range(number * each, min((number + 1) * each, of))
         return self.descent.trips(steps, lambda step: falling(step / of), ends=steps.stop == of)
 
     def last_exchanges(self) -> Sequence[AnyServerWork]:
-        """The mean latent."""
+        """Return the exchange that computes the mean latent."""
         return [FindMean(self.config.latent)]
 
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
-        """Steps on crops, and sums of latents."""
+        """Return the clients' work: steps on crops, and the sum of latents."""
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
         latents = SumLatents(self.config.latent, self.space, context.least)
@@ -166,33 +166,33 @@ class CropPhase(Phase[CropEncoderState]):
         return [*steps, latents]
 
     def is_learnt(self, known: CropEncoderState) -> bool:
-        """Whether the mean latent is known."""
+        """Return whether the mean latent is known."""
         return known.mean is not None
 
     def samples(self, known: CropEncoderState, client: Client) -> Tensor:
-        """The latents' directions from their mean."""
+        """Return the direction of each latent from the mean latent, of shape (images, d)."""
         assert known.mean is not None
         z = self.space.latents(known, client)
         return F.normalize(z - known.mean.to(z), dim=1)
 
     def public(self, known: CropEncoderState) -> CropEncoderState:
-        """The encoder and the mean."""
+        """Return what clients need: the encoder and the mean latent."""
         return known.public
 
 
 @dataclass(frozen=True)
 class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
-    """The server's half of the sum of latents, once the encoder is trained."""
+    """The server's mean of all latents, once the encoder is trained."""
 
     d: int
     exchange = MEAN
 
     def broadcast(self, state: CropEncoderState) -> CropEncoderState:
-        """The encoder."""
+        """Send the encoder."""
         return state.public
 
     def form(self, message: CropEncoderState) -> Form:
-        """A sum and a number."""
+        """Return the form of a sum of latents and their number."""
         return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
 
     def check(self, message: CropEncoderState, update: Sums, senders: Sequence[Member]) -> None:
@@ -202,13 +202,13 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
     def aggregate(
         self, state: CropEncoderState, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[CropEncoderState, Figures]:
-        """The encoder with the mean."""
+        """Store the mean latent in the state."""
         return replace(state, mean=added_up(updates).mean), {}
 
 
 @dataclass(frozen=True)
 class SumLatents(SummedWork[CropEncoderState, Sums]):
-    """The clients' half; nothing of a client with too few images."""
+    """The clients' sums of latents; a client with too few images adds nothing."""
 
     d: int
     space: CropLatents
@@ -222,7 +222,7 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sums:
-        """The sum of the latents of some clients."""
+        """Sum the latents of all images of some clients."""
         return added_up(self._of(message, each) for each in clients)
 
     def _of(self, message: CropEncoderState, client: Client) -> Sums:

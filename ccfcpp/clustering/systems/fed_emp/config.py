@@ -11,7 +11,7 @@ _Rate = Annotated[float, Field(gt=0, le=1000)]
 
 
 class CropsConfig(Section):
-    """An encoder of images that learns what the crops of an image have in common."""
+    """An encoder that learns the features that crops of one image share."""
 
     steps: Positive = 1200
     """Steps of the encoder; 1200 show each of 60,000 images four times, in 8 crops each time."""
@@ -49,5 +49,5 @@ class CropsConfig(Section):
 
     @property
     def rounds(self) -> int:
-        """Rounds that the steps take."""
+        """Number of rounds that the configured steps take."""
         return -(-self.steps // self.steps_per_round)

@@ -17,7 +17,7 @@ _AT_FULL_SIZE = 2
 
 
 def crop_side(height: int, width: int) -> int:
-    """Pixels of a crop's side: half of the image's shorter one."""
+    """Return the side of a crop in pixels: half of the image's shorter side."""
     return max(1, min(height, width) // 2)
 
 
@@ -63,14 +63,14 @@ class CropEncoder(nn.Module):
         self.grid = config.grid
 
     def forward(self, images: Tensor) -> Tensor:
-        """Latents of length 1, of images or crops: (batch, latent)."""
+        """Return latents of length 1 of images or crops, of shape (batch, latent)."""
         # A processor's convolutions are fastest with the channels of a place side by side.
         x = images.contiguous(memory_format=torch.channels_last)
         x = rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
     def described(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """The direction of the mean over a grid of crops that cover the image: (batch, latent).
+        """Return the direction of each image's mean latent over a grid of crops: (batch, latent).
 
         Args:
             images: Of shape (batch, channels, height, width).
@@ -88,5 +88,5 @@ class CropEncoder(nn.Module):
 
 
 def _starts(size: int, side: int, count: int) -> list[int]:
-    """Return the first pixels of crops, evenly from one edge to the other."""
+    """Return the first pixel of each crop, spaced evenly from one edge to the other."""
     return [round(place * (size - side) / (count - 1)) for place in range(count)]

@@ -1,8 +1,8 @@
-"""What the crops of an image have in common, in steps over all clients together.
+"""Training steps on crops of images, over all clients together.
 
 Source: Tong, Chen, Ma and LeCun, *EMP-SSL: Towards Self-Supervised Learning in One Training Epoch*
-(arXiv 2304.03977). For crops of each image, N of all images together, with z of length 1 and z̄ the
-direction of the mean over an image's crops,
+(arXiv 2304.03977). With N crops of all images together, latents z of length 1, and z̄ the direction
+of the mean latent over the crops of an image, the loss is
 
     L = −R(Z) − λ mean ⟨z, z̄⟩ .
 
@@ -49,24 +49,24 @@ class Crops:
     """Small crops of images at their own resolution, mirrored and changed in colour.
 
     Attributes:
-        intensity: The changes.
-        flip_probability: How often a crop is mirrored.
+        intensity: The largest changes of colour.
+        flip_probability: Probability that a crop is mirrored.
     """
 
     intensity: IntensityViewsConfig
     flip_probability: float
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform numbers in [0, 1) that crops are made of, of shape (draws, count)."""
+        """Draw the uniform numbers in [0, 1) that determine crops, of shape (draws, count)."""
         place = torch.rand(_OF_PLACE, count, generator=generator)
         return torch.cat([place, draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Crops of each image, as many as there are draws for it.
+        """Cut the crops of each image, as many as there are draws for it.
 
         Args:
             images: uint8 of shape (images, channels, height, width).
-            draws: What ``draw`` gave, of shape (draws, images · crops): those of an image together.
+            draws: Result of ``draw``, of shape (draws, images · crops), grouped by image.
 
         Returns:
             float tensor of shape (images · crops, channels, side, side).
@@ -87,7 +87,7 @@ class Crops:
 
 
 def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program:
-    """A step on crops, with one sum over all clients.
+    """Compute the loss on crops, with one sum over all clients.
 
     Args:
         encoder: The encoder.
@@ -95,8 +95,8 @@ def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program
         crops: Of shape (images, crops, channels, side, side).
 
     Returns:
-        The objective. Its figures are ``loss``, the agreement of an image's crops with the other
-        sign, and ``apart``, what keeps latents apart.
+        The objective. Its metrics are ``loss``, minus the mean ⟨z, z̄⟩, and ``apart``, minus
+        the coding rate R(Z).
     """
     each = crops.shape[1]
     z, sums = yield Pool(
@@ -116,14 +116,14 @@ def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program
 
 
 def _directions(z: Tensor, each: int) -> Tensor:
-    """For each crop the direction of the mean over the crops of its image."""
+    """Return for each crop the direction of the mean latent over the crops of its image."""
     mean = F.normalize(z.view(-1, each, z.shape[1]).mean(dim=1), dim=1)
     return mean.repeat_interleave(each, dim=0)
 
 
 @dataclass(frozen=True)
 class CropBatches:
-    """Crops of the images whose turn it is in a step."""
+    """Batches of crops of the images that are in a step's batch."""
 
     config: CropsConfig
     crops: Crops
@@ -132,7 +132,7 @@ class CropBatches:
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """The crops of a step; None where it is no image's turn."""
+        """Return the crops of a step's images, or None without images."""
         encoder, each = self.space.load(known), self.config.each
         images = torch.cat([turn.client.images[turn.chosen] for turn in turns])
         if len(images) == 0:

@@ -1,1 +1,1 @@
-"""Fed-SCAN: neighbours inside each client, steps over all of them together."""
+"""Fed-SCAN: neighbours within each client, training steps over all clients together."""

@@ -1,10 +1,10 @@
-"""Fed-SCAN: clustering by neighbours inside each client, in steps over all clients together.
+"""Fed-SCAN: clustering by neighbours within each client, in steps over all clients together.
 
 The objective is SCAN's (``objective``). Images are coupled through a few
 sums alone: mean and variance of the latents, and the mean prediction. Clients add these up in each
 step (``ccfcpp.engine.synchronised``), so that a step is the centralised step over the union of all
-batches, for every partition. What depends on the partition is who can be whose neighbour, and
-neighbours inside a client are purer the more a client's images are alike.
+batches, for every partition. The partition decides only which images can be neighbours, and
+neighbours within a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ as many rounds at the end."""
 
 
 def config_of(problem: Problem) -> ScanConfig:
-    """The section; with the number of over-clusters of a k that is to be found."""
+    """Return the section ``scan``, with over-clusters as an unknown number of clusters needs."""
     config = problem.config.section(ScanConfig)
     return config.model_copy(update={"overclustering": OVERCLUSTERS}) if problem.fewest else config
 
@@ -114,12 +114,12 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         )
 
     def _trains_merged(self) -> bool:
-        """Whether clusters are trained as they are merged; where k is known."""
+        """Return whether training goes on with merged clusters, which needs a known k."""
         several = self.config.overclustering > 1 and not self.problem.fewest
         return several and self.config.merged_from < 1
 
     def _largest(self) -> dict[str, float] | str:
-        """Return the largest part of one image in a sum; or why images cannot be told apart."""
+        """Return how much one image can add to a sum; or why that has no bound."""
         if self.config.pairs != "views" or self.merges:
             return OF_NEIGHBOURS
         # The predictions of all views of an image.
@@ -142,20 +142,20 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Muon(self.config.matrix_rate, adam, _HEAD)
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
-        """Random weights; no moments and no statistics yet."""
+        """Return random weights, without moments and statistics."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
         descent, groups = self.descent.begin(model), self.single_groups()
         return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
-        """Each over-cluster as a cluster of its own, where there are no more than clusters."""
+        """Return each over-cluster as its own cluster; None where they have to be merged."""
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
-        """The steps of a round, a few trips each; in the last round the centres, too.
+        """Return the exchanges of a round: its steps, and in the last round the centres.
 
-        Where nobody may come to the last round, the centres are found in those before it, too.
+        Where clients may miss the last round, earlier rounds compute the centres, too.
         """
         works = [*self.going_on(number, state), *self.training(number)]
         varies = self.problem.config.availability.varies and not self.problem.protected
@@ -164,15 +164,15 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return works
 
     def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
-        """A merge where a run begins that goes on from a finished one, with other clients."""
+        """Return a merge if this is the first round of a run that continues a finished one."""
         begins = self.merges and number == 0 and state.version > 0
         return [self._merge(self._trains_merged())] if begins else []
 
     def training(self, number: int) -> list[AnyServerWork]:
-        """The steps and merges of a round, for any state that holds the network in descent.
+        """Return the steps and merges of a round, for any state with this network in training.
 
-        Over-clusters are merged where neighbours are found anew, and in the end. Where no merge
-        could be trained yet, since clients were away, it is tried again in the next rounds.
+        Over-clusters are merged whenever neighbours are searched again, and at the end. If a merge
+        could not be trained because clients were absent, the next rounds try it again.
         """
         per_round, steps = self.config.steps_per_round, self.config.steps
         tries = 0 if self.problem.protected else _TRIES * per_round
@@ -197,19 +197,19 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.descent.trips(range(step, step + 1), lambda _: rate)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """The trips of a step, and the sums for merges and for the centres."""
+        """Return the clients' work: steps, and sums for merges and for the centres."""
         centres = SumMembers(CENTRES, self._members, context)
         return ClientSide.of(*self.client_works(context), centres)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
-        """The clients' work of each trip of a step, and for merges."""
+        """Return the clients' work for each exchange of a step, and for merges."""
         pairs = self._pairs()
         merging = [SumTransitions(pairs, context.least)] if self.merges else []
         steps = self.descent.works(pairs, context.bounding, context.least, context.alone)
         return [*merging, *steps]
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Return the latents of a client, and the cluster of each, at the end."""
+        """Return a client's latents, the cluster of each, and the number of clusters."""
         latents = self.space.latents(message, client)
         return latents, self.assign_delivered(message, client), message.clusters
 
@@ -217,39 +217,39 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return Pairs(self.config, self.views, self.space, self.folds)
 
     def knows_clusters(self, state: EncoderState) -> bool:
-        """Return whether the head assigns: from the first step or merge on."""
+        """Return whether the head can assign images: after the first step, or the first merge."""
         return state.version > 0 and state.groups is not None
 
     def probabilities(self, known: EncoderState, holder: Client) -> Tensor:
-        """The head's probabilities, of shape (samples, k).
+        """Return the head's probabilities, of shape (samples, k).
 
         Raises:
-            FederationError: There was no step, or over-clusters have not been merged.
+            FederationError: No step was made yet, or over-clusters have not been merged.
         """
         return self.space.probabilities(snapshot(known), holder)
 
     def assign(self, state: EncoderState, holder: Client) -> Tensor:
-        """The head's cluster of each image, int64 of shape (samples,).
+        """Return the head's cluster of each image, int64 of shape (samples,).
 
         Raises:
-            FederationError: There was no step, or over-clusters have not been merged.
+            FederationError: No step was made yet, or over-clusters have not been merged.
         """
         return self.assign_delivered(snapshot(state), holder)
 
     def represent(self, state: EncoderState, holder: Client) -> Tensor:
-        """Normalised latents z, of shape (samples, d)."""
+        """Return the normalised latents z, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
     def delivery(self, state: EncoderState) -> EncoderState:
-        """The model with its statistics, and the centre of each cluster."""
+        """Return what clients need to assign images: the model, and the centre of each cluster."""
         return replace(snapshot(state), centroids=state.centroids)
 
     def assign_delivered(self, delivery: EncoderState, holder: Client) -> Tensor:
-        """The head's cluster of each image, int64 of shape (samples,)."""
+        """Return the head's cluster of each image, int64 of shape (samples,)."""
         return self.probabilities(delivery, holder).argmax(dim=1)
 
     def found(self, state: EncoderState) -> dict[str, object]:
-        """The number of clusters, and what speaks for each, where it was to be found."""
+        """Return the number of clusters, and the evidence for it, where k was not given."""
         if state.groups is None or state.evidence is None:
             return {}
         return found_number(state.evidence, self.problem.fewest, state.clusters)

@@ -1,7 +1,7 @@
-"""What the clients of Fed-SCAN do, those of one process together.
+"""The clients' work in Fed-SCAN, done together for all clients of a process.
 
-All clients have the same model in a step, and send sums: the images of all clients of a process go
-through one network as one batch.
+All clients have the same model in a step and send sums, so the images of all clients of a process
+go through one network as one batch.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ _WIDTHS = (1, 2, 4, 8)
 
 
 class Pairs:
-    """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
+    """Batches of pairs: each image of a step's batch with one of its neighbours."""
 
     def __init__(
         self, config: ScanConfig, views: AnyViews, space: LatentSpace, folds: int = 1
@@ -59,7 +59,7 @@ class Pairs:
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """The pairs of a step. Where it is time, clients find neighbours first."""
+        """Return the pairs of a step, after a new search for neighbours where it is due."""
         if self.config.pairs == "neighbours":
             for each in turns:
                 self.find_neighbours(known, each.client)
@@ -75,16 +75,16 @@ class Pairs:
         return Batch(partial(program, network, balance), (pairs,), course)
 
     def _balance(self, step: int) -> float:
-        """λ of a step: from the first weight to the last along a half cosine."""
+        """Return λ of a step, which goes from the first to the last weight along a half cosine."""
         first, last = self.config.balance, self.config.last_balance
         if last is None:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
-        """Let a client remember the neighbours of its images, once in each period.
+        """Store the neighbours of a client's images in its memory, once in each period.
 
-        At first they are by features of the images, then among latents.
+        The first search compares features of the images, later ones compare latents.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
@@ -96,15 +96,15 @@ class Pairs:
 
     @property
     def widths(self) -> Sequence[int]:
-        """Numbers of an image's nearest neighbours over which transitions are means.
+        """Numbers of nearest neighbours over which transitions are averaged.
 
-        Where k is to be found they are several: kinds of a large class may be no near neighbours.
+        There are several where k is unknown: parts of a large class may not be near neighbours.
         """
         several = _WIDTHS if self.folds > 1 else (1,)
         return [self.config.neighbours * width for width in several]
 
     def near(self, p: Tensor, client: Client) -> Tensor:
-        """The mean of p over the neighbours of each image, and over all ``widths`` of them."""
+        """Return the mean of p over the neighbours of each image, averaged over ``widths``."""
         nearest = client.memory[_NEIGHBOURS].to(p.device).T
         total = torch.zeros_like(p)
         for width in self.widths:
@@ -115,7 +115,7 @@ class Pairs:
         return total / len(self.widths)
 
     def _points(self, known: ModelVersion, client: Client) -> Tensor:
-        """Latents, and beside them the first features where these have a weight."""
+        """Return latents, joined with the first features where these have a weight."""
         latents = self.space.latents(known, client)
         if not self.config.first_weight:
             return latents
@@ -123,7 +123,7 @@ class Pairs:
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
     def _features(self, client: Client) -> Tensor:
-        """The first features, in half precision, in which they are kept where they serve again."""
+        """Return the features for the first search; in half precision if used again."""
         kind = self.config.first_neighbours
         held = client.scratch.get(_FIRST)
         if held is None or held[0] != kind:
@@ -138,7 +138,7 @@ class Pairs:
         return features
 
     def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
-        """Views of the images whose turn it is and of their neighbours, as ``program`` has them."""
+        """Return views of a step's images and of their neighbours, as ``program`` takes them."""
         pairs = [self._pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
@@ -147,7 +147,7 @@ class Pairs:
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
     def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """Images of shape (2, pairs, …) and draws of shape (draws, 2, pairs), by images."""
+        """Return images (2, pairs, …), and draws of shape (draws, 2, pairs) for their views."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
@@ -160,9 +160,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SumTransitions(SummedWork[EncoderState, Transitions]):
-    """Sums of the over-clusters of images with those of neighbours, and of the client's others.
+    """Sums of the joint over-cluster probabilities of pairs of images of a client.
 
-    Neighbours are found anew for that. Fewer images than ``least``, in a fold too, add nothing.
+    Pairs are an image and its neighbours, which are searched again, and all two images of a client.
+    Clients, and folds, with fewer than ``least`` images add nothing.
     """
 
     pairs: Pairs
@@ -172,7 +173,7 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
     def local_sum(
         self, task: Task, message: EncoderState, clients: Sequence[Client], randomness: Randomness
     ) -> Transitions:
-        """Sums over images x of p(x) qᵀ.
+        """Sum p(x) qᵀ over images x.
 
         q is the mean of p over the neighbours of x, or over all other images of its client.
         """

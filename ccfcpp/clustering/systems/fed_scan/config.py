@@ -85,17 +85,17 @@ class ScanConfig(Section):
 
     @property
     def rounds(self) -> int:
-        """Rounds that the steps take."""
+        """Number of rounds that the configured steps take."""
         return -(-self.steps // self.steps_per_round)
 
     @property
     def period(self) -> int:
-        """Rounds for which neighbours stay as they are."""
+        """Number of rounds between two searches for neighbours."""
         return max(1, self.mine_every // self.steps_per_round)
 
 
 class VectorViewsConfig(Section):
-    """Random changes of vectors, which have no other views; 0 is none."""
+    """Random changes of vectors, as views of them; 0 turns a change off."""
 
     noise: Weight = 0.0
     """Standard deviation of the noise that is added to each number."""

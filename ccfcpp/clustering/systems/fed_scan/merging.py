@@ -86,14 +86,14 @@ def merged(
     generator: torch.Generator | None,
     rule: Rule = "both",
 ) -> Tensor:
-    """The cluster of each over-cluster.
+    """Return the cluster of each over-cluster under the best merge.
 
     Args:
         transitions: Sums over pairs of images of p(x) p(x′)ᵀ, for each kind of pairs, of shape
             (kinds, m, m) with m ≥ k, not negative.
         clusters: k.
-        generator: Of the random starts, on the CPU; None for the agglomerative start alone.
-        rule: What is to be the highest.
+        generator: Draws the random starts, on the CPU; None for the agglomerative start alone.
+        rule: The quantity to maximise.
 
     Returns:
         int64 of shape (m,), where clusters are numbered by their first over-cluster.
@@ -110,25 +110,28 @@ def merged(
 
 
 def _worth(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
-    """The sum that a rule wants highest."""
+    """Return the quantity that a rule maximises."""
     known = mutual_information(joint, groups, clusters)
     return known if rule == "information" else _both(association(joint, groups, clusters), known)
 
 
 def _both(association: T, information: T) -> T:
-    """The worth by the rule ``both``: A, and I with its weight."""
+    """Return the quantity of the rule ``both``: A plus c times I."""
     return association + _OF_INFORMATION * information
 
 
 def joint_distribution(transitions: Tensor) -> Tensor:
-    """J of sums of p(x) p(x′)ᵀ of shape (…, m, m): symmetric, of sum 1, float64 on the CPU."""
+    """Normalise sums of p(x) p(x′)ᵀ (…, m, m) to J: symmetric, of sum 1, float64 on the CPU."""
     joint = transitions.detach().double().cpu()
     total = joint.sum(dim=(-2, -1), keepdim=True)
     return (joint + joint.mT) / (2 * total).clamp(min=1e-300)
 
 
 def _random_starts(over: int, clusters: int, generator: torch.Generator) -> list[Tensor]:
-    """Half of them have clusters of equal size, from which moves may not reach the best of all."""
+    """Draw random assignments of over-clusters to clusters.
+
+    Half have clusters of equal size; the others are uneven, since moves may miss the best merge.
+    """
     every, even = torch.arange(clusters), torch.arange(over) % clusters
     uneven = [
         torch.cat([every, torch.randint(clusters, (over - clusters,), generator=generator)])
@@ -138,11 +141,11 @@ def _random_starts(over: int, clusters: int, generator: torch.Generator) -> list
 
 
 def agglomerated(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
-    """Merges for every number of clusters: the two whose merge costs least, one after another.
+    """Return merges into every number of clusters, joining the cheapest pair of clusters each time.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
-        rule: What a merge costs some of.
+        rule: The quantity that a merge costs least of.
 
     Returns:
         m tensors, int64 of shape (m,), of which number i has i + 1 clusters, numbered by their
@@ -173,7 +176,7 @@ def agglomerated(joint: Tensor, rule: Rule = "information") -> list[Tensor]:
 
 
 def _losses(joint: Tensor, grown: Tensor) -> Tensor:
-    """Compute by how much I falls where two clusters become one: (k, k) but for the diagonal."""
+    """Compute how much I falls if two clusters are merged: (k, k); the diagonal is void."""
     itself = joint.diagonal(dim1=-2, dim2=-1)
     row, column = itself.unsqueeze(-1), itself.unsqueeze(-2)
     others = grown - _growth(row, joint) - _growth(joint, column)
@@ -183,17 +186,17 @@ def _losses(joint: Tensor, grown: Tensor) -> Tensor:
 
 
 def _growth_in(column: Tensor) -> Tensor:
-    """``_growth`` of each pair of a column's elements: (kinds, m) to (kinds, m, m)."""
+    """Apply ``_growth`` to each pair of elements of a column: (kinds, m) to (kinds, m, m)."""
     return _growth(column.unsqueeze(-1), column.unsqueeze(-2))
 
 
 def _growth(x: Tensor, y: Tensor) -> Tensor:
-    """Compute by how much Σ x log x grows where two terms become one."""
+    """Compute how much Σ x log x grows if two terms become one."""
     return _x_log_x(x + y) - _x_log_x(x) - _x_log_x(y)
 
 
 def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
-    """The sum of A over kinds of pairs: how many clusters keep their companions.
+    """Return A, summed over kinds of pairs: how often two images of a pair share their cluster.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -205,13 +208,13 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
 
 
 def _grouped(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
-    """J merged into groups: (kinds, k, k)."""
+    """Merge J into groups: (kinds, k, k)."""
     member = F.one_hot(groups, clusters).double()
     return member.T @ joint @ member
 
 
 def _moved(joint: Tensor, starts: Tensor, clusters: int, rule: Rule) -> Tensor:
-    """The groups after moves of single over-clusters, while the sum grows: (starts, m)."""
+    """Move single over-clusters while the rule's quantity grows; return groups (starts, m)."""
     groups, over = starts.clone(), starts.shape[1]
     tried = torch.zeros(len(groups), dtype=torch.int64)  # Since the last move of each start.
     own = 0
@@ -254,7 +257,7 @@ def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
 
 
 def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
-    """Compute what J's terms gain where its row g, its column g and the element at both grow."""
+    """Compute how much J's terms gain if row g, column g and their common element grow."""
     grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
     own = others.diagonal(dim1=-2, dim2=-1)
     return (
@@ -265,7 +268,7 @@ def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
 
 
 def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """Compute by how much A grows with an over-cluster in each cluster; arguments as for I."""
+    """Compute the growth of A if an over-cluster joins each cluster; arguments as for I."""
     member = F.one_hot(groups, clusters).double()
     member[:, own] = 0
     inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
@@ -277,12 +280,12 @@ def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
 
 
 def _ratio(inside: Tensor, share: Tensor) -> Tensor:
-    """The share of companions that are inside; 0 where there are none at all."""
+    """Return the share of pairs that are inside a cluster; 0 without pairs."""
     return inside / share.clamp(min=1e-300)
 
 
 def _losses_of_association(joint: Tensor) -> Tensor:
-    """Compute by how much A falls where two clusters become one: (k, k) but for the diagonal."""
+    """Compute how much A falls if two clusters are merged: (k, k); the diagonal is void."""
     inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
     alone = _ratio(inside, share)
     both = _ratio(
@@ -293,7 +296,7 @@ def _losses_of_association(joint: Tensor) -> Tensor:
 
 
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
-    """The sum of I over kinds of pairs, in nats.
+    """Return mutual information I, summed over kinds of pairs, in nats.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -305,13 +308,13 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
 
 
 def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
-    """E(k) for every number of clusters that may be found, in nats.
+    """Return the evidence E(k) for every candidate number of clusters, in nats.
 
     Args:
         folds: Sums over the images of a fold and their neighbours of p(x) p(x′)ᵀ, of shape
             (folds, m, m), not negative, with m ≥ ``most`` + 3.
-        fewest: Least number of clusters, 2 at least.
-        most: Largest number.
+        fewest: Smallest candidate, at least 2.
+        most: Largest candidate.
 
     Returns:
         float64 of shape (most − fewest + 1,), on the CPU.
@@ -325,7 +328,7 @@ def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
 
 
 def worths(folds: Tensor, most: int) -> Tensor:
-    """k·G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
+    """Return k·G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
     everyone = range(len(folds))
     halves = [list(half) for half in combinations(everyone, len(folds) // 2)]
     joints = {
@@ -346,7 +349,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 
 
 def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
-    """Renumber groups: those that have most in common with earlier ones get their numbers.
+    """Renumber groups to keep the numbers of the earlier groups they share most images with.
 
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.

@@ -1,4 +1,4 @@
-"""Messages of Fed-SCAN outside of steps."""
+"""Messages of Fed-SCAN outside of training steps."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,7 +43,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class OwnTransitions(Transitions):
-    """The transitions of a client that is known.
+    """The transitions of one client whose number is known.
 
     Attributes:
         client: Its number.

@@ -1,4 +1,4 @@
-"""The nearest images of the same client: features by which they are alike, and the search."""
+"""Nearest neighbours among the images of a client: features to compare, and the search."""
 
 import math
 from collections.abc import Callable
@@ -30,18 +30,18 @@ _BATCH = 1000
 
 
 def pixels(images: Tensor) -> Tensor:
-    """All pixels: uint8 (samples, channels, height, width) to float (samples, pixels)."""
+    """Flatten images: uint8 (samples, channels, height, width) to float (samples, pixels)."""
     return to_float(images).flatten(1)
 
 
 def centred_pixels(images: Tensor) -> Tensor:
-    """All pixels, as in ``pixels``, without the mean image."""
+    """Flatten images as ``pixels`` does, and subtract the mean image."""
     found = pixels(images)
     return found - found.mean(dim=0)
 
 
 def gradients(images: Tensor) -> Tensor:
-    """Histograms of oriented gradients in overlapping windows, without their mean.
+    """Compute histograms of oriented gradients in overlapping windows, without their mean.
 
     Source: Dalal and Triggs, *Histograms of Oriented Gradients for Human Detection* (CVPR 2005):
     here of the square root of the grey image, with windows of 8 by 8 pixels every 4 pixels, each
@@ -59,9 +59,9 @@ def gradients(images: Tensor) -> Tensor:
 
 
 def histograms(images: Tensor) -> Tensor:
-    """The histograms of ``gradients``: (samples, 8, rows, columns).
+    """Compute the histograms of ``gradients``: (samples, 8, rows, columns).
 
-    A pixel's gradient counts for the two nearest directions, by how near they are.
+    A pixel's gradient counts for the two nearest directions, more for the nearer one.
     """
     grey = images.mean(dim=1, keepdim=True).sqrt()
     padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
@@ -78,14 +78,14 @@ def histograms(images: Tensor) -> Tensor:
 
 
 def colour_histograms(images: Tensor) -> Tensor:
-    """Histograms of the colours in each quarter, as square roots and without their mean.
+    """Compute colour histograms of each quarter, as square roots and without their mean.
 
     Args:
         images: uint8 of shape (samples, 3, height, width).
 
     Returns:
-        float of shape (samples, 4 · 64), each of length 1: of each channel four levels are told
-        apart.
+        float of shape (samples, 4 · 64), each of length 1; the 64 bins are four levels of each
+        channel.
     """
     parts = [_histograms_of_colours(part) for part in torch.split(images, _BATCH)]
     found = torch.cat(parts).sqrt()
@@ -107,7 +107,7 @@ def _histograms_of_colours(images: Tensor) -> Tensor:
 
 
 def shapes_and_colours(images: Tensor) -> Tensor:
-    """``gradients``, and ``colour_histograms`` beside them where there are three channels."""
+    """Compute ``gradients``, joined with ``colour_histograms`` where there are three channels."""
     shapes = gradients(images)
     if images.shape[1] != _CHANNELS:
         return shapes
@@ -136,17 +136,17 @@ _PROBED = 32
 
 
 def nearest_neighbours(points: Tensor, count: int) -> Tensor:
-    """The most similar other points of each point, by the cosine.
+    """Return the most similar other points of each point, by cosine similarity.
 
-    The search is exact for up to 100,000 points and on a GPU, and else by an index of faiss's.
+    The search is exact for up to 100,000 points and on a GPU, and otherwise uses a faiss index.
 
     Args:
         points: Float tensor of shape (samples, dimensions).
-        count: How many neighbours are wanted.
+        count: Number of neighbours.
 
     Returns:
         int32 of shape (samples, at most ``count``): indices, fewer where there are fewer other
-        points. A point that is alone is its own neighbour.
+        points. A single point is its own neighbour.
     """
     if len(points) < 2:
         return torch.zeros(len(points), 1, dtype=torch.int32, device=points.device)
@@ -156,7 +156,7 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
 
 
 def _exact(unit: Tensor, count: int) -> Tensor:
-    """By all similarities, a block of points at a time."""
+    """Search by all pairwise similarities, a block of points at a time."""
     found = []
     everyone = torch.arange(len(unit), device=unit.device)
     for block in torch.split(everyone, max(1, _SIMILARITIES // len(unit))):
@@ -167,7 +167,7 @@ def _exact(unit: Tensor, count: int) -> Tensor:
 
 
 def _indexed(unit: Tensor, count: int) -> Tensor:
-    """By an inverted file: of each point the lists are searched whose centroids are nearest."""
+    """Search an inverted file: only the lists whose centroids are nearest to a point."""
     # Imported where it is needed, since the import is slow and many runs do without.
     import faiss
 
@@ -190,13 +190,13 @@ def _indexed(unit: Tensor, count: int) -> Tensor:
 def drawn_neighbours(
     neighbours: Tensor, chosen: Tensor, randomness: Randomness, step: int
 ) -> Tensor:
-    """One neighbour of each chosen image, at random.
+    """Draw one neighbour of each chosen image at random.
 
     Args:
         neighbours: Of each image of the client, int32 of shape (samples, neighbours).
         chosen: int64 indices of shape (chosen,).
         randomness: The client's source.
-        step: s.
+        step: Number of the step.
 
     Returns:
         int64 indices of shape (chosen,).

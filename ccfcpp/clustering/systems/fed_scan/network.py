@@ -1,8 +1,8 @@
-"""The network of Fed-SCAN: an encoder, and a head.
+"""The network of Fed-SCAN: an encoder and a head.
 
-What couples images is the batch normalisation of the latents alone, which is over the batches of
-all clients. GroupNorm and LayerNorm see one image at a time; with a LayerNorm of the latents, too,
-nothing in the network couples images.
+Only the batch normalisation of the latents couples images, over the batches of all clients.
+GroupNorm and LayerNorm see one image at a time; with a LayerNorm of the latents nothing in the
+network couples images.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class Merge(nn.Module):
-    """The cluster of each over-cluster, and the clusters' shares, to which steps keep.
+    """The cluster of each over-cluster, and the clusters' shares that training keeps to.
 
-    At first each over-cluster is a cluster of its own, and all are equal.
+    At first each over-cluster is a cluster of its own, and all shares are equal.
 
     Args:
         overclusters: m.
@@ -44,12 +44,12 @@ class Merge(nn.Module):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Go back to no merge."""
+        """Undo the merge: each over-cluster becomes a cluster of its own."""
         self.groups.copy_(torch.arange(len(self.groups)))
         self.shares.fill_(1 / len(self.shares))
 
     def forward(self, predictions: Tensor) -> Tensor:
-        """Sums over the over-clusters of each cluster, (…, m) to (…, m); 0 beyond the last one."""
+        """Add up the over-clusters of each cluster, (…, m) to (…, m); 0 beyond the last cluster."""
         # What F.one_hot gives, which on a processor looks at the values first.
         clusters = torch.arange(len(self.groups), device=self.groups.device)
         member = self.groups.unsqueeze(1) == clusters
@@ -57,14 +57,14 @@ class Merge(nn.Module):
 
 
 class ClusterNetwork(PooledModule):
-    """Network that Fed-SCAN's steps can train: ``forward`` gives latents z, (batch, d).
+    """Base class of networks for Fed-SCAN's steps; ``forward`` returns latents z, (batch, d).
 
     The encoder ends in a normalisation of the latents.
 
     Attributes:
         head: A linear map from latents to over-clusters.
-        latent_norm: The path of the latents' batch normalisation; None where they have none.
-        merge: What merged clusters are trained by; None where they are not.
+        latent_norm: The path of the latents' batch normalisation; None without one.
+        merge: The merge that training uses; None where over-clusters are trained unmerged.
     """
 
     head: nn.Linear
@@ -80,7 +80,7 @@ class ClusterNetwork(PooledModule):
         return self
 
     def predictions(self, latents: Tensor) -> Tensor:
-        """P = softmax(head(z)), of shape (batch, m), m ≥ k."""
+        """Return p = softmax(head(z)), of shape (batch, m), m ≥ k."""
         return torch.softmax(self.head(latents), dim=-1)
 
 
@@ -88,7 +88,7 @@ class ScanBackbone(nn.Sequential):
     """Convolutions 4×4 with stride 2 and GroupNorm, and a hidden layer with LayerNorm.
 
     Attributes:
-        features: How many numbers it gives for an image.
+        features: Number of output features.
 
     Raises:
         UsageError: The images are too small for so many halvings.
@@ -118,7 +118,7 @@ class VectorBackbone(nn.Sequential):
     """A hidden layer with LayerNorm, or nothing for a linear encoder.
 
     Attributes:
-        features: How many numbers it gives for a vector.
+        features: Number of output features.
     """
 
     def __init__(self, config: ScanConfig, d: int) -> None:
@@ -129,7 +129,7 @@ class VectorBackbone(nn.Sequential):
 
 
 class ScanNetwork(ClusterNetwork):
-    """The backbone, latents, a head.
+    """The default network: a backbone, a layer of latents and a head.
 
     Args:
         config: The section.
@@ -168,10 +168,10 @@ class ScanNetwork(ClusterNetwork):
         self.precision = precision
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised latents z (batch, d) of images (batch, channels, height, width) or vectors."""
+        """Return normalised latents z (batch, d) of images or vectors, (batch, …)."""
         return rounded(self.encoder, images, self.precision).to(images.dtype)
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """``forward`` in training mode, normalised over the batches of all clients."""
+        """Run ``forward`` in training mode, normalised over the batches of all clients."""
         z = yield from through(self.encoder, x, inside(name, "encoder"), self.precision)
         return z.to(x.dtype)

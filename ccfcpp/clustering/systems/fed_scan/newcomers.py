@@ -1,9 +1,9 @@
-"""A finished run goes on with newcomers, and with clusters for what they alone hold.
+"""Continuation of a finished run with new clients, and new clusters for what only they hold.
 
-Encoder and known heads stay, so that known clusters keep their numbers. Before the first step each
-newcomer clusters what these do not explain, and sends the centres and their sizes; new heads begin
-there. With random heads new clusters do not find their images in a few steps, since known ones have
-taken them.
+The encoder and the known heads stay, so that known clusters keep their numbers. Before the first
+step each new client clusters the images that known clusters do not explain, and sends the centres
+and their sizes; new heads start there. New heads with random weights would not win their images in
+a few steps, since known heads already take them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,12 +50,12 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True)
 class Grown:
-    """Facts of the finished run, until there are new clusters.
+    """Facts of the finished run, needed until new clusters are found.
 
     Attributes:
         groups: The cluster of each known head, int64 of shape (m,).
-        shares: Of the images, by known head, float64 of shape (m,); None where no merge was
-            trained.
+        shares: The share of images of each known head, float64 of shape (m,); None where no merge
+            was trained.
         clients: Numbers of the clients that took part in it, int64.
     """
 
@@ -66,11 +66,11 @@ class Grown:
 
 @dataclass(frozen=True)
 class GrowingState(EncoderState):
-    """The state of a run that goes on; and the message to its clients, with known centres.
+    """The state of a continued run, which is also the message to its clients.
 
     Attributes:
         grown: None once the new clusters are found. Before, known heads come first in the model,
-            and each cluster of theirs has a centroid.
+            and each known cluster has a centroid.
     """
 
     grown: Grown | None = None
@@ -86,7 +86,7 @@ NEW_CENTRES = Exchange(
 
 
 def inherited(algorithm: FedScan, last: EncoderState, randomness: Randomness) -> EncoderState:
-    """Return the state in which a run with other clients begins, from the last one of a run."""
+    """Return the first state of a run with other clients that continues from a run's last state."""
     begun = algorithm.initial_state(randomness)
     # A merge would keep to shares in which clients that are gone count.
     kept = {name: own for name, own in last.model.items() if not name.startswith(MERGE)}
@@ -94,23 +94,23 @@ def inherited(algorithm: FedScan, last: EncoderState, randomness: Randomness) ->
 
 
 class GrowingScan(FedScan):
-    """Fed-SCAN that goes on from a finished run, and finds its new clusters before its steps."""
+    """Fed-SCAN that continues a finished run, and finds its new clusters before its first step."""
 
     state_type = GrowingState
 
     def initial_state(self, randomness: Randomness) -> GrowingState:
-        """That of a run that begins from nothing."""
+        """Return the state of a run that starts from random weights."""
         return GrowingState(**vars(super().initial_state(randomness)))
 
     def grown(
         self, last: EncoderState, known: Iterable[int], randomness: Randomness
     ) -> GrowingState:
-        """Return the state in which a run begins, before it knows where its new clusters lie.
+        """Return the first state of a continued run, in which its new clusters are not yet found.
 
         Args:
             last: The last state of the finished run, whose over-clusters are merged.
             known: Numbers of the clients that took part in it.
-            randomness: Of the new run.
+            randomness: Source of random numbers of the new run.
 
         Raises:
             UsageError: There would be no new clusters.
@@ -132,18 +132,18 @@ class GrowingScan(FedScan):
         return GrowingState(**{**vars(begun), **changes, "centroids": centres})
 
     def going_on(self, number: int, state: EncoderState) -> list[AnyServerWork]:
-        """Until there are new clusters these, which are merged as they begin."""
+        """Return the search for new clusters while it is due, then the merge of ``FedScan``."""
         if isinstance(state, GrowingState) and state.grown is not None:
             return [FindNewClusters(self.problem.clusters, self.problem.samples)]
         return super().going_on(number, state)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Fed-SCAN's, and what newcomers tell."""
+        """Return the clients' work of ``FedScan``, and the centres that new clients send."""
         side, new = super().client_side(context), TellNewClusters(self.space, context.least)
         return ClientSide({new.exchange.name: new, **side.works}, side.cohort)
 
     def describe(self) -> dict[str, object]:
-        """Return what leaves a client."""
+        """Return what clients send, for the summary of the run."""
         sends = "sums of statistics and gradients; newcomers: centres of new clusters"
         return {**super().describe(), "sends": sends}
 
@@ -153,7 +153,7 @@ def _heads(model: ModelState) -> list[tuple[str, Tensor]]:
 
 
 def _shares(model: ModelState, groups: Tensor) -> Tensor | None:
-    """The share of images of each head, those of a cluster alike; None where none was trained."""
+    """Return each head's share of images, equal within a cluster; None without trained merge."""
     if not trains_merged(model):
         return None
     shares = model[f"{MERGE}.shares"].double()[groups]
@@ -168,11 +168,11 @@ def _still_grown(state: GrowingState) -> tuple[Grown, int]:
 
 @dataclass(frozen=True)
 class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
-    """New heads begin where newcomers hold what no known cluster explains.
+    """New heads, started at the centres that new clients send.
 
     Attributes:
         clusters: k, with the new ones.
-        samples: Images of all clients.
+        samples: Number of images of all clients.
     """
 
     clusters: int
@@ -180,18 +180,18 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     exchange = NEW_CENTRES
 
     def broadcast(self, state: GrowingState) -> GrowingState:
-        """The model, the known centres, and who knows them."""
+        """Send the model, the centres of known clusters, and the known clients' numbers."""
         return state.public
 
     def form(self, message: GrowingState) -> Form:
-        """Return the form of as many centres as there are new heads, or fewer."""
+        """Return the form of at most one centre for each new head."""
         latent = required_centroids(message.centroids).shape[1]
         return centroid_form(_still_grown(message)[1], latent, least=0)
 
     def check(
         self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
     ) -> None:
-        """Refuse centres that are far off, of more images than there are, or of who has none."""
+        """Refuse centres that are too far off, of too many images, or from known clients."""
         known = _still_grown(message)[0].clients.tolist()
         if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
@@ -200,10 +200,10 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     def aggregate(
         self, state: GrowingState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[GrowingState, Figures]:
-        """Heads of all clusters, and the cluster of each.
+        """Add heads for the new clusters, and assign all heads to clusters.
 
         Raises:
-            FederationError: Newcomers hold too few images.
+            FederationError: The new clients hold too few images.
         """
         found, (grown, new) = list(updates), _still_grown(state)
         points = torch.cat([update.centroids for update in found])
@@ -232,11 +232,11 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
 
 @dataclass(frozen=True)
 class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
-    """A newcomer clusters what known centres do not explain; the others tell nothing.
+    """The new clients' k-means of images that known clusters do not explain; others send nothing.
 
     Attributes:
-        space: Gives latents.
-        least: The fewest images of which a client tells the centre.
+        space: Computes latents.
+        least: The fewest images of a centre that a client sends.
     """
 
     space: LatentSpace
@@ -246,7 +246,7 @@ class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
     def local_updates(
         self, task: Task, message: GrowingState, clients: Sequence[Client], randomness: Randomness
     ) -> list[CentroidUpdate]:
-        """Each newcomer's centres."""
+        """Return the centres of each new client, and none of other clients."""
         return [self._of(message, one, randomness.of_client(one.id)) for one in clients]
 
     def _of(self, message: GrowingState, client: Client, randomness: Randomness) -> CentroidUpdate:
@@ -268,12 +268,12 @@ class TellNewClusters(ClientWork[GrowingState, CentroidUpdate]):
 def unexplained(
     latents: Tensor, known: Tensor, count: int, generator: torch.Generator
 ) -> Clustering:
-    """Lloyd's k-means of a newcomer's latents, in which the known centres stay where they are.
+    """Run Lloyd's k-means on a client's latents with the centres of known clusters held fixed.
 
     Args:
         latents: Of shape (samples, d).
         known: Centres of the known clusters, of shape (k, d).
-        count: How many new centres there are at most.
+        count: Largest number of new centres.
         generator: Draws the starts, each by k-means++ beside the known centres.
 
     Returns:
@@ -306,19 +306,19 @@ def _grown(latents: Tensor, known: Tensor, count: int, generator: torch.Generato
 
 
 def gathered(points: Tensor, sizes: Tensor, count: int, seed: int) -> Tensor:
-    """Centres of new clusters from those of all newcomers, of shape (at most count, d)."""
+    """Run k-means on the centres of all new clients, to centres of shape (at most count, d)."""
     if len(points) == 0:
         return points
     return kmeans(points, count, seed=seed, weights=sizes).centroids.to(points)
 
 
 def heads_at(centres: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Heads that prefer new clusters at their centres.
+    """Return heads that prefer new clusters at given centres.
 
     Args:
         centres: Latents of shape (new, d).
-        weight: Of the known heads, of shape (m, d).
-        bias: Theirs, of shape (m,).
+        weight: Weight of the known heads, of shape (m, d).
+        bias: Bias of the known heads, of shape (m,).
 
     Returns:
         Weight of shape (new, d) and bias of shape (new,).

@@ -24,7 +24,7 @@ PREDICTIONS = "predictions"
 
 
 def consistency(predictions: Tensor) -> Tensor:
-    """−Σ log⟨p, p′⟩ over pairs.
+    """Return −Σ log⟨p, p′⟩ over pairs.
 
     Args:
         predictions: p of shape (2 · pairs, k): of the images, then of their neighbours.
@@ -34,13 +34,13 @@ def consistency(predictions: Tensor) -> Tensor:
 
 
 def divergence(mean: Tensor, shares: Tensor | None = None) -> Tensor:
-    """KL divergence of a mean prediction p̄ of shape (k,) from shares; equal ones: log k − H(p̄)."""
+    """Return the KL divergence of a mean prediction (k,) from shares; equal ones: log k − H(p̄)."""
     wanted = 1 / len(mean) if shares is None else shares
     return (mean * (mean.clamp(min=_LEAST) / wanted).log()).sum()
 
 
 def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
-    """A step on pairs of views, with sums over all clients where it couples images.
+    """Compute SCAN's loss on pairs of views, with sums over all clients where it couples images.
 
     Args:
         network: The network.
@@ -49,7 +49,7 @@ def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
         balance: λ.
 
     Returns:
-        The objective. Its figure ``loss`` is the first term, ``entropy`` H(p̄).
+        The objective. Its metrics are ``loss``, the first term, and ``entropy``, H(p̄).
     """
     # Of all images, then of all neighbours.
     z = yield from through(network, pairs.transpose(0, 1).flatten(0, 1))
@@ -68,24 +68,24 @@ def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
 
 
 def entropy(mean: Tensor) -> Tensor:
-    """H(p̄) = −Σ p̄ log p̄ of a mean prediction of shape (k,)."""
+    """Return the entropy H(p̄) = −Σ p̄ log p̄ of a mean prediction of shape (k,)."""
     return -(mean * mean.clamp(min=_LEAST).log()).sum()
 
 
 def _sums(predictions: Tensor) -> Tensor:
-    """Σp, float64 of shape (k,)."""
+    """Return Σp, float64 of shape (k,)."""
     return predictions.double().sum(dim=0)
 
 
 def _plausible(sums: Tensor) -> bool:
-    """Whether sums of predictions could be those of a batch."""
+    """Return whether sums of predictions could be those of a batch."""
     return bool((sums >= 0).all())
 
 
 def _nearest(sums: Tensor) -> Tensor:
-    """Sums of the predictions of one sample at least, each no less than a tenth of their mean.
+    """Project sums on those of at least one image, each no less than a tenth of their mean.
 
-    The gradient of p̄ log p̄ has no bound towards 0, so that one sum that noise has made small or
+    The gradient of p̄ log p̄ is unbounded towards 0, so a single sum that noise made small or
     negative would outweigh all images.
     """
     return sums.clamp(min=0.1 * max(1.0, float(sums.sum())) / len(sums))

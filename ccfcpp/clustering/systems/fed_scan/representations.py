@@ -1,4 +1,4 @@
-"""What a network that is trained in steps makes of images between them."""
+"""Latents of images by a network in training, computed between its steps."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -19,7 +19,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Latents(Generic[Network]):
-    """The network of a process: it gives latents of images, and between that it is trained."""
+    """The network of a process, which computes latents of images between training steps."""
 
     def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
         # Its weights come with a state. Batch statistics are the steps' affair.
@@ -27,16 +27,16 @@ class Latents(Generic[Network]):
         self._loaded: int | None = None
 
     def load(self, state: ModelVersion) -> Network:
-        """The network with the parameters of a state, which are copied into its own."""
+        """Copy the parameters of a state into the network, and return it."""
         if self._loaded != state.version:
             self.network.load_state_dict(state.model)
             self._loaded = state.version
         return self.network
 
     def latents(self, state: ModelVersion, holder: Client) -> Tensor:
-        """Latents z of a holder's images, of shape (samples, d).
+        """Return the latents z of a client's images, of shape (samples, d).
 
-        They are computed once for each model, and kept in the holder's scratch.
+        They are computed once for each model, and kept in the client's scratch.
         """
         held = holder.scratch.get("latents")
         if held is None or held[:2] != (self, state.version):
@@ -53,16 +53,16 @@ class Latents(Generic[Network]):
         return torch.cat([self.described(network, to_float(part)) for part in parts])
 
     def described(self, network: Network, images: Tensor) -> Tensor:
-        """Latents of some images."""
+        """Return the latents of a batch of images."""
         latents: Tensor = network(images)
         return latents
 
 
 class LatentSpace(Latents[ClusterNetwork]):
-    """Latents of a network with a head, which assigns images to clusters."""
+    """Latents and predictions of a network with a head, which assigns images to clusters."""
 
     def load(self, state: ModelVersion) -> ClusterNetwork:
-        """The network with a state's parameters; a merge may be newer than these."""
+        """Copy the parameters of a state into the network; its merge may be newer than the step."""
         network = super().load(state)
         if network.merge is not None:
             network.merge.load_state_dict(
@@ -72,14 +72,14 @@ class LatentSpace(Latents[ClusterNetwork]):
 
     @torch.no_grad()
     def predictions(self, state: ModelVersion, holder: Client) -> Tensor:
-        """P of a holder's images, of shape (samples, m)."""
+        """Return p of a client's images, of shape (samples, m)."""
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
     def probabilities(self, state: EncoderState, holder: Client) -> Tensor:
-        """The probability of each cluster, of shape (samples, k).
+        """Return the probability of each cluster, of shape (samples, k).
 
-        A cluster is as likely as its over-clusters together.
+        The probability of a cluster is the sum over its over-clusters.
         """
         assert state.groups is not None
         p = self.predictions(state, holder)

@@ -1,4 +1,4 @@
-"""What the server of Fed-SCAN does beside the steps: it merges over-clusters, and finds centres."""
+"""The server's work in Fed-SCAN beside the steps: merging over-clusters and computing centres."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +29,10 @@ from ccfcpp.models.state import ModelState
 
 
 def snapshot(state: EncoderState) -> EncoderState:
-    """Return what clients need of a state to use the model.
+    """Return the part of a state that clients need to use the model.
 
     Raises:
-        FederationError: There was no step, or over-clusters have not been merged.
+        FederationError: No step was made yet, or over-clusters have not been merged.
     """
     if state.version == 0 or state.groups is None:
         raise FederationError(
@@ -53,16 +53,16 @@ M = TypeVar("M", bound=EncoderState)
 
 @dataclass(frozen=True)
 class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
-    """Over-clusters become the clusters that are asked for.
+    """The server's merge of over-clusters into k clusters.
 
     Attributes:
-        clusters: k; or the largest that it may be.
+        clusters: k, or its largest candidate.
         overclusters: m.
-        folds: Of the images, from which k is found; 1 where it is known.
-        fewest: The least that k may be, where it is to be found.
-        rule: By which over-clusters are merged.
-        trained: Whether the next steps train the clusters as they are merged.
-        again: Whether it is left out where merged clusters are trained already.
+        folds: Number of folds of the images, by which k is chosen; 1 where k is known.
+        fewest: Smallest candidate for k where it is chosen; otherwise 0.
+        rule: The quantity that the merge maximises.
+        trained: Whether the next steps train the merged clusters.
+        again: Whether this repeats a merge that could not be trained, and is left out otherwise.
     """
 
     clusters: int
@@ -75,15 +75,15 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     exchange = TRANSITIONS
 
     def is_due(self, state: M) -> bool:
-        """Whether it was not done yet, where it is tried again."""
+        """Return whether the merge is needed: a repeated one only if no merge is trained yet."""
         return not (self.again and trains_merged(state.model))
 
     def broadcast(self, state: M) -> EncoderState:
-        """The model."""
+        """Send the model."""
         return EncoderState(state.model, state.version)
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of sums from each over-cluster to each."""
+        """Return the form of the two matrices of sums over pairs of over-clusters."""
         square = self.overclusters, self.overclusters
         return {
             "neighbours": Spec(torch.float64, (self.folds, *square)),
@@ -91,26 +91,26 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         }
 
     def check(self, message: EncoderState, update: Transitions, senders: Sequence[Member]) -> None:
-        """Refuse sums that cannot be those of the senders' images, each of which adds 1."""
+        """Refuse sums larger than the senders' number of images, each of which adds 1."""
         for part in (update.neighbours, update.holders):
             check_counts(part, senders)
 
     def project_noisy(self, message: EncoderState, update: Transitions) -> Transitions:
-        """With noise there may be negative ones: they become 0."""
+        """Set sums that noise made negative to 0."""
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
     def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
-        """Transitions of one client have its number."""
+        """Add the client's number to transitions of a single client."""
         return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """The cluster of each over-cluster; of as many as speaks most for, where k is not known.
+        """Assign over-clusters to clusters; where k is unknown, the most evident number is taken.
 
         Clusters keep the numbers that they had at the last merge. Absent clients count with their
-        last transitions; while those of some are unknown, no merge is trained, which would keep to
-        the shares of the others.
+        last transitions; while those of some are unknown, no merge is trained, as its shares would
+        leave these clients out.
         """
         parts = dict(state.descent.parts) if state.descent else {}
         total, complete = transitions_of_all(updates, parts)
@@ -133,18 +133,18 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
 
 
 def trains_merged(model: ModelState) -> bool:
-    """Whether a model trains merged clusters."""
+    """Return whether a model trains merged clusters."""
     groups = model.get(f"{MERGE}.groups")
     return groups is not None and int(groups.max()) + 1 < len(groups)
 
 
 def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
-    """A network's merge, with the shares of images that clusters have.
+    """Return the tensors of a network's merge: groups, and the clusters' shares of images.
 
     Args:
         groups: The cluster of each over-cluster, int64 of shape (m,).
-        of_each: How many images each over-cluster has, of shape (m,).
-        model: Says where tensors are.
+        of_each: Number of images of each over-cluster, of shape (m,).
+        model: Gives the device and dtype of the tensors.
     """
     shares = model[f"{MERGE}.shares"]
     found = torch.zeros_like(of_each)
@@ -161,10 +161,10 @@ def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
 def transitions_of_all(
     updates: Iterable[Transitions], parts: dict[str, Tensor]
 ) -> tuple[Transitions, bool]:
-    """Transitions of all clients, and whether they are of all that have taken part in steps.
+    """Sum the transitions of all clients, and return whether no client's are missing.
 
     Args:
-        updates: Of the clients that are there.
+        updates: Transitions of the clients that answered.
         parts: The last part of each client in each sum, by ``client_part_name``; changed in place.
     """
     there = set[int]()
@@ -189,12 +189,12 @@ def transitions_of_all(
 
 @dataclass(frozen=True)
 class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
-    """Mean latents of the clusters, or of the over-clusters, after the last step.
+    """The server's mean latents of the clusters, or of the over-clusters, after the last step.
 
     Attributes:
         latent: d.
-        overclusters: m where each of them has a centre of its own; None where clusters have.
-        early: Whether it may be too early, and is left out where there are no clusters yet.
+        overclusters: m to compute a centre for each over-cluster; None for each cluster.
+        early: Whether clusters may not be known yet; the exchange is then left out.
     """
 
     latent: int
@@ -203,20 +203,20 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     exchange = CENTRES
 
     def is_due(self, state: M) -> bool:
-        """Whether there are clusters, where it may be too early."""
+        """Return whether clusters are known, or must be in this round."""
         return not self.early or (state.version > 0 and state.groups is not None)
 
     def broadcast(self, state: M) -> EncoderState:
-        """The model."""
+        """Send the model."""
         return snapshot(state)
 
     def form(self, message: EncoderState) -> Form:
-        """A sum and a number for each cluster."""
+        """Return the form of a sum of latents and a count for each cluster."""
         return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
 
     def aggregate(
         self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """Set the centres; that of an empty cluster is the origin."""
+        """Set the centres; the centre of an empty cluster is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
         return replace(state, centroids=cluster_means(updates, origin)), {}

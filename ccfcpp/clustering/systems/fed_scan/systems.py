@@ -1,4 +1,4 @@
-"""Fed-SCAN, described."""
+"""The entry of Fed-SCAN in the table of systems."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _unused(config: ClusterConfig) -> Unused:
 
 
 def _also(settings: Tree) -> tuple[Kind, ...]:
-    """Return what newcomers of a run that goes on from a finished one send: centres."""
+    """Return what new clients of a continued run send beside sums: centres."""
     data = settings.get("data")
     grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
     return ("centroids",) if grows else ()

@@ -1,4 +1,4 @@
-"""Random views of images, of place and shape, then of intensity and colour; and of vectors."""
+"""Random views of images (place, shape, intensity, colour) and of vectors."""
 
 import math
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ from ccfcpp.data.intensity import draw_intensity, render_intensity
 
 
 class AnyViews(Protocol):
-    """Views of images or of vectors."""
+    """Interface of random views, of images or of vectors."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform numbers in [0, 1) that views are made of, of shape (draws, count)."""
+        """Draw the uniform numbers in [0, 1) that determine views, of shape (draws, count)."""
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """One view of each sample, a float tensor of their shape."""
+        """Return one view of each sample, a float tensor of the samples' shape."""
 
 
 @dataclass(frozen=True)
 class VectorViews:
-    """Vectors of length d with noise, and with numbers dropped."""
+    """Views of vectors of length d: with noise added, and some numbers set to 0."""
 
     config: VectorViewsConfig
     d: int
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Two uniform numbers for each of a vector's, of shape (2 d, count)."""
+        """Draw two uniform numbers for each number of a vector, of shape (2 d, count)."""
         return torch.rand(2 * self.d, count, generator=generator)
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Noise first, then zeros."""
+        """Add noise to vectors, then set some numbers to 0."""
         vectors = to_float(images)
         by_noise, by_drop = draws.to(vectors).T.chunk(2, dim=1)
         if self.config.noise:
@@ -54,15 +54,15 @@ class Views:
     intensity: IntensityViewsConfig
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform numbers in [0, 1) that views are made of, of shape (draws, count)."""
+        """Draw the uniform numbers in [0, 1) that determine views, of shape (draws, count)."""
         return torch.cat([draw_affine(count, generator), draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """One view of each image.
+        """Return one view of each image.
 
         Args:
             images: uint8 of shape (batch, channels, height, width).
-            draws: What ``draw`` gave, of shape (draws, batch).
+            draws: Result of ``draw``, of shape (draws, batch).
 
         Returns:
             float tensor of the images' shape.

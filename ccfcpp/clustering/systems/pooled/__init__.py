@@ -1,1 +1,1 @@
-"""Classical clusterings by sums over all clients, as exact as if all samples lay in one place."""
+"""Classical clusterings by sums over all clients, as exact as with all samples in one place."""

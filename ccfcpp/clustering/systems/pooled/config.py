@@ -1,4 +1,4 @@
-"""The configuration of the systems whose steps are exact."""
+"""The configuration of the systems with exact steps."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ _Starts = Annotated[int, Field(ge=1, le=100)]
 
 
 class MeansConfig(Section):
-    """Rounds of k-means or fuzzy c-means by sums."""
+    """Rounds of exact k-means or fuzzy c-means."""
 
     rounds: Positive = 100
     """At most. The first one finds centroids to start from."""

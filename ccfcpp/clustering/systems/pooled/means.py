@@ -2,8 +2,8 @@
 
 Lloyd's step (*Least squares quantization in PCM*, 1982) moves each centroid to the mean of its
 points, Bezdek's (*Pattern Recognition with Fuzzy Objective Function Algorithms*, 1981) to a mean
-with weights uᵐ. Both need two sums alone, Σ w x and Σ w, which clients send. So every step is the
-one of all points in one place, however they are divided, and no point travels.
+with weights uᵐ. Both need only two sums, Σ w x and Σ w, which clients send. So every step equals
+the step on all points in one place, for every partition, and no point leaves a client.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -52,29 +52,29 @@ MEANS = Exchange("means", CentroidState, ClusterSums, PARTS, images=Images(large
 
 @dataclass(frozen=True)
 class PowersOfMemberships:
-    """Weights of fuzzy c-means: uᵐ."""
+    """Weights of points in fuzzy c-means: memberships to the power m, uᵐ."""
 
     m: float
 
     def __call__(self, points: Tensor, centroids: Tensor) -> Tensor:
-        """Weigh a block of points."""
+        """Return uᵐ of a block of points, of shape (points, k)."""
         return memberships(squared_distances(points, centroids), self.m).double().pow(self.m)
 
 
 @dataclass(frozen=True)
 class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
-    """The clients' half: Σ w x and Σ w for each centroid."""
+    """The clients' sums Σ w x and Σ w for each centroid."""
 
     points: Callable[[Tensor], Tensor]
     weights: Weighing
     exchange = MEANS
 
     def width(self, message: CentroidState, row: int) -> int:
-        """A distance to each centroid."""
+        """Return how many numbers a point takes: a distance to each centroid."""
         return len(required_centroids(message.centroids))
 
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
-        """Weigh points, and add them up."""
+        """Sum the weighted points of a block, and their weights."""
         centroids, points = required_centroids(message.centroids), self.points(images)
         weights, bounding = self.weights(points, centroids), self.context.bounding
         if weights.ndim == 1:
@@ -88,27 +88,27 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
 
 @dataclass(frozen=True)
 class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
-    """The server's half: each centroid becomes the mean of its points.
+    """The server's step: each centroid moves to the mean of its points.
 
     Attributes:
-        least: The smallest sum of weights of which a mean is made.
+        least: The smallest sum of weights for which a centroid moves.
     """
 
     least: float
     exchange = MEANS
 
     def broadcast(self, state: CentroidState) -> CentroidState:
-        """The centroids."""
+        """Send the centroids."""
         return CentroidState(required_centroids(state.centroids))
 
     def form(self, message: CentroidState) -> Form:
-        """A sum and a number for each centroid."""
+        """Return the form of a sum and a count for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
-        """A centroid without points stays; the figures report how far they moved."""
+        """Move each centroid to its mean, unless it has no points; report the largest movement."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
         moved = float((centroids - before).abs().max())
@@ -121,8 +121,8 @@ class ExactMeans(StartedBySums[CentroidState]):
     Args:
         problem: The setting.
         weighing: Makes the weights of points.
-        starts: How many are tried, where the configuration does not say.
-        steps_of_a_round: How many steps a round has.
+        starts: How many starts are tried where the configuration does not say.
+        steps_of_a_round: Number of steps in a round.
     """
 
     state_type = CentroidState
@@ -145,16 +145,16 @@ class ExactMeans(StartedBySums[CentroidState]):
         self.rounds = 1 - (-(self.config.rounds - 1) // steps_of_a_round)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """A state without centroids."""
+        """Return a state without centroids."""
         return CentroidState()
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """A step in each round, or several; the first round has none of them."""
+        """Return the steps of a round, of which the first round has none."""
         left = self.config.rounds - 1 - (number - 1) * self.steps_of_a_round
         return [MoveMeans(self.least)] * min(self.steps_of_a_round, left)
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Sums for the start and for the steps."""
+        """Return the clients' work: sums for the start and for the steps."""
         points = self.rule.points
         trials = [SumTrials(context, points)] if self.starts > 1 else []
         return ClientSide.of(
@@ -162,23 +162,23 @@ class ExactMeans(StartedBySums[CentroidState]):
         )
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Whether the centroids have moved no further than the tolerance."""
+        """Return whether the centroids moved no further than the tolerance."""
         return self.is_settled(state.moved, self.config.tolerance)
 
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
-        """The nearest centroid of each sample, int64 of shape (samples,)."""
+        """Return the nearest centroid of each sample, int64 of shape (samples,)."""
         centroids = required_centroids(state.centroids)
         parts = self.rule.blocks(holder.images, len(centroids))
         return torch.cat([assigned(part, centroids) for part in parts])
 
 
 class ExactFuzzyMeans(ExactMeans):
-    """Fuzzy c-means, which also tells how much a sample belongs to each cluster."""
+    """Fuzzy c-means by exact steps, with memberships as probabilities."""
 
     least = torch.finfo(torch.float64).tiny
 
     def probabilities(self, known: CentroidState, holder: Client) -> Tensor:
-        """Memberships u, of shape (samples, k)."""
+        """Return the memberships u, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
         m = self.problem.config.section(MembershipConfig).m
         parts = self.rule.blocks(holder.images, len(centroids))
@@ -186,10 +186,10 @@ class ExactFuzzyMeans(ExactMeans):
 
 
 def hard(problem: Problem) -> Weighing:
-    """The weights of k-means."""
+    """Return the weights of k-means: 1 for the nearest centroid."""
     return assigned
 
 
 def fuzzy(problem: Problem) -> Weighing:
-    """The weights of fuzzy c-means."""
+    """Return the weights of fuzzy c-means, uᵐ."""
     return PowersOfMemberships(problem.config.section(MembershipConfig).m)

@@ -2,8 +2,8 @@
 
 Source: Dempster, Laird and Rubin, *Maximum Likelihood from Incomplete Data via the EM Algorithm*
 (1977). With responsibilities r(x, j), clients send Σ r, Σ r x, Σ r (x − μ)(x − μ)ᵀ about the means
-that came down, and the log-likelihood; the server makes weights, means and covariances of the
-totals. Each step is the one of scikit-learn's ``GaussianMixture`` on all vectors in one place.
+that came down, and the log-likelihood; from the totals the server computes weights, means and
+covariances. Each step equals that of scikit-learn's ``GaussianMixture`` on all vectors together.
 """
 
 import math
@@ -46,14 +46,14 @@ _EMPTY = 10 * torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Mixture(Started):
-    """A mixture of k distributions in d dimensions, float64; centroids are their means.
+    """A mixture of k Gaussian components in d dimensions, float64; centroids are their means.
 
     Attributes:
-        weights: Shares of the components, (k,); None before the first step, which takes each point
-            to the nearest mean.
+        weights: Shares of the components, (k,); None before the first step, in which each point
+            belongs to the nearest mean.
         covariances: Of shape (k, d, d), or variances (k, d).
         bound: Mean log-likelihood in the last step; None before the second one.
-        grown: By how much it grew.
+        grown: Growth of the mean log-likelihood in the last step.
     """
 
     weights: Tensor | None = None
@@ -63,14 +63,14 @@ class Mixture(Started):
 
     @property
     def public(self) -> "Mixture":
-        """Return what goes down."""
+        """The mixture without what only the server needs."""
         known = self.centroids
         return Mixture(known, weights=self.weights, covariances=self.covariances)
 
 
 @dataclass(frozen=True)
 class MixtureSums(ClusterSums):
-    """A client's sums over its points x, with responsibilities r for counts: float64.
+    """A client's sums over its points x, with sums of responsibilities r as counts: float64.
 
     Attributes:
         scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).
@@ -91,7 +91,7 @@ EM = Exchange(
 
 
 def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
-    """Log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
+    """Return log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
     means, weights, covariances = mixture.centroids, mixture.weights, mixture.covariances
     assert means is not None
     assert weights is not None
@@ -110,7 +110,7 @@ def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
 
 
 def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Responsibilities of a block of points, (samples, k), and log p(x), (samples,).
+    """Return responsibilities of a block of points, (samples, k), and log p(x), (samples,).
 
     Before the first step each point belongs to the nearest mean.
     """
@@ -125,18 +125,18 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Expectation(SumBlocks[Mixture, MixtureSums]):
-    """The clients' half."""
+    """The clients' expectation step: sums with responsibilities as weights."""
 
     rule: PixelRule
     covariance: str
     exchange = EM
 
     def width(self, message: Mixture, row: int) -> int:
-        """An offset from each mean."""
+        """Return how many numbers a point takes: an offset from each mean."""
         return required_centroids(message.centroids).numel()
 
     def block(self, message: Mixture, images: Tensor) -> MixtureSums:
-        """Share points among the components, and add them up."""
+        """Sum the points of a block, weighted by their responsibilities."""
         means, points = required_centroids(message.centroids), self.rule.points(images)
         r, logs = responsibilities(points, message)
         points = points.double()
@@ -153,13 +153,13 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
     def told(self, total: MixtureSums, samples: int) -> MixtureSums:
-        """Components of enough points, and the likelihood of enough points."""
+        """Set sums of components with too few points to 0, and the likelihood of too few."""
         likelihood = total.likelihood * (samples >= self.context.least)
         return replace(large_enough(total, self.context.least), likelihood=likelihood)
 
 
 def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
-    """Sums over no point, for means of shape (k, d)."""
+    """Return sums over no point, for means of shape (k, d)."""
     clusters, d = means.shape
     shape = (clusters, d, d) if covariance == "full" else (clusters, d)
     sums, counts, scatters, likelihood = (
@@ -170,7 +170,7 @@ def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
 
 
 def maximised(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
-    """Weights, means and covariances of the totals; a component without points keeps its mean."""
+    """Return the mixture that the totals give; a component without points keeps its mean."""
     before = required_centroids(mixture.centroids)
     counts = total.counts + _EMPTY
     each = counts.unsqueeze(1)
@@ -186,7 +186,7 @@ def maximised(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mi
 
 
 def _positive(covariances: Tensor, regularisation: float) -> Tensor:
-    """Add to the diagonals; where that does not make a matrix definite, raise its eigenvalues."""
+    """Add to the diagonals; if the matrix is still not definite, raise its eigenvalues."""
     d = covariances.shape[-1]
     ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
     found = (covariances + covariances.mT) / 2 + ridge
@@ -200,29 +200,29 @@ def _positive(covariances: Tensor, regularisation: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
-    """The server's half."""
+    """The server's maximisation step."""
 
     config: MixtureConfig
     exchange = EM
 
     def is_due(self, state: Mixture) -> bool:
-        """Whether there are means."""
+        """Return whether there are means."""
         return state.centroids is not None
 
     def broadcast(self, state: Mixture) -> Mixture:
-        """The mixture so far."""
+        """Send the current mixture."""
         required_centroids(state.centroids)
         return state.public
 
     def form(self, message: Mixture) -> Form:
-        """Sums for each component."""
+        """Return the form of the sums for each component."""
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
 
     def aggregate(
         self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness
     ) -> tuple[Mixture, Figures]:
-        """The next mixture; the figures report the mean log-likelihood of the last one."""
+        """Return the next mixture, and report the mean log-likelihood of the last one."""
         total = added_up(updates)
         after = maximised(state, total, self.config.regularisation)
         if state.weights is None:
@@ -233,7 +233,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
 
 
 class GaussianMixtures(StartedBySums[Mixture]):
-    """Expectation maximisation, from the k-means of a codebook."""
+    """Expectation maximisation, started from a k-means of the codebook."""
 
     state_type = Mixture
 
@@ -244,37 +244,37 @@ class GaussianMixtures(StartedBySums[Mixture]):
         self.rounds = self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> Mixture:
-        """A mixture of which nothing is known."""
+        """Return a mixture without means."""
         return Mixture()
 
     def start(self) -> Sequence[AnyServerWork]:
-        """Means; covariances of the points that are nearest to them; and a first step."""
+        """Return the start: means, covariances of the points nearest to them, and a first step."""
         return [*super().start(), *self.steps(0), *self.steps(0)]
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """A step in each round."""
+        """Return the step of a round."""
         return [Maximisation(self.config)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Sums for the start and for the steps."""
+        """Return the clients' work: sums for the start and for the steps."""
         expectation = Expectation(context, self.rule, self.config.covariance)
         return ClientSide.of(SumCells(context, self.rule.points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
-        """Whether the log-likelihood has grown by no more than the tolerance."""
+        """Return whether the log-likelihood grew by no more than the tolerance."""
         grown = None if state.grown is None else abs(state.grown)
         return self.is_settled(grown, self.config.tolerance)
 
     def assign(self, state: Mixture, holder: Client) -> Tensor:
-        """The likeliest component of each sample, int64 of shape (samples,)."""
+        """Return the likeliest component of each sample, int64 of shape (samples,)."""
         return self.probabilities(state, holder).argmax(dim=1)
 
     def probabilities(self, known: Mixture, holder: Client) -> Tensor:
-        """Responsibilities, of shape (samples, k)."""
+        """Return the responsibilities, of shape (samples, k)."""
         means = required_centroids(known.centroids)
         parts = self.rule.blocks(holder.images, means.numel())
         return torch.cat([responsibilities(part, known)[0] for part in parts])
 
     def delivery(self, state: Mixture) -> Mixture:
-        """The mixture."""
+        """Return the mixture, which clients need to assign samples."""
         return state.public

@@ -1,4 +1,4 @@
-"""k-means, fuzzy c-means and Gaussian mixtures by sums, described."""
+"""The entries of exact k-means, fuzzy c-means and Gaussian mixtures in the table of systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEANS = "ccfcpp.clustering.systems.pooled.means"
 
 
 def unused_of_means(config: ClusterConfig) -> Unused:
-    """Yield what has no effect on exact means where clients are absent or there is noise."""
+    """Yield settings without effect on exact means where clients are absent or noise is added."""
     yield from early_end("means.tolerance")(config)
     if config.privacy.level != "none":
         yield "means.starts", [need("privacy.level", "none")]

@@ -1,1 +1,1 @@
-"""Systems without a network: they cluster the pixels."""
+"""Systems without a network: they cluster pixels or vectors as they are."""

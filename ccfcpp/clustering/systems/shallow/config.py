@@ -6,7 +6,7 @@ from ccfcpp.core.config import Positive, PositiveShare, Section, Weight
 
 
 class PixelsConfig(Section):
-    """How the systems without a network see images."""
+    """How the systems without a network represent images."""
 
     normalise: bool = True
     """Whether an image's pixels are scaled to a vector of length 1; else they are in [0, 1]."""
@@ -15,14 +15,14 @@ class PixelsConfig(Section):
 
 
 class KFedConfig(Section):
-    """k-FED."""
+    """The settings of k-FED."""
 
     local_clusters: Positive | None = None
     """Clusters that a client is assumed to hold, the paper's k'; k where it is null."""
 
 
 class FFCMConfig(Section):
-    """FFCM: rounds of fuzzy c-means at the clients."""
+    """The settings of FFCM: rounds of fuzzy c-means at the clients."""
 
     rounds: Positive = 10
     """At most."""
@@ -31,7 +31,7 @@ class FFCMConfig(Section):
 
 
 class FedDPConfig(Section):
-    """FedDP-KMeans."""
+    """The settings of FedDP-KMeans."""
 
     rounds: Positive = 2
     """The first one finds centroids to start from; each further one is a Lloyd step."""

@@ -2,9 +2,9 @@
 
 Source: Scott, Lampert and Saulpic, *Differentially Private Federated k-Means Clustering with
 Server-Side Data* (ICML 2025). Sums of outer products give the subspace of most variance. There,
-counts of the images nearest to each of the server's points weigh these points, whose weighted
-k-means gives the first centroids. Then sums of the images of each cluster move them. docs/
-differences.md lists what is ours.
+each of the server's points is weighted by the number of images nearest to it, and a weighted
+k-means of these points gives the first centroids. Then sums of the images of each cluster move
+them. docs/differences.md lists what differs from the paper.
 """
 
 from collections.abc import Iterable, Sequence
@@ -96,44 +96,44 @@ class FedDPState:
 
 @dataclass(frozen=True)
 class Measure(ServerWork[FedDPState, Frame, Moments]):
-    """A mean over all images: of what they are, or of their outer products."""
+    """The server's mean over all images: of the images, or of their outer products."""
 
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Broadcast the frame in which clients measure."""
+        """Send the frame in which clients compute their sums."""
         return state.frame
 
     def form(self, message: Frame) -> Form:
-        """A vector, or half a matrix, and the number of images."""
+        """Return the form of a vector, or half a matrix, and the number of images."""
         size = len(message.axes)
         moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
         return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
 
     def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
-        """Refuse a number of images that these clients do not have."""
+        """Refuse a number of images that the senders do not have."""
         check_counts(update.images, senders)
 
 
 @dataclass(frozen=True)
 class MoveOrigin(Measure):
-    """The mean of all images becomes the origin."""
+    """The server's first exchange: the mean of all images becomes the origin."""
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
-        """Move the origin; where no image was added up, it stays."""
+        """Move the origin to the mean of all images; without images it stays."""
         origin = state.frame.places(added_up(updates).mean)
         return replace(state, frame=replace(state.frame, origin=origin)), {}
 
 
 @dataclass(frozen=True)
 class FindSubspace(Measure):
-    """The subspace of most variance, and the server's points in it.
+    """The server's second exchange: the subspace of most variance, and the server's points in it.
 
     Attributes:
-        config: How many points, and where sums are.
-        dimensions: Of the subspace, at most.
+        config: Number of the server's points, and the space of the sums.
+        dimensions: Largest dimension of the subspace.
     """
 
     config: FedDPConfig
@@ -142,7 +142,7 @@ class FindSubspace(Measure):
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
-        """Take the subspace; project the server's images on it, or draw points of its variances."""
+        """Set the subspace; project the server's images on it, or draw points like them."""
         before = state.frame
         covariance = from_half(added_up(updates).mean, len(before.axes))
         variances, axes = top_subspace(covariance, self.dimensions)
@@ -157,7 +157,7 @@ class FindSubspace(Measure):
 def _points(
     number: int, given: Tensor | None, frame: Frame, variances: Tensor, randomness: Randomness
 ) -> Tensor:
-    """The server's points in a frame: its images, or normal ones of the variances (r,)."""
+    """Return the server's points in a frame: its images, or normal draws of the variances (r,)."""
     if given is not None:
         return frame.coordinates(given)
     generator = randomness.generator("server's points")
@@ -167,31 +167,31 @@ def _points(
 
 @dataclass(frozen=True)
 class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
-    """The first centroids: a k-means of the server's points, weighted by images."""
+    """The server's first centroids: k-means of its points, weighted by their numbers of images."""
 
     clusters: int
     exchange: Exchange[Compared, Weights] = WEIGHTS
 
     def broadcast(self, state: FedDPState) -> Compared:
-        """The server's points."""
+        """Send the server's points."""
         return Compared(state.frame, state.points)
 
     def form(self, message: Compared) -> Form:
-        """A count for each point."""
+        """Return the form of a count for each point."""
         return {"counts": Spec(torch.float64, (len(message.points),))}
 
     def check(self, message: Compared, update: Weights, senders: Sequence[Member]) -> None:
-        """Refuse counts of images that are not there."""
+        """Refuse counts larger than the senders' number of images."""
         check_counts(update.counts, senders)
 
     def project_noisy(self, message: Compared, update: Weights) -> Weights:
-        """No count is negative."""
+        """Set counts that noise made negative to 0."""
         return Weights(update.counts.clamp(min=0))
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Weights], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
-        """Run weighted k-means."""
+        """Run k-means on the server's points, weighted by the counts."""
         points, weights = state.points, added_up(updates).counts
         # What no image is near counts almost nothing, so that there are points for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
@@ -203,29 +203,29 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
 @dataclass(frozen=True)
 class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
-    """Each centroid becomes the mean of its members."""
+    """The server's Lloyd step: each centroid moves to the mean of its members."""
 
     exchange: Exchange[Centres, ClusterSums]
     margin: float = 1.0
 
     def broadcast(self, state: FedDPState) -> Centres:
-        """The centroids."""
+        """Send the centroids."""
         return Centres(state.frame, state.coordinates, self.margin, state.sums_in)
 
     def form(self, message: Centres) -> Form:
-        """A sum and a number for each centroid."""
+        """Return the form of a sum and a count for each centroid."""
         frame = message.sums_in or message.frame
         return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
     def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
-        """A mean over hardly any images is noise: such a cluster has no members."""
+        """Empty clusters with hardly any images, since their mean would be noise."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
         return ClusterSums(update.sums * kept.unsqueeze(1), update.counts * kept)
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
-        """A centroid without members stays as it is."""
+        """Move each centroid to the mean of its members, unless it has none."""
         before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
             before, frame = state.sums_in.coordinates(frame.places(before)), state.sums_in
@@ -235,7 +235,7 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
 
 
 class FedDPKMeans(PixelClustering[FedDPState]):
-    """FedDP-KMeans."""
+    """The algorithm of FedDP-KMeans."""
 
     state_type = FedDPState
 
@@ -258,18 +258,18 @@ class FedDPKMeans(PixelClustering[FedDPState]):
 
     @property
     def delivery_type(self) -> type[object]:
-        """Centroids."""
+        """The type of what clients need to assign images: centroids."""
         return CentroidState
 
     def has_converged(self, state: FedDPState) -> bool:
-        """Whether no centroid has moved. Other clients may still move them."""
+        """Return whether no centroid moved; where clients may be absent it is never so."""
         return self.is_settled(state.moved, 0)
 
     def initial_state(self, randomness: Randomness) -> FedDPState:
-        """The space in which images are measured, and the server's images.
+        """Return the space of the images, and the server's images.
 
         Raises:
-            UsageError: They cannot be read, or do not fit.
+            UsageError: The server's images cannot be read, or have another shape.
         """
         most, device = self.config.frequencies, self.problem.device
         if most is None:
@@ -284,7 +284,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
 
     def _given(self, randomness: Randomness) -> Tensor | None:
-        """The server's images as rows, of which no label is used."""
+        """Read the server's images as rows, without their labels."""
         source = self.config.server
         if source is None:
             return None
@@ -302,7 +302,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return self.rule.points(images[chosen].to(self.problem.device))
 
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
-        """Centroids to start from, then a Lloyd step in each round."""
+        """Return the exchanges that find centroids, then a Lloyd step in each round."""
         if number > 0:
             return [MoveFedDPCentroids(LLOYD)]
         clusters, margin = self.problem.clusters, self.config.margin
@@ -314,7 +314,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         ]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """All sums."""
+        """Return the clients' work: all sums."""
         return ClientSide.of(
             AddMoments(MEAN, self.rule, context),
             AddMoments(PRODUCTS, self.rule, context),
@@ -325,5 +325,5 @@ class FedDPKMeans(PixelClustering[FedDPState]):
 
 
 def _side(shape: Sequence[int]) -> int | None:
-    """Height and width of square images; None of others, which are not resized."""
+    """Return the side of square images; None for others, which cannot be resized."""
     return shape[1] if shape[1] == shape[2] else None

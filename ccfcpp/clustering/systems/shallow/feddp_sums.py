@@ -1,4 +1,4 @@
-"""What clients add up in FedDP-KMeans.
+"""The sums that clients of FedDP-KMeans send.
 
 Each part is a sum over a client's images. Where all clients count alike, as differential privacy of
 clients has it, a client's part is divided by the number of its images. What is usual was measured
@@ -42,13 +42,13 @@ class Moments:
 
     @property
     def mean(self) -> Tensor:
-        """The mean over images; zeros where there is none."""
+        """The mean over images; zeros without images."""
         return self.moments / self.images.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Points of the server: coordinates in a frame, float64 of shape (points, r)."""
+    """The server's points: coordinates in a frame, float64 of shape (points, r)."""
 
     frame: Frame
     points: Tensor
@@ -56,20 +56,20 @@ class Compared:
 
 @dataclass(frozen=True)
 class Weights:
-    """Number of images to which each of the server's points is the nearest: float64 (points,)."""
+    """Number of images nearest to each of the server's points: float64 of shape (points,)."""
 
     counts: Tensor
 
 
 @dataclass(frozen=True)
 class Centres:
-    """Centroids whose members are to be added up.
+    """The message of a Lloyd step: centroids, and which images count as members.
 
     Attributes:
-        frame: In which images are assigned.
+        frame: The frame in which images are assigned.
         coordinates: The centroids in this frame, float64 of shape (k, r).
-        margin: An image counts where its distance to the nearest centroid is at most this part of
-            that to the second.
+        margin: An image counts if its distance to the nearest centroid is at most this share of
+            its distance to the second nearest.
         sums_in: The frame of the sums; None: ``frame``.
     """
 
@@ -114,12 +114,12 @@ SEPARATED, LLOYD = (
 
 @dataclass(frozen=True)
 class SumOfImages(SummedWork[Message, Update]):
-    """A client's part of a sum.
+    """Base class of the clients' sums over images.
 
     Attributes:
-        exchange: In which it is sent.
-        rule: Makes rows of images.
-        context: What bounds an image's part, and whether all clients count alike.
+        exchange: The exchange in which the sum is sent.
+        rule: Maps images to rows.
+        context: Bounds each image's part, and says whether all clients count alike.
     """
 
     exchange: Exchange[Message, Update]
@@ -129,7 +129,7 @@ class SumOfImages(SummedWork[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
-        """Add up the clients' parts."""
+        """Sum over the images of some clients."""
         return added_up(self._part(message, each) for each in clients)
 
     def _part(self, message: Message, client: Client) -> Update:
@@ -141,24 +141,24 @@ class SumOfImages(SummedWork[Message, Update]):
 
     @abstractmethod
     def over_images(self, message: Message, client: Client) -> Update:
-        """The sum over a client's images."""
+        """Return the sum over a client's images."""
 
     def coordinates(self, frame: Frame, client: Client) -> Tensor:
-        """A client's images in a frame, float64 of shape (samples, r)."""
+        """Return a client's images as coordinates in a frame, float64 of shape (samples, r)."""
         parts = torch.split(client.images, IMAGES_AT_A_TIME)
         return torch.cat([frame.coordinates(self.rule.points(part)) for part in parts])
 
     def bounded(self, part: str, rows: Tensor) -> Tensor:
-        """Rows of images, each within its bound where there is one."""
+        """Return the rows of images, each within its bound where there is one."""
         bounding = self.context.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 
 
 class AddMoments(SumOfImages[Frame, Moments]):
-    """A sum over a client's images, or their outer products; nothing where they are too few."""
+    """The clients' sum of images or outer products; a client with too few images adds nothing."""
 
     def over_images(self, message: Frame, client: Client) -> Moments:
-        """The sum, and their number."""
+        """Return the sum, and the number of images."""
         rows = self.coordinates(message, client)
         moments = self._products(rows) if self.exchange is PRODUCTS else self._sum(rows)
         enough = len(client) >= self.context.least
@@ -176,10 +176,10 @@ class AddMoments(SumOfImages[Frame, Moments]):
 
 
 class CountNearest(SumOfImages[Compared, Weights]):
-    """Count the images that are nearest to each point; 0 where they are too few."""
+    """The clients' count of images nearest to each point; 0 for a client with too few images."""
 
     def over_images(self, message: Compared, client: Client) -> Weights:
-        """Count them."""
+        """Return the number of a client's images nearest to each point."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
         context, points = self.context, len(message.points)
         return Weights(
@@ -188,10 +188,10 @@ class CountNearest(SumOfImages[Compared, Weights]):
 
 
 class AddClearMembers(SumOfImages[Centres, ClusterSums]):
-    """Sums and counts of the members of clusters that are clearly theirs."""
+    """The clients' sums and counts of images that clearly belong to a cluster."""
 
     def over_images(self, message: Centres, client: Client) -> ClusterSums:
-        """Leave out images between centroids."""
+        """Return sums and counts, without images halfway between centroids."""
         points, centres = self.coordinates(message.frame, client), message.coordinates
         labels = nearest(points, centres)
         summed = points if message.sums_in is None else self.coordinates(message.sums_in, client)

@@ -1,4 +1,4 @@
-"""FFCM: federated fuzzy c-means.
+"""FCM: federated fuzzy c-means.
 
 Source: Stallmann and Wilbik, *Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm
 (FFCM)* (2022). In each round clients run fuzzy c-means from the global centroids and send their
@@ -57,7 +57,7 @@ seed to new global centroids in the order of the previous ones."""
 
 
 def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """FFCM-avg: mean of each centroid over clients by support; without support it stays."""
+    """Average centroids over clients by support (FFCM-avg); without support they stay."""
     weights = supports.unsqueeze(2)
     totals = weights.sum(dim=0)
     means = (weights * local.double()).sum(dim=0) / totals.clamp(min=torch.finfo(totals.dtype).tiny)
@@ -65,7 +65,7 @@ def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed:
 
 
 def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """FFCM-km: k-means over all centroids that have support.
+    """Run k-means over all centroids with support (FFCM-km).
 
     New centroids replace the nearest old ones (Hungarian method); an old centroid that is matched
     with none stays.
@@ -91,7 +91,7 @@ FUZZY_ROUND = Exchange(
 
 @dataclass(frozen=True)
 class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
-    """Fuzzy c-means at each client, from the global centroids to convergence."""
+    """The clients' fuzzy c-means, from the global centroids to convergence."""
 
     rule: PixelRule
     choices: LocalFuzzyConfig
@@ -121,7 +121,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
 
 
 class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
-    """FFCM, with one exchange of centroids in each round."""
+    """The algorithm of FFCM, with one exchange of centroids in each round."""
 
     state_type = CentroidState
     exchange = FUZZY_ROUND
@@ -133,7 +133,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         self.rounds = self.choices.rounds
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Whether the global centroids have moved no further than the tolerance."""
+        """Return whether the global centroids moved no further than the tolerance."""
         return self.is_settled(state.moved, self.choices.tolerance)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
@@ -145,11 +145,11 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         return CentroidState(drawn.to(self.problem.device))
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """One exchange in each round."""
+        """Return the exchange of a round."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Fuzzy c-means at each client."""
+        """Return the clients' work: fuzzy c-means."""
         choices = self.problem.config.section(LocalFuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, context.least)]
         if self.problem.has_vectors:
@@ -161,12 +161,12 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
     def form(self, message: CentroidState) -> Form:
-        """A centroid and its support for each that went down."""
+        """Return the form of k centroids and their supports."""
         centroids = required_centroids(message.centroids)
         return form_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
 
     def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
-        """Refuse supports that no images can have."""
+        """Refuse supports larger than the senders' number of images."""
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
         # The memberships of an image sum to 1.
@@ -176,7 +176,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
     def aggregate(
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
-        """Combine the local centroids; the figures report how far the global ones moved."""
+        """Combine the local centroids, and report how far the global ones moved."""
         before = required_centroids(state.centroids).to(self.rule.dtype)
         received = list(updates)
         local = torch.stack([update.centroids for update in received])

@@ -1,4 +1,4 @@
-"""Coordinates in subspaces of the space of rows, and the subspace of most variance."""
+"""Coordinates in affine subspaces, and the subspace of most variance."""
 
 import math
 from collections.abc import Sequence
@@ -23,28 +23,28 @@ class Frame:
     axes: Tensor
 
     def coordinates(self, points: Tensor) -> Tensor:
-        """The coordinates of the projections of points (samples, d), float64 (samples, r)."""
+        """Project points (samples, d) on the subspace; return coordinates, float64 (samples, r)."""
         return (points.double() - self.origin) @ self.axes.T
 
     def places(self, coordinates: Tensor) -> Tensor:
-        """The points of given coordinates (samples, r), float64 (samples, d)."""
+        """Return the points with given coordinates (samples, r), float64 (samples, d)."""
         return self.origin + coordinates @ self.axes
 
 
 def whole_space(dimensions: int) -> Frame:
-    """All dimensions as they are."""
+    """Return the frame of the whole space, with the usual coordinates."""
     return Frame(torch.zeros(dimensions).double(), torch.eye(dimensions).double())
 
 
 def low_frequencies(shape: Sequence[int], most: int) -> Frame:
-    """The lowest frequencies of images' discrete cosine transform (Ahmed et al. 1974), DCT-II.
+    """Return the frame of the lowest frequencies of images' discrete cosine transform, DCT-II.
 
-    They have most of what tells natural images apart, and depend on no data. The first one, the
-    brightness of the whole image, is left out.
+    These frequencies (Ahmed et al. 1974) hold most of what distinguishes natural images, and depend
+    on no data. The first one, the brightness of the whole image, is left out.
 
     Args:
         shape: Channels, height and width.
-        most: How many frequencies of height and of width.
+        most: Number of frequencies along height and width.
     """
     channels, height, width = shape
     down, across = (_cosines(side)[:most] for side in (height, width))
@@ -53,16 +53,16 @@ def low_frequencies(shape: Sequence[int], most: int) -> Frame:
 
 
 def _cosines(length: int) -> Tensor:
-    """The transform of signals of a length: orthonormal rows, from the lowest frequency on."""
+    """Return the transform of signals of a length: orthonormal rows, lowest frequency first."""
     at = torch.arange(length).double()
     rows = torch.cos(math.pi / length * torch.outer(at, at + 0.5))
     return F.normalize(rows, dim=1)
 
 
 def half(matrix: Tensor) -> Tensor:
-    """The upper triangle of a symmetric matrix (r, r), of shape (r (r + 1) / 2,).
+    """Return the upper triangle of a symmetric matrix (r, r) as a vector (r (r + 1) / 2,).
 
-    What is off the diagonal is times √2, so that the Euclidean norm is the matrix's.
+    Elements off the diagonal are multiplied by √2, so that the vector has the matrix's norm.
     """
     rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
     upper = matrix[rows, columns]
@@ -70,7 +70,7 @@ def half(matrix: Tensor) -> Tensor:
 
 
 def from_half(upper: Tensor, size: int) -> Tensor:
-    """The symmetric matrix (size, size) of which ``half`` made a vector."""
+    """Return the symmetric matrix (size, size) from the vector that ``half`` made of it."""
     rows, columns = torch.triu_indices(size, size, device=upper.device)
     matrix = upper.new_zeros(size, size)
     matrix[rows, columns] = torch.where(rows == columns, upper, upper / math.sqrt(2))
@@ -78,7 +78,7 @@ def from_half(upper: Tensor, size: int) -> Tensor:
 
 
 def top_subspace(matrix: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The eigenvectors of the largest eigenvalues of a symmetric matrix with noise.
+    """Return the eigenvectors with the largest eigenvalues of a symmetric matrix with noise.
 
     Without noise no eigenvalue is negative. The spectrum of symmetric noise is symmetric about 0
     (Wigner 1955), so that eigenvalues below the absolute value of the most negative one are taken
@@ -86,7 +86,7 @@ def top_subspace(matrix: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
     Args:
         matrix: float64 of shape (r, r).
-        most: How many eigenvectors, at most.
+        most: Largest number of eigenvectors.
 
     Returns:
         Eigenvalues, descending and not negative, of shape (s,), and orthonormal rows (s, r).

@@ -118,14 +118,14 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends: of shape (at most k', pixels), of ``PixelRule.dtype``."""
+    """Centroids that a client sends: of shape (at most k′, pixels), of ``PixelRule.dtype``."""
 
     centroids: Tensor
 
 
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """k-means with k′ clusters at each client."""
+    """The clients' k-means with k′ clusters."""
 
     exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule
@@ -154,7 +154,7 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
-    """k-FED, with a single round of a single exchange.
+    """The algorithm of k-FED, with a single exchange in a single round.
 
     Raises:
         UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
@@ -176,22 +176,22 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         self.exchange = Exchange("local centroids", Nothing, LocalCentroids, parts)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """A state without centroids."""
+        """Return a state without centroids."""
         return CentroidState()
 
     def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
-        """One exchange, in the single round."""
+        """Return the only exchange."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Local centroids."""
+        """Return the clients' work: local centroids."""
         works = SeparatedCentroids(
             self.exchange, self.rule, self.local_clusters, self.iterations, context.least
         )
         return ClientSide.of(works)
 
     def describe(self) -> dict[str, object]:
-        """Number of local clusters, for the summary."""
+        """Return the number of local clusters, for the summary of the run."""
         return {"local_clusters": self.local_clusters}
 
     def broadcast(self, state: CentroidState) -> Nothing:
@@ -204,7 +204,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return {"centroids": Spec(self.rule.dtype, shape)}
 
     def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
-        """Refuse centroids that are far off."""
+        """Refuse centroids that are too far off."""
         check_near(update.centroids)
 
     def aggregate(

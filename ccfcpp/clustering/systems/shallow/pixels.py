@@ -54,7 +54,7 @@ class PixelRule:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of points that are sent: far from 0 float32 tells none apart."""
+        """The dtype of points that are sent: float64 for vectors far from 0."""
         return torch.float64 if len(self.image_shape) == 1 else torch.float32
 
     @property
@@ -76,7 +76,7 @@ class PixelRule:
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
 
     def blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
-        """Points, a block at a time, of each of which so many numbers are made."""
+        """Yield points in blocks, sized for ``width`` numbers made of each point."""
         return map(self.points, blocks(images, width))
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
@@ -100,9 +100,10 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         self.by_angle = self.rule.by_angle
 
     def is_settled(self, change: float | None, tolerance: float) -> bool:
-        """Whether the last round changed no more than this; None: nothing is known of it.
+        """Return whether the last round changed no more than the tolerance.
 
-        Where clients may be absent it is always False, since other clients may still change more.
+        False where ``change`` is None (unknown), and where clients may be absent, since absent
+        clients may still change more.
         """
         varies = self.problem.config.availability.varies
         return change is not None and change <= tolerance and not varies
@@ -116,14 +117,14 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         return None if state.centroids is None else self.rule.points(holder.images)
 
     def delivery(self, state: Known) -> object:
-        """Deliver the global centroids."""
+        """Return the global centroids, which clients need to assign images."""
         return CentroidState(state.centroids)
 
 
 class StartedBySums(PixelClustering[StartedState]):
     """Base class of systems whose first round finds centroids; the steps come in later rounds.
 
-    A round without centroids begins the start again: in the one before, too few clients answered.
+    If too few clients answered in the start, the next round repeats it.
     """
 
     starts = 1
@@ -131,19 +132,19 @@ class StartedBySums(PixelClustering[StartedState]):
 
     @abstractmethod
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """The server's work in a round, once there are centroids."""
+        """Return the server's work in a round, once there are centroids."""
 
     def exchanges(self, number: int, state: StartedState) -> Sequence[AnyServerWork]:
-        """Steps, or what finds the first centroids."""
+        """Return the steps of a round, or the start while there are no centroids."""
         return self.start() if state.centroids is None else self.steps(number)
 
     def plan(self, state: StartedState) -> list[Sequence[AnyServerWork]]:
-        """Steps in each round; before them the start, if need be, of points that are not few."""
+        """Return the exchanges of every round, for points that are not few."""
         start = [self.usual_start()] if state.centroids is None else []
         return [*start, *map(self.steps, range(len(start), self.rounds))]
 
     def start(self) -> Sequence[AnyServerWork]:
-        """The server's work until there are centroids."""
+        """Return the server's work that finds the first centroids."""
         return start_works(self.problem, self.rule.dimensions, self.starts)
 
     def usual_start(self) -> Sequence[AnyServerWork]:
@@ -151,7 +152,7 @@ class StartedBySums(PixelClustering[StartedState]):
         return [work for work in self.start() if not getattr(work, "again", False)]
 
     def found(self, state: StartedState) -> dict[str, object]:
-        """The number of clusters, and what speaks for each, where it was to be found."""
+        """Return the number of clusters, and the evidence for it, where k was not given."""
         evidence, centroids = state.evidence, state.centroids
         if evidence is None or centroids is None:
             return {}

@@ -1,4 +1,4 @@
-"""k-FED, both variants of FFCM, and FedDP-KMeans, described."""
+"""The entries of k-FED, FFCM and FedDP-KMeans in the table of systems."""
 
 from dataclasses import replace
 

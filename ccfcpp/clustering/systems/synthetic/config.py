@@ -8,7 +8,7 @@ from ccfcpp.core.config import Count, Positive, PositiveNumber, PositiveShare, S
 
 
 class GANConfig(Section):
-    """What clients train to make synthetic images (SDA-FC, PPFC-GAN)."""
+    """The GANs that clients train to make synthetic images (SDA-FC, PPFC-GAN)."""
 
     noise: Positive = 62
     """Noise inputs of the generator, beside a one-hot code of k."""

@@ -48,12 +48,12 @@ class DeepClusters:
 
 
 def rowwise_squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """‖a − b‖² row by row, from two tensors of shape (batch, dimensions) to (batch,)."""
+    """Return the squared distance ‖a − b‖² of each row: two tensors (batch, d) to (batch,)."""
     return (first - second).square().sum(dim=1)
 
 
 def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: float) -> Tensor:
-    """Network loss of the paper, ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², averaged over the batch.
+    """Return the paper's loss ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², averaged over the batch.
 
     Args:
         reconstruction: ‖g(f(x)) − x‖² of each sample, of shape (batch,).

@@ -53,7 +53,7 @@ def discriminator_loss(real: Tensor, generated: Tensor) -> Tensor:
 
     Args:
         real: The discriminator's logits of real images, of shape (batch,).
-        generated: Those of generated ones.
+        generated: Its logits of generated images, of the same shape.
     """
     return -F.logsigmoid(real).mean() - F.logsigmoid(-generated).mean()
 
@@ -64,10 +64,10 @@ Maker = Callable[[], nn.Module]
 def network_makers(
     config: GANConfig, image_shape: Sequence[int], codes: int
 ) -> tuple[Maker, Maker]:
-    """Return what builds a generator, and what builds a discriminator.
+    """Return a function that builds a generator, and one that builds a discriminator.
 
     Raises:
-        UsageError: When they are called, where the images do not fit the networks.
+        UsageError: When they are called, if the images do not fit the networks.
     """
     return partial(Generator, image_shape, codes, config), partial(
         Discriminator, image_shape, config
@@ -77,7 +77,7 @@ def network_makers(
 def gan_training_bytes(
     config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
 ) -> int:
-    """Bytes for the training of one more client of a cohort, which holds ``samples`` images.
+    """Return the bytes that one more client of a cohort takes, whose GAN sees ``samples`` images.
 
     They are those of both networks and of their activations, which are held at the same time.
     """
@@ -162,7 +162,7 @@ class GANTrainer:
         return self._drawn(client, randomness.of_client(client.id))
 
     def _load(self, client: Client, randomness: Randomness) -> None:
-        """Load the networks that a client remembers, or new ones, which no round changes."""
+        """Load the networks that a client remembers, or else its initial ones."""
         own = randomness.at_round(SETUP).of_client(client.id)
         for name, make, network in zip(_NAMES, self._makers, self._networks, strict=True):
             remembered = memory_of(client.memory, name)

@@ -111,11 +111,11 @@ class Autoencoder(nn.Module):
         self.decoder = nn.Sequential(*_linear_layers(mirrored))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Latents f(x): floats (batch, channels, height, width) to (batch, latent)."""
+        """Return latents f(x): floats (batch, channels, height, width) to (batch, latent)."""
         latents: Tensor = self.encoder(images)
         return latents
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents f(x), and reconstructions g(f(x)) of shape (batch, channels · height · width)."""
+        """Return latents f(x) and reconstructions g(f(x)), (batch, channels · height · width)."""
         latents = self.encode(images)
         return latents, self.decoder(latents)

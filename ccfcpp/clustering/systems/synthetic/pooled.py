@@ -84,7 +84,7 @@ class ImagesUpdate:
 
 
 class ServerClustering(ABC):
-    """A clustering of the pooled images."""
+    """Base class of clusterings of the pooled images."""
 
     by_angle = False
     """Whether images are assigned by cosine similarity."""
@@ -117,10 +117,10 @@ class _OfPixels(ServerClustering):
 
 
 class PixelKMeans(_OfPixels):
-    """k-means of the pixels."""
+    """k-means on pixels."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """Keep the best of several restarts."""
+        """Run k-means from several starts, and return the best result."""
         choices = self.config.section(KMeansConfig)
         with section("k-means: server"):
             found = kmeans(
@@ -134,10 +134,10 @@ class PixelKMeans(_OfPixels):
 
 
 class PixelFuzzyCMeans(_OfPixels):
-    """Fuzzy c-means of the pixels."""
+    """Fuzzy c-means on pixels."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """Keep the best of several restarts, each from randomly chosen images."""
+        """Run fuzzy c-means from several starts of random images, and return the best result."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
             return PooledState(own_points(points).centroids), {}
@@ -184,7 +184,7 @@ GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=
 
 
 class OwnImages(ClientWork[Nothing, ImagesUpdate]):
-    """Work of clients that send their own images."""
+    """The clients' own images."""
 
     exchange = OWN_IMAGES
 
@@ -200,7 +200,7 @@ def _on_its_way(samples: Tensor) -> Tensor:
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
-    """Work of clients that train their GANs for an epoch."""
+    """The clients' training of their GANs for an epoch."""
 
     exchange = GAN_EPOCH
 
@@ -221,7 +221,7 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
-    """Work of clients that send images of their GANs, and then forget the networks."""
+    """The clients' images drawn by their GANs, which are then deleted."""
 
     trainer: GANTrainer
     exchange = SYNTHETIC_IMAGES
@@ -241,7 +241,7 @@ class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
 
 @dataclass(frozen=True)
 class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
-    """Report of an epoch of the GANs, in which nothing is sent."""
+    """The server's report of an epoch of the GANs; no image is sent."""
 
     exchange = GAN_EPOCH
 
@@ -250,7 +250,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """A number of images, and two losses where the client could train."""
+        """Return the form of a number of images, and of two losses where the client could train."""
         loss = Spec(torch.float64, optional=True)
         return {"samples": Spec(torch.int64), "generator": loss, "discriminator": loss}
 
@@ -273,7 +273,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """The server's work: it collects the images and clusters them."""
+    """The server's clustering of the images that clients send."""
 
     exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
@@ -282,7 +282,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of images, or of vectors on their way."""
+        """The dtype of images, or of vectors that are sent."""
         return torch.uint8 if len(self.image_shape) > 1 else torch.float64
 
     def broadcast(self, state: PooledState) -> Nothing:
@@ -290,7 +290,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """Some images of the run's shape."""
+        """Return the form of any number of images of the run's shape."""
         images = Spec(self.dtype, (Rows(_MOST_IMAGES), *self.image_shape))
         return {"client": Spec(torch.int64), "images": images}
 
@@ -324,15 +324,15 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         self.by_angle = self.clustering.by_angle
 
     def initial_state(self, randomness: Randomness) -> PooledState:
-        """A state without centroids."""
+        """Return a state without centroids."""
         return PooledState()
 
     def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
-        """One exchange, in which clients send images."""
+        """Return the only exchange, in which clients send images."""
         return [Pooling(OWN_IMAGES, self.clustering, self.problem.image_shape)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Clients send their own images."""
+        """Return the clients' work: sending their own images."""
         return ClientSide.of(OwnImages())
 
     def assign(self, state: PooledState, holder: Client) -> Tensor:
@@ -347,7 +347,7 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         return self.clustering.represent(state, holder.images)
 
     def delivery(self, state: PooledState) -> PooledState:
-        """Deliver the centroids and the encoder, if any; the decoder stays at the server."""
+        """Return what clients need to assign images: centroids, and the encoder if any."""
         encoder = state.encoder and {
             name: entry for name, entry in state.encoder.items() if name.startswith("encoder.")
         }
@@ -373,7 +373,7 @@ class SyntheticClustering(PooledClustering):
                 make()
 
     def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
-        """Train the GANs; in the last round clients also send images."""
+        """Return the training of the GANs, and in the last round the exchange of images, too."""
         works: list[Pooling | MeanGANLosses] = [MeanGANLosses()]
         if number == self.rounds - 1:
             kept = _SHEET_ROWS * self.problem.clusters
@@ -382,7 +382,7 @@ class SyntheticClustering(PooledClustering):
         return works
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Clients train GANs and send the images that these draw."""
+        """Return the clients' work: training GANs, and sending images that they draw."""
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, context.largest)
         compute = problem.config.section(ComputeConfig)

@@ -1,4 +1,4 @@
-"""The systems in which images go up, described."""
+"""The entries of the systems whose clients send images in the table of systems."""
 
 from dataclasses import replace
 
