@@ -11,9 +11,12 @@ from pydantic import Field, field_validator
 
 from ccfcpp.core.config import (
     BelowOne,
+    ClassesPartition,
     ComputeConfig,
     ConfigOfMethod,
     DataConfig,
+    DirichletPartition,
+    PartitionConfig,
     Positive,
     PositiveNumber,
     PositiveShare,
@@ -53,38 +56,23 @@ class SamplesConfig(DataConfig):
         return [str(name) for name in value] if isinstance(value, list) else value
 
 
-class LabelPartitionConfig(Section):
-    """How the training images are divided among clients."""
+class EqualShare(Section):
+    """What is left to clients of a partition, so that they hold equally many images."""
 
-    kind: str
-    """How the images are divided among clients."""
-    clients: Positive | None = None
-    """Number of clients; by default 10, or one for each folder."""
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
     null: it keeps all. Equal clients count alike in the mean of their models."""
 
 
-class DirichletLabels(LabelPartitionConfig):
+class DirichletLabels(EqualShare, DirichletPartition):
     """Shares of each class by Dir(alpha)."""
 
-    kind: Literal["dirichlet"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
-    ``iid``."""
-    min_samples: Positive = 10
-    """Shares are drawn again until each client holds so many."""
 
-
-class ClassesOfClients(LabelPartitionConfig):
+class ClassesOfClients(EqualShare, ClassesPartition):
     """M classes a client."""
 
-    kind: Literal["classes"] = "classes"
-    classes_per_client: Positive = 2
-    """Number of classes of each client."""
 
-
-class PlainLabels(LabelPartitionConfig):
+class PlainLabels(EqualShare, PartitionConfig):
     """A division that has no degree."""
 
     kind: Literal["iid", "domain"] = "iid"
