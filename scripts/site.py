@@ -126,22 +126,22 @@ def _settings_table(*kinds: type[Section], prefix: str = "") -> str:
     rows = [
         (
             f"`{prefix}{key}`",
-            _type(setting, annotations[key]),
-            setting.values or (methods if key == "method" else ""),
+            _type(setting, annotations[key], methods if key == "method" else setting.values),
             f"`{in_file(setting.default)}`",
             setting.description,
         )
         for key, setting in describe(*kinds).items()
     ]
-    return _table(("key", "type", "values", "default", "meaning"), rows)
+    return _table(("key", "type and range", "default", "meaning"), rows)
 
 
-def _type(setting: Setting, annotation: object) -> str:
-    """Return the type of a setting in words."""
+def _type(setting: Setting, annotation: object, values: str) -> str:
+    """Return the type of a setting in words, with the values that it takes."""
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))
     origins = {get_origin(each) for each in (annotation, *get_args(annotation))}
-    return ("list of " if tuple in origins else "") + " or ".join(known)
+    kind = ("list of " if tuple in origins else "") + " or ".join(known)
+    return f"{kind}: {values}" if values else kind
 
 
 def commands_page() -> str:
