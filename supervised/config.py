@@ -11,9 +11,12 @@ from pydantic import Field, field_validator
 
 from ccfcpp.core.config import (
     BelowOne,
+    ClassesPartition,
     ComputeConfig,
     ConfigOfMethod,
     DataConfig,
+    DirichletPartition,
+    PartitionConfig,
     Positive,
     PositiveNumber,
     PositiveShare,
@@ -24,6 +27,7 @@ from ccfcpp.core.config import (
     need,
     without,
 )
+from ccfcpp.core.registry import Registry
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 from supervised.classifiers import CLASSIFIERS
@@ -52,39 +56,24 @@ class SamplesConfig(DataConfig):
         return [str(name) for name in value] if isinstance(value, list) else value
 
 
-class LabelPartitionConfig(Section):
-    """How the training images are divided among clients."""
+class EqualShare(Section):
+    """What is left to clients of a partition, so that they hold equally many images."""
 
-    kind: str
-    """How the images are divided among clients."""
-    clients: Positive | None = None
-    """Number of clients; by default 10, or one for each folder."""
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
     null: it keeps all. Equal clients count alike in the mean of their models."""
 
 
-class DirichletLabels(LabelPartitionConfig):
-    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
-
-    kind: Literal["dirichlet"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
-    ``iid``."""
-    min_samples: Positive = 10
-    """Shares are drawn again until each client holds so many."""
+class DirichletLabels(EqualShare, DirichletPartition):
+    """Shares of each class by Dir(alpha)."""
 
 
-class ClassesOfClients(LabelPartitionConfig):
-    """A fixed number of classes for each client."""
-
-    kind: Literal["classes"] = "classes"
-    classes_per_client: Positive = 2
-    """Number of classes of each client."""
+class ClassesOfClients(EqualShare, ClassesPartition):
+    """M classes a client."""
 
 
-class PlainLabels(LabelPartitionConfig):
-    """A partition without a degree."""
+class PlainLabels(EqualShare, PartitionConfig):
+    """A division that has no degree."""
 
     kind: Literal["iid", "domain"] = "iid"
     """``iid``: at random; ``domain``: each folder is a client."""
@@ -255,6 +244,6 @@ class ClassifyConfig(RunConfig):
         return CLASSIFIERS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
-        """Return all methods by name."""
+    def methods(cls) -> Registry[ConfigOfMethod]:
+        """All methods."""
         return CLASSIFIERS

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 
 import torch
 from torch import Tensor
@@ -26,9 +25,7 @@ from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import (
-    ClassesOfClients,
     ClassifyConfig,
-    DirichletLabels,
     FedDecorr,
     TermConfig,
 )
@@ -119,12 +116,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
     def describe(self) -> Json:
         """Return the facts on the setting, for the summary."""
         config = self.config
-        partition = config.partition
-        decorrelation = config.decorrelation
-        alpha: float | str | None = None
-        if isinstance(partition, DirichletLabels):
-            alpha = partition.alpha if partition.alpha != inf else "inf"  # JSON has no infinity.
-        each = partition.classes_per_client if isinstance(partition, ClassesOfClients) else None
+        decorrelation, degree = config.decorrelation, config.partition.degree
         return {
             "method": config.method,
             "decorrelation": decorrelation.kind,
@@ -137,9 +129,9 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             "held": sum(map(len, self.clients)),
             "test_images": len(torch.unique(torch.cat([t.index for t in self.test_sets]))),
             "model": config.model.name,
-            "partition": partition.kind,
-            "alpha": alpha,
-            "classes_per_client": each,
+            "partition": config.partition.kind,
+            "alpha": degree.get("alpha"),
+            "classes_per_client": degree.get("classes_per_client"),
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),

@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import DataConfig
+from ccfcpp.core.config import ClassesPartition, DataConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import ImageData, random_part
@@ -20,7 +20,6 @@ from ccfcpp.data.partition import (
 from ccfcpp.models.encoders import ResNet18Backbone
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import (
-    ClassesOfClients,
     ClassifierConfig,
     ClassifyConfig,
     MobileNetwork,
@@ -170,7 +169,7 @@ def _parts(
         return _domains(config, data, train)
     if isinstance(choice, PlainLabels):
         return iid_partition(len(train), clients, randomness)
-    if isinstance(choice, ClassesOfClients):
+    if isinstance(choice, ClassesPartition):
         return classes_partition(labels, classes, clients, choice.classes_per_client, randomness)
     return dirichlet_partition(
         labels, classes, clients, choice.alpha, randomness, choice.min_samples

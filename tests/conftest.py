@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 from collections.abc import Iterator
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ settings.load_profile("ccfcpp")
 # The tests' networks are tiny: more threads would only wait for each other. Commands that a fixture
 # of the whole session runs ask the environment, as those of a test do.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Hundreds of processes start, and none but the first needs to compile the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 torch.set_num_threads(1)
 
 
@@ -61,8 +64,12 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def processes_of_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes of a study, where they would import everything anew for two seconds."""
     if not torch.cuda.is_available():
-        forked = multiprocessing.get_context("fork")
-        monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
+        get_context = multiprocessing.get_context
+
+        def of(method: str | None = None) -> BaseContext:
+            return get_context("fork" if method == "spawn" else method)
+
+        monkeypatch.setattr(multiprocessing, "get_context", of)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forks import Fork
+
 REPOSITORY = Path(__file__).parent.parent
 
 
@@ -239,8 +241,6 @@ def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:
         "    try: main()\n"
         "    except SystemExit as end: assert not end.code, command\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert finished.returncode == 0, finished.stderr
+    process = Fork(["-c", program], os.environ, REPOSITORY)
+    assert process.wait() == 0, process.communicate()
     assert (run / "report.html").is_file()

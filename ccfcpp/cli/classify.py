@@ -160,11 +160,7 @@ def _title(summary: Summary) -> str:
 
 
 def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
-    decorrelation, partition = summary["decorrelation"], summary["partition"]
-    if summary["alpha"] is not None:
-        partition += f", alpha = {summary['alpha']}"
-    if summary["classes_per_client"] is not None:
-        partition += f", {summary['classes_per_client']} classes a client"
+    decorrelation = summary["decorrelation"]
     return {
         "images": f"{summary['training_images']:,} for training, {summary['test_images']:,} for "
         "testing",
@@ -172,7 +168,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
         "decorrelation": decorrelation
         + (f", beta = {summary['beta']:g}" if decorrelation != "none" else ""),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected",
-        "partition": partition,
+        "partition": config.partition.in_words,
         "rounds": f"{summary['rounds']} with {summary['local_epochs']} local epochs",
         **{key: f"{summary[key]:.4f}" for key in summary if key.split(" ")[0] == "accuracy"},
         "effective rank": _shown(summary["effective_rank"], "about so many directions are in use"),

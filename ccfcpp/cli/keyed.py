@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperOption
 
 from ccfcpp.cli.flags import ALL, ROUNDS, Flag
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import METHODS, System
 from ccfcpp.core.config import RunConfig, Section, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
@@ -124,6 +124,11 @@ def class_of(command: Command) -> type[TyperCommand]:
     return Explained
 
 
+def _own_systems() -> list[System]:
+    """Return this library's systems: to import a package's may be slow, or fail."""
+    return [METHODS[name] for name in METHODS.own()]
+
+
 def _settings(kinds: Sequence[type[Section]]) -> dict[str, Setting]:
     """Describe the settings of some kinds, and of this library's systems."""
     from ccfcpp.core.reference import Setting, describe
@@ -131,7 +136,7 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, Setting]:
     found = describe(*kinds)
     if ClusterConfig in kinds:
         # Sections of classifiers have no flags, and come with a network library.
-        for system in METHODS.values():
+        for system in _own_systems():
             for name, section in system.sections.items():
                 own = describe(section).items()
                 found = {f"{name}.{key}": setting for key, setting in own} | found
@@ -161,7 +166,7 @@ def _having(flag: Flag, kinds: Sequence[type[Section]]) -> str:
     section = flag.key.partition(".")[0]
     having = [
         system.title
-        for system in METHODS.values()
+        for system in _own_systems()
         if (system.rounds if flag.key == ROUNDS.key else section in system.sections)
     ]
     return ", ".join(having) or ALL

@@ -1,6 +1,5 @@
 """The configuration of ``ccfcpp cluster``."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -10,11 +9,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import (
     Affects,
+    ClassesPartition,
     ConfigOfMethod,
     DataConfig,
+    DirichletPartition,
+    PartitionConfig,
     Positive,
     RunConfig,
-    Section,
     Share,
     Unused,
     VectorsConfig,
@@ -24,6 +25,7 @@ from ccfcpp.core.config import (
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.kinds import DataKind, kind_of
+from ccfcpp.core.registry import Registry
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
@@ -95,29 +97,6 @@ class ClusterDataConfig(DataConfig):
         return None if self.encoder is None else EncoderName.parse(self.encoder)
 
 
-class PartitionConfig(Section):
-    """How the images are divided among clients."""
-
-    kind: str
-    """How the images are divided among clients."""
-    clients: Positive | None = None
-    """Number of clients; by default one for each class or folder."""
-
-    @property
-    def degree(self) -> dict[str, float | str]:
-        """The degree of skew between clients, by its key; empty where the kind has none.
-
-        Infinity is a text, since JSON has no such number.
-        """
-        return {}
-
-    @property
-    def in_words(self) -> str:
-        """The kind of partition and its degree, in words."""
-        degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
-        return ", ".join([self.kind, *degree])
-
-
 class SkewPartition(PartitionConfig):
     """The CCFC++ paper's p-skew."""
 
@@ -129,41 +108,6 @@ class SkewPartition(PartitionConfig):
     def degree(self) -> dict[str, float | str]:
         """The degree of skew."""
         return {"p": self.p}
-
-
-class ClassesPartition(PartitionConfig):
-    """A fixed number of classes for each client."""
-
-    kind: Literal["classes"] = "classes"
-    classes_per_client: Positive = 2
-    """Number of classes of each client; where all clients' together are at most as many as there
-    are, none is shared."""
-
-    @property
-    def degree(self) -> dict[str, float | str]:
-        """The number of classes of each client."""
-        return {"classes_per_client": self.classes_per_client}
-
-    @property
-    def in_words(self) -> str:
-        """The number of classes of each client, in words."""
-        return f"{self.classes_per_client} classes a client"
-
-
-class DirichletPartition(PartitionConfig):
-    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
-
-    kind: Literal["dirichlet"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
-    ``iid``."""
-    min_samples: Positive = 10
-    """Shares are drawn again until each client holds so many."""
-
-    @property
-    def degree(self) -> dict[str, float | str]:
-        """The concentration alpha."""
-        return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
 
 
 class PlainPartition(PartitionConfig):
@@ -284,6 +228,6 @@ class ClusterConfig(RunConfig):
         return METHODS.own()
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> Registry[ConfigOfMethod]:
         """Return all systems by name."""
         return METHODS

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClassesPartition, ClusterConfig, SkewPartition
+from ccfcpp.clustering.config import ClusterConfig, SkewPartition
+from ccfcpp.core.config import ClassesPartition
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder

@@ -47,8 +47,6 @@ from ccfcpp.models.state import placed
 
 Sums = TypeVar("Sums")
 T = TypeVar("T")
-
-
 _ROUNDING = 1e-3
 """Share of a sum that may be rounding, in single precision too."""
 
@@ -163,7 +161,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
 
     def called(self, name: str) -> AbstractContextManager[None]:
         """Tell an error of a function in one line."""
-        return in_one_line(f"{self.title}: {name}()")
+        return in_one_line(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: StartedState, points: Tensor) -> dict[str, Tensor]:
         """Return the sums over some points by name, in double precision."""
@@ -289,12 +287,12 @@ class SumsClustering(
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
         points = points.to(device, self.rule.dtype)
-        both, first, second = (
+        both, *single = (
             self.system.sums(message, some) for some in (points, points[:1], points[1:])
         )
         for name, part in both.items():
-            apart = float((first[name].sum() + second[name].sum() - part.sum()).abs())
-            if apart > _ROUNDING * float(part.abs().sum()):
+            each = torch.stack([one[name] for one in single])
+            if bool((each.sum() - part.sum()).abs() > _ROUNDING * each.abs().sum()):
                 raise UsageError(
                     f"{self.system.title}: local() of two points is not the sum of local() of "
                     f"each in {name!r}: make it a sum over points"

@@ -2,16 +2,20 @@
 
 import difflib
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, in_file
+
+if TYPE_CHECKING:
+    from ccfcpp.core.registry import Registry
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
@@ -246,6 +250,65 @@ class IntensityViewsConfig(Section):
     """Longest side of a rectangle that is set to 0, as a share of the image's side."""
 
 
+class PartitionConfig(Section):
+    """How the images are divided among clients."""
+
+    kind: str
+    """How the images are divided among clients."""
+    clients: Positive | None = None
+    """Number of clients; by default one for each class or folder, and to classify 10 or one for
+    each folder."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The degree of skew between clients, by its key; empty where the kind has none.
+
+        Infinity is a text, since JSON has no such number.
+        """
+        return {}
+
+    @property
+    def in_words(self) -> str:
+        """The kind of partition and its degree, in words."""
+        degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
+        return ", ".join([self.kind, *degree])
+
+
+class ClassesPartition(PartitionConfig):
+    """A fixed number of classes for each client."""
+
+    kind: Literal["classes"] = "classes"
+    classes_per_client: Positive = 2
+    """Number of classes of each client; where all clients' together are at most as many as there
+    are, none is shared."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The number of classes of each client."""
+        return {"classes_per_client": self.classes_per_client}
+
+    @property
+    def in_words(self) -> str:
+        """The number of classes of each client, in words."""
+        return f"{self.classes_per_client} classes a client"
+
+
+class DirichletPartition(PartitionConfig):
+    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
+    ``iid``."""
+    min_samples: Positive = 10
+    """Shares are drawn again until each client holds so many."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """The concentration alpha."""
+        return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
+
+
 class AvailabilityConfig(Section):
     """Settings of device failures and client sampling."""
 
@@ -369,7 +432,7 @@ class RunConfig(Section):
         raise NotImplementedError
 
     @classmethod
-    def methods(cls) -> Mapping[str, ConfigOfMethod]:
+    def methods(cls) -> "Registry[ConfigOfMethod]":
         """Return all methods by name."""
         raise NotImplementedError
 

@@ -1,6 +1,5 @@
 """Registries of named objects, from this library and from installed packages."""
 
-import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,38 +10,42 @@ from typing import TypeVar
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 _DELIBERATE = (UsageError, FederationError, StoppedError, OSError, MemoryError)
 """Errors whose message is meant for the user, or has nothing to do with a package."""
-_LIBRARIES = sys.stdlib_module_names | {"ccfcpp", "supervised", "torch"}
 
 
 @contextmanager
-def in_one_line(what: str) -> Iterator[None]:
-    """Tell an error in the code of an installed package in one line, with its place.
+def in_one_line(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
+    """Tell an error in a package's code in one line, with its place.
+
+    Args:
+        what: What fails, for the message.
+        module: A module of the package.
+        by_itself: Whether to tell only what the package's own code has raised. Else an error of our
+            own code counts, too, where a package gives something else than it should.
 
     Raises:
-        UsageError: In place of any error that is none of a user's or of the machine's.
+        UsageError: In place of such an error, if it is none of a user's or of the machine's.
     """
     try:
         yield
     except _DELIBERATE:
         raise
     except Exception as error:  # a foreign package may raise anything
-        place = _place_of(error)
-        # What a package lacks, or gives in place of something else, raises these in our own code.
-        met = isinstance(error, TypeError | ValueError | AttributeError)
+        place = _place_of(error, module.partition(".")[0])
+        met = isinstance(error, TypeError | ValueError | AttributeError) and not by_itself
         if not (place or met) or type(error).__name__ == "OutOfMemoryError":
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"{what} fails{place} ({reason}): mend its package") from error
 
 
-def _place_of(error: Exception) -> str:
-    """Return where the package's own code raised an error; empty where none of it did."""
+def _place_of(error: Exception, package: str) -> str:
+    """Return where a package's code raised an error; empty where none of it did."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package:
             place = f" in {Path(frame.f_code.co_filename).name}, line {line}"
     return place
 
@@ -124,9 +127,11 @@ class Registry(Mapping[str, T]):
     def __contains__(self, name: object) -> bool:
         return name in self._points
 
-    def blaming(self, name: str) -> AbstractContextManager[None]:
-        """Tell an error in one line where the object of a name is a package's."""
-        return nullcontext() if name in self._own else in_one_line(f"{self.what} {name!r}")
+    def blaming(self, name: str, by_itself: bool = False) -> AbstractContextManager[None]:
+        """Tell an error in one line where the object of a name is a package's: ``in_one_line``."""
+        if name in self._own:
+            return nullcontext()
+        return in_one_line(f"{self.what} {name!r}", self._points[name].value, by_itself)
 
     def own(self) -> list[str]:
         """Return the names of this library's own objects."""

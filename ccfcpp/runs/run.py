@@ -125,8 +125,9 @@ class Run(ABC, Generic[A, E]):
         if self.skipped:
             folder.write_table("skipped", self.skipped)
         found: Summary | Run[A, E] = self
-        while isinstance(found, Run):
-            found = found._rounds(folder, observe, should_stop)
+        with self.config.methods().blaming(self.system, by_itself=True):
+            while isinstance(found, Run):
+                found = found._rounds(folder, observe, should_stop)
         return found
 
     def _rounds(

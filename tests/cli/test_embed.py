@@ -32,6 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     given = ("--dataset", "photos", "--partition", "folders", "--method", "fed-km", "--rounds", "3")
     shown = succeeded("cluster", *given, "--encoder", "small.pt", "--out", "run", "--json")
@@ -64,6 +65,7 @@ def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     assert "content hash" in refused("predict", "run", "other.npz", "--out", "e.csv")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_embedded_files_are_a_data_set(here: Path) -> None:
     given = ("embed", "photos", "--encoder", "small.pt", "--partition", "folders")
     told = json.loads(succeeded(*given, "--out", "one.npz", "--json").stdout)

@@ -84,6 +84,7 @@ def rows_in(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_names_travel_through_a_run(photos: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     scan = TINY_SCAN[:2] + TINY_SCAN[4:]

@@ -63,6 +63,7 @@ def test_a_report_does_not_change_the_run(digits_run: Path, reported: Path, tmp_
     assert resumed.code == 0, resumed.stderr
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_needs_no_data(digits_run: Path, tmp_path: Path) -> None:
     """The images may be gone, and the folder of the run on another machine."""
     run = tmp_path / "run"
@@ -93,6 +94,7 @@ def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> No
         assert path.read_bytes() == (reported / path.relative_to(out)).read_bytes(), path
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_several_runs_go_to_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [begun(tmp_path / name) for name in ("first", "<b>second")]
     monkeypatch.chdir(tmp_path)
@@ -105,6 +107,7 @@ def test_several_runs_go_to_a_new_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<b>second" not in page
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_page_from_python_is_that_of_the_command(tmp_path: Path) -> None:
     runs = [begun(tmp_path / name) for name in ("first", "second")]
     succeeded("report", *runs, "--out", tmp_path / "there")
@@ -115,6 +118,7 @@ def test_a_page_from_python_is_that_of_the_command(tmp_path: Path) -> None:
         ccfcpp_report()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
     first = begun(tmp_path / "a", "method: km\nseed: 1\n")
     second = begun(tmp_path / "b", "method: km\nseed: 2\n")
@@ -137,6 +141,7 @@ def test_what_is_not_a_run_gives_one_line(digits_run: Path, tmp_path: Path) -> N
     assert "cannot be written" in complaint(digits_run, "--out", "/proc/none/report")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_folder_above_runs_names_them_and_how_to_see_them(tmp_path: Path) -> None:
     runs = [begun(tmp_path / f"run {number}") for number in range(7)]
     said = complaint(tmp_path)
@@ -197,6 +202,7 @@ def test_damaged_arrays_give_one_line(
     assert not (copy / "report.html").exists()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_line_that_a_crash_cut_short_is_left_out(digits_run: Path, tmp_path: Path) -> None:
     copy = begun(tmp_path / "run", (digits_run / "config.yaml").read_text())
     lines = (digits_run / "metrics.jsonl").read_text().splitlines()
@@ -217,12 +223,17 @@ def test_a_run_of_steps_has_every_figure_but_that_of_local_models(
     )
     assert local - drawn == {"gap", "rank"}
     assert drawn < local
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_runs_of_two_systems_have_one_page(scan_run: Path, reported: Path, tmp_path: Path) -> None:
     succeeded("report", scan_run, reported, "--out", tmp_path / "both")
     page = (tmp_path / "both" / "report.html").read_text()
     assert "Clients and classes: Fed-SCAN" in page
     assert "Clients and classes: CCFC++" in page
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_that_was_stopped_before_it_had_centres_has_a_page(tmp_path: Path) -> None:
     """Where there are as many over-clusters as clusters, the head assigns from the first step."""
     config = tiny("fed-scan", {"scan": {"overclustering": 1, "steps": 30}})

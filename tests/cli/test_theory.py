@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import Result, ccfcpp, refused
+from ccfcpp.studies.theory import theorems
+from ccfcpp.studies.theory.statements import equal
+from tests.support.command import Result, ccfcpp, refused, succeeded
+
+nightly = pytest.mark.nightly("ccfcpp/studies/theory", "ccfcpp/cli/theory.py")
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +19,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return ccfcpp("verify-theory", "--seed", "1", "--json", "--out", out), out
 
 
+@nightly
 def test_json_is_one_object_with_every_statement(result: tuple[Result, Path]) -> None:
     found = json.loads(result[0].stdout)
     assert result[0].code == 0
@@ -39,6 +44,7 @@ def test_json_is_one_object_with_every_statement(result: tuple[Result, Path]) ->
     assert verdict("Eq. (7), full Jacobian, predictor of 2 layers, as printed") != "holds"
 
 
+@nightly
 def test_csv_files_hold_the_numbers(result: tuple[Result, Path]) -> None:
     names = {path.name for path in result[1].iterdir()}
     assert names == {
@@ -51,6 +57,14 @@ def test_csv_files_hold_the_numbers(result: tuple[Result, Path]) -> None:
     with (result[1] / "statements.csv").open(newline="") as file:
         statements = list(csv.DictReader(file))
     assert len(statements) == len(json.loads(result[0].stdout)["statements"])
+
+
+def test_a_table_has_every_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [equal("a = b", 1.0, 1.0), equal("b = c", 1.0, 2.0)]
+    monkeypatch.setattr(theorems, "verify_statements", lambda seed, say: ({"Lemma 1": made}, {}))
+    shown = succeeded("verify-theory", "--seed", 7).stdout
+    for words in ("Lemma 1", "a = b", "holds", "b = c", "fails", "seed 7"):
+        assert words in shown
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def run(table: Path) -> Path:
     return table.with_name("run")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_table_with_columns_of_classes_and_clients(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["unit"], summary["samples"], summary["clients"]) == ("vector", 150, 3)
@@ -129,6 +130,7 @@ def test_flags_of_vectors_do_nothing_for_images() -> None:
     assert "--scale unit has no effect: it needs a dataset of vectors" in line
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_clusters_that_are_missing_and_scores_over_too_little_are_said(tmp_path: Path) -> None:
     """Three different rows are three clusters, whatever is asked for."""
     table, run = tmp_path / "rows.csv", tmp_path / "run"

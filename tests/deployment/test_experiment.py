@@ -352,6 +352,7 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
     assert states[3, 1] == "missed a part"
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=True)
     config = small_config("method=scaffold", "compute.cohort=1", "device=cpu")

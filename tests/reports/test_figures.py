@@ -339,6 +339,7 @@ def test_the_clusters_and_classes_that_runs_have_recorded_are_shown(
         assert read_run(copy).found.tolist() == others.tolist()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_by_an_earlier_version_has_its_rounds_and_says_why_not_more(
     digits_run: Path, tmp_path: Path
 ) -> None:

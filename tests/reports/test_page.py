@@ -127,6 +127,7 @@ def test_the_page_scores_connected_and_absent_clients_apart(
     assert ", absent clients" not in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_unlabelled_images_have_no_figures_of_classes(unlabelled_run: Path, tmp_path: Path) -> None:
     found = report(unlabelled_run, out=tmp_path / "out")
     left_out = {each["figure"] for each in found["left_out"] if "no labels" in each["reason"]}
@@ -169,6 +170,7 @@ def test_a_run_interrupted_in_pre_training_has_no_clusters(
     assert "no round was scored" in reasons["Scores by round"]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_that_goes_on_shows_its_setting_and_rounds(
     interrupted: Callable[[int], Path],
 ) -> None:

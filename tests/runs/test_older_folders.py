@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from safetensors.torch import save_file
 
@@ -25,10 +26,12 @@ def renamed(path: Path, new: str, old: str) -> None:
     save_file(changed, path, metadata=header)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_from_before_absent_clients_were_scored_apart(tmp_path: Path) -> None:
     """Its settings held what did not count for it, and no imbalance."""
     run = tmp_path / "run"
-    settings = ("--method", "km", "--clients", 4, "--disconnection-rate", 0.5)
+    few = ("--set", "data.images=150")
+    settings = ("--method", "km", "--clients", 4, "--disconnection-rate", 0.5, *few)
     succeeded("cluster", *settings, "--out", run)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["partition"]["kind"] == "skew"

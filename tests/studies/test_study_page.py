@@ -20,7 +20,6 @@ from supervised.config import ClassifyConfig
 from tests.support.browser import BROWSER, laid_out
 from tests.support.command import ccfcpp, report
 from tests.support.comparisons import planned_comparison
-from tests.support.reproduction import undrawn
 from tests.support.studies import planned_study
 
 needs_browser = pytest.mark.skipif(
@@ -177,6 +176,7 @@ def test_a_study_that_goes_on_shows_what_is_finished(tmp_path: Path) -> None:
     assert (result.code, "no run of the study in" in result.stderr) == (2, True)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_several_studies_are_one_page(tmp_path: Path) -> None:
     """Without another setting they are one study; else each is a part of its own."""
     first = comparison(tmp_path / "first", methods=("km",))
@@ -195,8 +195,7 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
         {"setting": "dataset", "first": "mnist", "other": "fashion-mnist"}
     ]
     out = tmp_path / "page"
-    with undrawn():
-        assert ccfcpp("report", first, other, "--out", out).code == 0
+    assert ccfcpp("report", first, other, "--out", out).code == 0
     assert "Studies first, other" in (out / "report.html").read_text()
     classes = classified(tmp_path / "classes", {"method": ["fedavg", "moon"]})
     mixed = ccfcpp("report", first, classes)

@@ -20,7 +20,7 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from supervised.augmentation import Augmenter, Normalisation
 from supervised.classification import ClassificationRun, classification_run
-from supervised.config import ClassifyConfig, LabelPartitionConfig
+from supervised.config import ClassifyConfig, EqualShare
 from supervised.messages import LocalUpdate
 from supervised.setup import partition_samples, train_test_indices
 
@@ -141,7 +141,7 @@ def test_a_share_that_leaves_a_client_nothing_is_refused() -> None:
         )
 
 
-def _domains_of(chosen: ClassifyConfig) -> LabelPartitionConfig:
+def _domains_of(chosen: ClassifyConfig) -> EqualShare:
     return chosen.partition.model_copy(update={"kind": "domain"})
 
 

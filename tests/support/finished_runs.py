@@ -92,6 +92,12 @@ def unlabelled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no figure's picture, which takes most of a report's time."""
+    monkeypatch.setattr("ccfcpp.reports.writing._saved", lambda *_: b"<svg></svg>")
+
+
+@pytest.fixture
 def interrupted(digits_run: Path, tmp_path: Path) -> Callable[[int], Path]:
     """Makes the same run as ``digits_run``, interrupted after so many rounds."""
 

@@ -66,6 +66,7 @@ FED_LLOYD = SumsSystem(
     has_converged=has_converged,
     parts={"sums": Sum(count="counts"), "counts": Count()},
     largest={"counts": 1.0},
+    counts=lambda config: True,
     title="Fed-Lloyd",
     summary="Lloyd's k-means over all clients",
 )
