@@ -66,10 +66,10 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     from ccfcpp.clustering.run import clustering_run
 
     instead = "go on from it by ccfcpp serve --from"
-    finished = finished_run(path, "a run that goes on from it", instead)
-    suffix = f"with-{Path(newcomers).stem}"
-    later = WarmStart.of(finished, out, suffix, given=given, newcomers=[newcomers])
-    return later.begin(clustering_run(later.config).algorithm)
+    finished = FinishedRun.open(path, "a run that goes on from it", instead)
+    config = finished.with_more(newcomers, given)
+    new = finished.free_folder(out, f"with-{Path(newcomers).stem}")
+    return finished.begin_with_model(new, config, clustering_run(config).algorithm)
 
 
 def run_without(
@@ -94,129 +94,192 @@ def run_without(
         UsageError: There is no such run or client, no client would be left, the folder is taken, or
             the run cannot be continued.
     """
-    instead = "start ccfcpp serve again without the client's key"
-    finished = finished_run(path, "a new run", instead)
-    chosen = _numbers(finished, clients)
-    saved = finished.saved_config(ClusterConfig)
-    if saved.data.newcomers or (_went_on(finished) and not quick):
-        then = ", and go on from what that gives by ccfcpp cluster --from"
-        raise UsageError(
-            f"the run in {path} went on from another one, which knew its clients, too: forget the "
-            f"client there{then * bool(saved.data.newcomers)}"
-        )
-    suffix = f"without-{'-'.join(map(str, chosen))}"
-    if not quick:
-        without = sorted({*saved.availability.without, *chosen})
-        config = _changed(saved, {"availability": {"without": without}})
-        return RunFolder.create(_new_path(finished, out, suffix), config).path
     from ccfcpp.clustering.run import clustering_run
 
-    later = WarmStart.of(finished, out, suffix, gone=chosen)
-    return later.begin(clustering_run(later.config).algorithm)
-
-
-def finished_run(path: Path, needs: str = "", instead: str = "") -> RunFolder:
-    """Return the folder of a finished run of clustering.
-
-    Args:
-        path: The folder.
-        needs: What needs the images in this process; empty if they may be on other machines.
-        instead: What to do about a run whose images are on other machines.
-
-    Raises:
-        UsageError: There is no such run.
-    """
-    folder, command = RunFolder(path), "cluster" if needs else "serve"
-    give = f"give the folder of a finished run of ccfcpp {command}"
-    if not folder.config.is_file():
-        raise UsageError(f"{path} holds no run (no config.yaml): {give}")
-    method = read_yaml(folder.config).get("method")
-    if method not in METHODS:
-        raise UsageError(f"{path} holds no run of clustering (method = {method}): {give}")
-    if needs and folder.deployment.exists():
+    instead = "start ccfcpp serve again without the client's key"
+    finished = FinishedRun.open(path, "a new run", instead)
+    gone = finished.numbers_of(clients)
+    newcomers = finished.config.data.newcomers
+    if newcomers or (finished.went_on and not quick):
+        then = ", and go on from what that gives by ccfcpp cluster --from" * bool(newcomers)
         raise UsageError(
-            f"the images of the run in {path} are with its clients, on other machines, and {needs} "
-            f"needs them: {instead or give}"
+            f"the run in {path} went on from another one, which knew its clients, too: forget the "
+            f"client there{then}"
         )
-    if not needs and not folder.deployment.exists():
-        raise UsageError(f"{path} holds no run of ccfcpp serve: {give}")
-    if not folder.summary.is_file() or not folder.checkpoint.is_file():
-        raise UsageError(
-            f"the run in {path} is not finished: go on with it by ccfcpp {command} --out "
-            f"{shlex.quote(str(path))} --resume, or {give}"
-        )
-    return folder
+    if quick:
+        finished.check_from("forget --quick")
+    new = finished.free_folder(out, f"without-{'-'.join(map(str, gone))}")
+    if quick:
+        config = finished.with_model(gone=gone)
+        return finished.begin_with_model(new, config, clustering_run(config).algorithm)
+    without = sorted({*finished.config.availability.without, *gone})
+    config = finished.changed({"availability": {"without": without}})
+    return RunFolder.create(new.path, config).path
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """A run that starts with the model of a finished one, of Fed-SCAN.
+class FinishedRun:
+    """A finished run of clustering, which another one may follow.
 
     Attributes:
-        finished: Folder of the finished run.
-        known: Numbers of its clients.
-        config: Settings of the new run.
-        path: Folder of the new run, which does not exist yet.
+        folder: Its folder.
+        config: Its configuration.
+        clients: Numbers of its clients.
+        there: Names of those that took part, by their numbers.
     """
 
-    finished: RunFolder
-    known: Sequence[int]
+    folder: RunFolder
     config: ClusterConfig
-    path: Path
+    clients: Collection[int]
+    there: Mapping[int, str]
 
     @classmethod
-    def of(
-        cls,
-        finished: RunFolder,
-        out: Path | None,
-        suffix: str,
-        *,
-        given: Tree | None = None,
-        newcomers: Sequence[str] = (),
-        gone: Collection[int] = (),
-        known: Sequence[int] | None = None,
-    ) -> Self:
-        """Plan a run with more clients and clusters, or with fewer clients.
+    def open(cls, path: Path, needs: str = "", instead: str = "") -> Self:
+        """Read the folder of a finished run.
 
         Args:
-            finished: Folder of the finished run.
-            out: Folder of the new run; beside the finished one, with the suffix, if it is None.
-            suffix: Suffix of the new folder's name.
-            given: Settings over those of the finished run.
-            newcomers: Paths of new clients' samples.
-            gone: Numbers of the clients that are left out.
-            known: Numbers of the finished run's clients; None: from 0, as its summary counts them.
+            path: The folder.
+            needs: What needs the images in this process; empty if they must be on other machines.
+            instead: What to do about a run whose images are on other machines.
 
         Raises:
-            UsageError: The run cannot be continued, the settings do not fit it, or the folder is
-                taken.
+            UsageError: There is no such run.
         """
-        _check(finished, given or {}, "--from" if newcomers else "forget --quick")
-        saved, summary = finished.saved_config(ClusterConfig), finished.read_summary()
-        known = range(summary["clients"]) if known is None else known
-        there = {one["client"] for one in summary["participants"]} - {*gone}
-        differing: Tree = {
-            "data": {"newcomers": [*saved.data.newcomers, *newcomers]},
-            "scan": _fewer_steps(finished),
-            "availability": {
-                # Rounds are few, so that all have to be there.
-                **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
-                # Who was absent for the whole run stays so, and nobody else is drawn.
-                **{"disconnection_rate": 0.0, "without": sorted({*known} - there)},
-            },
-        }
-        config = _changed(saved, differing, given or {})
-        return cls(finished, known, config, _new_path(finished, out, suffix))
+        folder, command = RunFolder(path), "cluster" if needs else "serve"
+        give = f"give the folder of a finished run of ccfcpp {command}"
+        if not folder.config.is_file():
+            raise UsageError(f"{path} holds no run (no config.yaml): {give}")
+        method = read_yaml(folder.config).get("method")
+        if method not in METHODS:
+            raise UsageError(f"{path} holds no run of clustering (method = {method}): {give}")
+        if needs and folder.deployment.exists():
+            raise UsageError(
+                f"the images of the run in {path} are with its clients, on other machines, and "
+                f"{needs} needs them: {instead or give}"
+            )
+        if not needs and not folder.deployment.exists():
+            raise UsageError(f"{path} holds no run of ccfcpp serve: {give}")
+        if not folder.summary.is_file() or not folder.checkpoint.is_file():
+            raise UsageError(
+                f"the run in {path} is not finished: go on with it by ccfcpp {command} --out "
+                f"{shlex.quote(str(path))} --resume, or {give}"
+            )
+        summary = folder.read_summary()
+        there = {one["client"]: one["name"] for one in summary["participants"]}
+        return cls(folder, folder.saved_config(ClusterConfig), range(summary["clients"]), there)
 
-    def begin(
+    @property
+    def went_on(self) -> bool:
+        """Whether it itself started with another run's model."""
+        if self.config.method != "fed-scan":
+            return False
+        with safe_open(self.folder.model, framework="pt") as file:
+            return int(file.get_tensor("version")) > self.config.section(ScanConfig).steps
+
+    def numbers_of(self, clients: Sequence[str]) -> list[int]:
+        """Return the numbers of clients that took part; some must be left.
+
+        Raises:
+            UsageError: A client took no part, or none would be left.
+        """
+        numbers = set[int]()
+        for client in clients:
+            if (number := number_of_client(client, self.there)) is None:
+                names = first_of([*self.there.values()])
+                raise UsageError(
+                    f"no client {client} took part in {self.folder.path}: give one of {names}"
+                )
+            numbers.add(number)
+        if len(numbers) == len(self.there):
+            raise UsageError(
+                f"{self.folder.path} without all of its clients would have nobody: name fewer"
+            )
+        return sorted(numbers)
+
+    def free_folder(self, out: Path | None, suffix: str) -> RunFolder:
+        """Return the folder of a new run, by default beside this one, with a suffix.
+
+        Raises:
+            UsageError: It is taken.
+        """
+        path = self.folder.path.resolve()
+        folder = RunFolder(out or path.with_name(f"{path.name}-{suffix}"))
+        folder.refuse_if_taken()
+        return folder
+
+    def check_from(self, asked: str) -> None:
+        """Refuse a run that cannot be continued by what a user has ``asked``.
+
+        Raises:
+            UsageError: In one line, what to do instead.
+        """
+        saved, why = self.config, ""
+        if saved.method != "fed-scan":
+            why = f"is of {saved.method}: run it again with --method fed-scan"
+        elif saved.fewest_clusters:
+            why = "found its number of clusters: run it again with that number, by --clusters"
+        elif saved.privacy.level != "none" or saved.privacy.secure_sums:
+            why = "has protected sums: run it again with other settings"
+        elif saved.data.encoder is not None:
+            why = "makes its own vectors: make them by ccfcpp embed, and run it again on these"
+        elif not saved.vectors.is_plain:
+            why = "prepares its vectors: run it again with --scale none"
+        if why:
+            raise UsageError(f"{asked} cannot go on from {self.folder.path}, which {why}")
+
+    def changed(self, *changes: Tree) -> ClusterConfig:
+        """Return its settings with changes, each over those before it."""
+        kind = type(self.config)
+        return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
+
+    def with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
+        """Return the settings of a run that starts with its model, without some clients."""
+        scan: Tree = {"last_balance": None}
+        if not self.went_on:  # Else it has few steps itself.
+            before = self.config.section(ScanConfig)
+            scan["steps"] = max(_LEAST_STEPS, round(before.steps * _SHARE_OF_STEPS))
+            scan["matrix_rate"] = before.matrix_rate * _FASTER
+        absent = {*self.clients} - self.there.keys() | {*gone}
+        availability: Tree = {
+            # Rounds are few, so that all have to be there.
+            **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
+            # Who was absent for the whole run stays so, and nobody else is drawn.
+            **{"disconnection_rate": 0.0, "without": sorted(absent)},
+        }
+        return self.changed({"scan": scan, "availability": availability}, *changes)
+
+    def with_more(self, newcomers: str, given: Tree) -> ClusterConfig:
+        """Return the settings of a run that continues it with new clients and clusters.
+
+        Args:
+            newcomers: Path of the new clients' samples.
+            given: Other settings, with ``clusters``.
+
+        Raises:
+            UsageError: It cannot be continued, or the new run may not change a setting.
+        """
+        self.check_from("--from")
+        for key, _ in flatten(given):
+            if key not in _MAY_DIFFER:
+                path = self.folder.path
+                why = f" cannot differ from that of {path}, from which the run goes on"
+                raise UsageError(KeyValue(key), f"{why}: leave it out")
+        places = [*self.config.data.newcomers, newcomers]
+        return self.with_model({"data": {"newcomers": places}}, given)
+
+    def begin_with_model(
         self,
+        new: RunFolder,
+        config: ClusterConfig,
         algorithm: ClusteringAlgorithm[Any],
         add: Callable[[RunFolder], None] = lambda folder: None,
     ) -> Path:
-        """Make the folder of the new run, and write a checkpoint before its first round.
+        """Make the folder of a new run, with a checkpoint before its first round.
 
         Args:
-            algorithm: The system of the new run.
+            new: The folder.
+            config: Settings of the new run.
+            algorithm: Its system.
             add: Writes more files into the folder.
 
         Raises:
@@ -227,74 +290,21 @@ class WarmStart:
         from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
         assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
-        device, randomness = algorithm.problem.device, Randomness(self.config.seed)
-        last = load_checkpoint(self.finished.checkpoint, algorithm.state_type, device).state
+        device, randomness = algorithm.problem.device, Randomness(config.seed)
+        last = load_checkpoint(self.folder.checkpoint, algorithm.state_type, device).state
         state = (
-            algorithm.grown(last, self.known, randomness)
+            algorithm.grown(last, self.clients, randomness)
             if isinstance(algorithm, GrowingScan)
             else inherited(algorithm, last, randomness)
         )
         # A folder without its checkpoint would begin from nothing when it is resumed.
-        parent = self.path.parent
-        parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=parent, prefix=".from-") as place:
-            whole = RunFolder.create(Path(place) / "run", self.config)
+        new.path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
+            whole = RunFolder.create(Path(place) / "run", config)
             save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
             add(whole)
-            whole.path.rename(self.path)
-        return self.path
-
-
-def _check(finished: RunFolder, given: Tree, asked: str) -> None:
-    """Refuse a run that cannot be continued, and settings that the new run may not change."""
-    path, saved, why = finished.path, finished.saved_config(ClusterConfig), ""
-    if saved.method != "fed-scan":
-        why = f"is of {saved.method}: run it again with --method fed-scan"
-    elif saved.fewest_clusters:
-        why = "found its number of clusters: run it again with that number, by --clusters"
-    elif saved.privacy.level != "none" or saved.privacy.secure_sums:
-        why = "has protected sums: run it again with other settings"
-    elif saved.data.encoder is not None:
-        why = "makes its own vectors: make them by ccfcpp embed, and run it again on these"
-    elif not saved.vectors.is_plain:
-        why = "prepares its vectors: run it again with --scale none"
-    if why:
-        raise UsageError(f"{asked} cannot go on from {path}, which {why}")
-    for key, _ in flatten(given):
-        if key not in _MAY_DIFFER:
-            why = f" cannot differ from that of {path}, from which the run goes on: leave it out"
-            raise UsageError(KeyValue(key), why)
-
-
-def _new_path(finished: RunFolder, out: Path | None, suffix: str) -> Path:
-    """Return the folder of a new run, by default beside the finished one."""
-    path = finished.path.resolve()
-    folder = RunFolder(out or path.with_name(f"{path.name}-{suffix}"))
-    folder.refuse_if_taken()
-    return folder.path
-
-
-def _changed(saved: ClusterConfig, *changes: Tree) -> ClusterConfig:
-    kind = type(saved)
-    return validate(kind, stack(kind, saved.model_dump(mode="json"), *changes))
-
-
-def _numbers(finished: RunFolder, clients: Sequence[str]) -> list[int]:
-    """Return the numbers of clients that took part in a finished run; some must be left."""
-    there = {one["client"]: one["name"] for one in finished.read_summary()["participants"]}
-    chosen = set[int]()
-    for client in clients:
-        if (number := number_of_client(client, there)) is None:
-            raise UsageError(
-                f"no client {client} took part in {finished.path}: give one of "
-                f"{first_of([*there.values()])}"
-            )
-        chosen.add(number)
-    if len(chosen) == len(there):
-        raise UsageError(
-            f"{finished.path} without all of its clients would have nobody: name fewer"
-        )
-    return sorted(chosen)
+            whole.path.rename(new.path)
+        return new.path
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
@@ -302,24 +312,3 @@ def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
     called = {str(number): number for number in names}
     called |= {canonical(name): number for number, name in names.items()}
     return called.get(canonical(asked))
-
-
-def _went_on(finished: RunFolder) -> bool:
-    """Return whether a finished run itself started with another run's model."""
-    config = finished.saved_config(ClusterConfig)
-    if config.method != "fed-scan":
-        return False
-    with safe_open(finished.model, framework="pt") as file:
-        return int(file.get_tensor("version")) > config.section(ScanConfig).steps
-
-
-def _fewer_steps(finished: RunFolder) -> Tree:
-    """Return the settings of Fed-SCAN for a run that starts with a finished run's model."""
-    if _went_on(finished):  # It has few steps itself.
-        return {"last_balance": None}
-    scan = finished.saved_config(ClusterConfig).section(ScanConfig)
-    return {
-        "last_balance": None,
-        "steps": max(_LEAST_STEPS, round(scan.steps * _SHARE_OF_STEPS)),
-        "matrix_rate": scan.matrix_rate * _FASTER,
-    }

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.follow_up import finished_run, number_of_client
+from ccfcpp.clustering.follow_up import FinishedRun, number_of_client
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out
@@ -41,8 +40,8 @@ def leakage(path: Path, client: str | None = None) -> Leakage:
         UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, there is
             no such client, or no image is left that its model was not trained on.
     """
-    folder = finished_run(path, "the attack")
-    config = folder.saved_config(ClusterConfig)
+    finished = FinishedRun.open(path, "the attack")
+    folder, config = finished.folder, finished.config
     if config.data_kind == "vectors":  # nothing is loaded before
         raise UsageError(
             f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "

@@ -203,8 +203,8 @@ def test_other_runs_are_refused(settings: Tree, reason: str, tmp_path: Path) -> 
     dataset = write(tmp_path / "known.npz", 0, 1, 2)
     config = tiny("fed-scan", {"dataset": dataset}, SCAN, {"scan": {"steps": 2}}, settings)
     folder = RunFolder.create(tmp_path / "run", config)
-    # Nothing but the settings is looked at.
-    folder.summary.write_text("{}")
+    # Of its results nothing is looked at but who took part.
+    folder.summary.write_text('{"clients": 3, "participants": []}')
     folder.checkpoint.parent.mkdir()
     folder.checkpoint.write_text("")
     with pytest.raises(UsageError, match=reason):

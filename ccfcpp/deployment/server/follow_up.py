@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ccfcpp.clustering.follow_up import WarmStart, finished_run
+from ccfcpp.clustering.follow_up import FinishedRun
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Tree
 from ccfcpp.deployment.link.algorithms import clustering_problem
@@ -29,16 +29,17 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
         UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the
             folder is taken.
     """
-    finished = finished_run(path)
-    before = Enrolment.load(finished.deployment)
-    known = [member.id for member in before.members]
-    later = WarmStart.of(
-        finished, out, "with-more", given=given, newcomers=[OWN_IMAGES], known=known
-    )
-    config = later.config
+    finished = FinishedRun.open(path)
+    before = Enrolment.load(finished.folder.deployment)
+    finished = replace(finished, clients=[member.id for member in before.members])
+    config = finished.with_more(OWN_IMAGES, given)
+    new = finished.free_folder(out, "with-more")
     clusters = config.most_clusters(before.spec.samples, 0, before.spec.unit)
     spec = before.spec.model_copy(update={"clusters": clusters})
-    enrolment = replace(before, run=new_token(), spec=spec, known=len(known), sessions=0)
-    enrolment = enrolment.with_config(config)
+    enrolment = replace(
+        before, run=new_token(), spec=spec, known=len(before.members), sessions=0
+    ).with_config(config)
     problem = clustering_problem(config, enrolment.spec, choose_device(config.device))
-    return later.begin(make_algorithm(problem), lambda new: enrolment.save(new.deployment))
+    return finished.begin_with_model(
+        new, config, make_algorithm(problem), lambda folder: enrolment.save(folder.deployment)
+    )
