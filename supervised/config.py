@@ -65,15 +65,15 @@ class EqualShare(Section):
 
 
 class DirichletLabels(EqualShare, DirichletPartition):
-    """Shares of each class by Dir(alpha)."""
+    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
 
 
 class ClassesOfClients(EqualShare, ClassesPartition):
-    """M classes a client."""
+    """A fixed number of classes for each client."""
 
 
 class PlainLabels(EqualShare, PartitionConfig):
-    """A division that has no degree."""
+    """A partition without a degree."""
 
     kind: Literal["iid", "domain"] = "iid"
     """``iid``: at random; ``domain``: each folder is a client."""
@@ -245,5 +245,5 @@ class ClassifyConfig(RunConfig):
 
     @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
-        """All methods."""
+        """Return all methods by name."""
         return CLASSIFIERS
