@@ -239,11 +239,6 @@ class ClassifyConfig(RunConfig):
         return "training.rounds", ""
 
     @classmethod
-    def own_methods(cls) -> list[str]:
-        """Return the names of this library's methods."""
-        return CLASSIFIERS.own()
-
-    @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
         """Return all methods by name."""
         return CLASSIFIERS
