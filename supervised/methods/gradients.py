@@ -15,7 +15,7 @@ from supervised.methods.method import Method
 
 
 class ProximalConfig(Section):
-    """Proximal term of FedProx."""
+    """Settings of FedProx's proximal term."""
 
     mu: Weight = 1e-3
     """μ: weight of the distance from the global model."""
@@ -44,7 +44,7 @@ FEDPROX = Method("FedProx", Proximal, sections={"fedprox": ProximalConfig})
 
 
 class SharpnessConfig(Section):
-    """Sharpness-aware steps of FedSAM."""
+    """Settings of FedSAM's sharpness-aware steps."""
 
     radius: PositiveNumber = 0.05
     """Radius within which the worst point is taken."""
@@ -57,7 +57,7 @@ class SharpnessAware(LocalMethod):
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the gradient at w + ρ g/‖g‖."""
+        """Compute the gradient at w + ρ g/‖g‖ and use it for the step."""
         loss = backward()
         weights, gradients = self.network.weights, self.network.gradients
         before = weights.clone()

@@ -17,7 +17,7 @@ from supervised.methods.method import Method
 
 
 class ServerMomentumConfig(Section):
-    """Server momentum of FedAvgM."""
+    """Settings of FedAvgM's server momentum."""
 
     momentum: BelowOne = 0.5
     """Momentum of the server."""
@@ -58,7 +58,7 @@ FEDAVGM = Method(
 
 
 class AdaptiveConfig(Section):
-    """FedAdagrad."""
+    """Settings of FedAdagrad."""
 
     learning_rate: PositiveNumber = 0.01
     """Learning rate of the server."""
@@ -69,7 +69,7 @@ class AdaptiveConfig(Section):
 
 
 class DecayingConfig(AdaptiveConfig):
-    """FedAdam and FedYogi."""
+    """Settings of FedAdam and FedYogi."""
 
     beta2: BelowOne = 0.99
     """β₂: decay of the second moments."""
