@@ -41,6 +41,7 @@ from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone
+from ccfcpp.models.steps import capture_failure
 from ccfcpp.runs.environment import choose_device, describe_environment
 from scripts.timing import timed
 from supervised.classification import classification_run
@@ -288,6 +289,8 @@ def main(
             found["figures"] |= part()
         except Exception:
             found.setdefault("faults", []).append(traceback.format_exc())
+        if reason := capture_failure():
+            found["steps that could not be captured"] = reason
         _write(found, out)
     if not small:
         tests = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]

@@ -239,11 +239,6 @@ class ClassifyConfig(RunConfig):
         return "training.rounds", ""
 
     @classmethod
-    def own_methods(cls) -> list[str]:
-        """The methods of this library."""
-        return CLASSIFIERS.own()
-
-    @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
         """All methods."""
         return CLASSIFIERS

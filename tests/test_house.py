@@ -49,7 +49,8 @@ def test_nothing_that_was_made_is_in_the_repository() -> None:
     top = {Path(name).parts[0] for name in listed.stdout.splitlines()}
     folders = {".ci", "ccfcpp", "configs", "docs", "scripts", "supervised", "tests"}
     pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
-    assert top == folders | pages | {"pyproject.toml", ".gitignore", ".pre-commit-config.yaml"}
+    settings = {"pyproject.toml", "CITATION.cff", ".gitignore", ".pre-commit-config.yaml"}
+    assert top == folders | pages | settings
 
 
 def imports_of(node: ast.AST) -> Iterator[str]:

@@ -218,6 +218,35 @@ def test_it_goes_over_bytes(installed: Path, method: str, section: str) -> None:
     assert finished.stdout == "True\n", finished.stderr
 
 
+ON_OTHER_MACHINES = """
+import sys
+from pathlib import Path
+from ccfcpp.core.randomness import Randomness
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.deployment import deployed, one_by_one, spec_of
+from tests.support.federation import assert_same_bits
+
+for method, section in [("fed-lloyd", "sums"), ("fed-mixture", "mix"), ("fed-votes", "votes")]:
+    config = tiny(method, {section: {"rounds": 3}, "seed": 5})
+    clients = clients_of_sizes(40, 30, 20)
+    spec = spec_of(config, clients, clusters=3)
+    there, _ = deployed(spec, made(config, samples=90), clients, Path(sys.argv[1]) / method)
+    here = one_by_one(spec, made(config, samples=90), clients)
+    state = here.algorithm.initial_state(Randomness(5))
+    found = list(there.run(state))
+    assert not any(report.refused or report.absent for _, report in found)
+    assert_same_bits(found, list(here.run(state)))
+    print(method, len(found))
+"""
+"""Runs with clients as they are on other machines, and in one process: the same bits."""
+
+
+def test_its_systems_run_on_other_machines(installed: Path, tmp_path: Path) -> None:
+    finished = run(installed, "-c", ON_OTHER_MACHINES, tmp_path)
+    expected = ["fed-lloyd 3", "fed-mixture 3", "fed-votes 3"]
+    assert finished.stdout.splitlines() == expected, finished.stderr
+
+
 def test_its_network_and_its_sums_are_short() -> None:
     assert lines_of("fed_twins") <= 80
     assert lines_of("fed_lloyd") <= 75

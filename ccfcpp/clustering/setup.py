@@ -3,22 +3,13 @@
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClusterConfig, SkewPartition
-from ccfcpp.core.config import ClassesPartition
-from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.images import random_part
 from ccfcpp.data.imbalance import long_tailed
 from ccfcpp.data.open import AnyData, open_dataset
-from ccfcpp.data.partition import (
-    check_clients,
-    classes_partition,
-    dirichlet_partition,
-    iid_partition,
-    owner_partition,
-    skewed_partition,
-)
 from ccfcpp.data.vectors import VectorData
 from ccfcpp.runs.environment import choose_device
 
@@ -154,62 +145,3 @@ def _missing(config: ClusterConfig, data: AnyData) -> str:
             "and --clients"
         )
     return f"clusters is not given and {data.name} has no labels: give --clusters"
-
-
-def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> list[Tensor]:
-    """Return the indices of each client's samples.
-
-    Raises:
-        UsageError: The partition needs labels, folders or a number of clients that are missing.
-    """
-    choice = config.partition
-    if choice.kind == "folders":
-        if data.owners is None and isinstance(data, VectorData):
-            raise UsageError(
-                KeyValue("partition.kind", "folders"),
-                " needs to know which client holds a row of "
-                f"{data.name}: give a folder with a file for each client, or --client-column",
-            )
-        if data.owners is None:
-            raise UsageError(
-                KeyValue("partition.kind", "folders"),
-                " needs an image folder, or an .npz file with an array "
-                f"'clients', and {data.name} is neither: take --partition iid",
-            )
-        if choice.clients not in (None, len(data.owner_names)):
-            raise UsageError(
-                f"clients = {choice.clients} does not fit the {len(data.owner_names)} folders of "
-                f"{data.name}: leave it out"
-            )
-        return owner_partition(data.owners, len(data.owner_names))
-    clients = choice.clients or len(data.classes)
-    if clients == 0:
-        raise UsageError(
-            f"clients is not given and {data.name} has no labels: give --clients, or "
-            "--client-column for a table that names them"
-        )
-    check_clients(len(data), clients, data.unit)
-    # Shares at random need no labels.
-    unlabelled = data.labels is None and isinstance(choice, SkewPartition) and choice.p == 0
-    if choice.kind == "iid" or unlabelled:
-        return iid_partition(len(data), clients, randomness)
-    if data.labels is None:
-        raise UsageError(
-            KeyValue("partition.kind", choice.kind),
-            f" needs class labels, and {data.name} has none: take "
-            "--partition iid or --partition folders",
-        )
-    classes = len(data.classes)
-    if isinstance(choice, SkewPartition):
-        return skewed_partition(data.labels, classes, clients, choice.p, randomness)
-    if isinstance(choice, ClassesPartition):
-        each = choice.classes_per_client
-        if each * clients < classes:
-            raise UsageError(
-                f"{clients} clients with {each} classes each leave some of the {classes} classes "
-                "without a client: give more of one or the other"
-            )
-        return classes_partition(data.labels, classes, clients, each, randomness)
-    return dirichlet_partition(
-        data.labels, classes, clients, choice.alpha, randomness, choice.min_samples
-    )

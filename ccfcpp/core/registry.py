@@ -131,7 +131,7 @@ class Registry(Mapping[str, T]):
         """Tell an error in one line where the object of a name is a package's: ``in_one_line``."""
         if name in self._own:
             return nullcontext()
-        return in_one_line(f"{self.what} {name!r}", self._points[name].value, by_itself)
+        return in_one_line(f"{self.what} {name!r}", self._points[name].module, by_itself)
 
     def own(self) -> list[str]:
         """Return the names of this library's own objects."""

@@ -48,6 +48,8 @@ def _repeat_to_the_bit() -> None:
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
+    # Else convolutions round to TF32 where ``compute.precision`` says float32.
+    torch.backends.cudnn.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Nothing here reads memory before it is written, and filling it takes time.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010

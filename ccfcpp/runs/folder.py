@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
@@ -32,12 +34,27 @@ class RunFolder(RunPaths):
     def load_checkpoint(
         self, state_type: type[State], device: torch.device
     ) -> Checkpoint[State] | None:
-        """Return the last checkpoint, if any, and drop the lines of later rounds from the log."""
+        """Return the last checkpoint, if any, and drop the lines of later rounds from the log.
+
+        Raises:
+            UsageError: It is damaged; or it is gone, and the run began with another one's model.
+        """
         checkpoint = None
         if self.checkpoint.exists():
             checkpoint = load_checkpoint(self.checkpoint, state_type, device)
+        elif self.follows.exists():
+            before = json.loads(self.follows.read_text())["run"]
+            raise UsageError(
+                f"{self.checkpoint} is gone, and with it the model of {before} with which this run "
+                "began: make it anew from that run"
+            )
         self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
+
+    def begin_with(self, checkpoint: Checkpoint[State], run: Path) -> None:
+        """Have the run begin with the model of a finished one."""
+        write_whole(self.follows, json.dumps({"run": str(run)}).encode())
+        save_checkpoint(self.checkpoint, checkpoint)
 
     @contextmanager
     def log(self, track: str) -> Iterator[RoundLog]:

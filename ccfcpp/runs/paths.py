@@ -62,6 +62,7 @@ class RunPaths:
         self.tensorboard = path / "tensorboard"
         self.mlflow = path / "mlflow.json"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
+        self.follows = path / "follows.json"
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
         self.study = path / "study.yaml"

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.clustering.client_data import partition
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
+from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness

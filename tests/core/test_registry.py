@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.registry import Registry
+from tests.support.plugin import write_metadata
 
 GROUP = "ccfcpp.tests"
 
@@ -38,11 +39,8 @@ def install(
 ) -> None:
     """A distribution as ``pip`` leaves it, with a module ``added_things`` and entry points."""
     site = folder / "site"
-    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [f"[{GROUP}]", *(f"{name} = {place}" for name, place in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    site.mkdir(parents=True)
+    write_metadata(site, name, {GROUP: points})
     (site / "added_things.py").write_text(module)
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "added_things", raising=False)
@@ -147,6 +145,48 @@ def test_a_thing_of_another_type_is_refused(
     assert one_line(raised) == (
         "fraction 'fifth': added_things:FIFTH is a float, but must be a fractions:Fraction"
     )
+
+
+def test_an_error_of_a_packages_code_is_told_with_its_place(
+    registry: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"fifth": "added_things:FIFTH"}
+    module = "from fractions import Fraction\nFIFTH = Fraction(1, 5)\ndef fail(): return {}[5]\n"
+    install(tmp_path, monkeypatch, points, module)
+    assert registry["fifth"]
+    with pytest.raises(UsageError) as raised, registry.blaming("fifth", by_itself=True):
+        sys.modules["added_things"].fail()
+    assert one_line(raised) == (
+        "fraction 'fifth' fails in added_things.py, line 3 (KeyError: 5): mend its package"
+    )
+    with pytest.raises(UsageError) as raised, registry.blaming("fifth"):
+        raise TypeError("it is no number")
+    assert one_line(raised) == (
+        "fraction 'fifth' fails (TypeError: it is no number): mend its package"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself", "error"),
+    [
+        ("half", False, TypeError),  # it is the library's own
+        ("fifth", False, KeyError),  # so is the code that raises it
+        ("fifth", True, TypeError),
+        ("fifth", False, FederationError),
+        ("fifth", False, FileNotFoundError),
+    ],
+)
+def test_other_errors_stay_as_they_are(
+    registry: Registry[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    by_itself: bool,
+    error: type[Exception],
+) -> None:
+    install(tmp_path, monkeypatch, {"fifth": "added_things:FIFTH"}, "FIFTH = 0.2\n")
+    with pytest.raises(error), registry.blaming(name, by_itself):
+        raise error("no matter of a package")
 
 
 @pytest.mark.parametrize(

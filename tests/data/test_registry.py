@@ -14,6 +14,7 @@ from ccfcpp.data.sets.cifar import CIFAR10, CIFAR100
 from ccfcpp.data.sets.mnist import FASHION_MNIST, MNIST, IdxSet
 from ccfcpp.data.sets.stl10 import STL10
 from tests.support import originals
+from tests.support.plugin import write_metadata
 
 NAMES = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10", "tiny-imagenet"]
 SLOW = ("torch", "torchvision", "sklearn", "matplotlib", "scipy")
@@ -67,10 +68,8 @@ def imported(folder: Path, code: str) -> list[str]:
 def install(folder: Path, entry: str) -> Path:
     """Write what pip leaves of a package that adds a data set."""
     (folder / "zebra.py").write_text(PACKAGE)
-    information = folder / "zebra-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: zebra\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[ccfcpp.datasets]\n{entry}\n")
+    name, _, place = entry.partition(" = ")
+    write_metadata(folder, "zebra", {"ccfcpp.datasets": {name: place}})
     return folder
 
 

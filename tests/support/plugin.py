@@ -25,7 +25,7 @@ def install(folder: Path) -> Path:
 
 def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:
     """Write what names a distribution and its entry points, by group and name."""
-    info = folder / f"{name}-1.0.dist-info"
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     groups = (
