@@ -1,4 +1,4 @@
-"""The content of a run's folder."""
+"""Files of a run that hold tensors, and its log."""
 
 import json
 import zlib
@@ -29,7 +29,7 @@ _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZi
 
 
 class RunFolder(RunPaths):
-    """The files of a run, with those that hold tensors."""
+    """The folder of a run, with the files that hold tensors."""
 
     def load_checkpoint(
         self, state_type: type[State], device: torch.device
@@ -58,7 +58,7 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def log(self, track: str) -> Iterator[RoundLog]:
-        """Open the log of rounds: ``metrics.jsonl``, and maybe a tracker's."""
+        """Open the log of rounds: ``metrics.jsonl``, and a tracker's if one is named."""
         if track == NONE:
             yield self.log_round
             return
@@ -72,7 +72,7 @@ class RunFolder(RunPaths):
             yield log_round
 
     def log_round(self, line: Line) -> None:
-        """Add a round to ``metrics.jsonl``."""
+        """Append a round to ``metrics.jsonl``."""
         add_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
@@ -81,7 +81,7 @@ class RunFolder(RunPaths):
         save_checkpoint(self.checkpoint, checkpoint)
 
     def _forget_rounds_from(self, number: int) -> None:
-        """Drop lines of rounds that were logged but not checkpointed: they will be run again."""
+        """Delete lines of rounds that were logged but not checkpointed, which will run again."""
         if not self.metrics.exists():
             return
         # A crash can leave anything in the last line.
@@ -97,7 +97,7 @@ class RunFolder(RunPaths):
             file: The file's name without its suffix.
 
         Returns:
-            Nothing where there is no such file.
+            Arrays by name; none where there is no such file.
 
         Raises:
             UsageError: The file is damaged.
@@ -106,7 +106,7 @@ class RunFolder(RunPaths):
         return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
 
     def read_texts(self, file: str, name: str) -> tuple[str, ...]:
-        """Return an array of texts as ``read_arrays`` does those of numbers."""
+        """Return an array of texts of a file that ``write_arrays`` wrote; see ``read_arrays``."""
         found = self._read(file).get(name)
         return () if found is None or found.dtype.kind != "U" else tuple(found.tolist())
 
@@ -121,7 +121,7 @@ class RunFolder(RunPaths):
             raise damaged(path, error) from error
 
     def write_arrays(self, arrays: Arrays) -> None:
-        """Write arrays by file and name."""
+        """Write arrays to files, by file and name."""
         for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
