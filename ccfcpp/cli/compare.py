@@ -63,7 +63,6 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
 
-    flags.name_partition(asked.named)
     assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
     for flag in FLAGS:
         axis = flag in (_METHODS, _SKEWS)
