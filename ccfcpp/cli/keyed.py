@@ -71,7 +71,7 @@ def keyed(
             values = {flag: given.pop(flag.name) for flag in flags}
             # Without a switch, a file may ask for what it does.
             typed = {flag: each for flag, each in values.items() if each not in (None, False, [])}
-            named = {flag.key: flag.read(value) for flag, value in typed.items()}
+            named = {flag.key: value for flag, value in typed.items()}
             name_partition(named)
             try:
                 command(named=named, **given)
