@@ -1,7 +1,7 @@
-"""Lock what an installation takes, with hashes: ``python -m scripts.constraints --help``.
+"""Lock the files of an installation, with hashes: ``python -m scripts.constraints --help``.
 
-The lines hold for machines like this one: of its platform and its version of Python. With what they
-lock, ``pip install --require-hashes`` takes no other file, whatever an index serves.
+The lines hold for machines like this one: its platform and its version of Python. With these
+constraints, ``pip install --require-hashes`` takes no other file, whatever an index serves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def report(words: list[str]) -> Any:
 
 
 def locked(found: Any) -> list[str]:
-    """Return a line for each package of a report, without what was asked for as a file itself."""
+    """Return a line for each package of a report, except packages given as files."""
     return sorted(
         f"{each['metadata']['name']}=={each['metadata']['version']} --hash=sha256:{_hash(each)}"
         for each in found["install"]

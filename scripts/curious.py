@@ -1,4 +1,4 @@
-"""How many images a curious server reads from sums: ``python -m scripts.curious --help``.
+"""Count the images that a curious server reads from sums: ``python -m scripts.curious --help``.
 
 The server asks clients for the steps of Fed-SCAN with a model that does not move and a hidden
 layer over the pixels, so that an image is its part of the layer's gradient by its part of the
@@ -54,7 +54,7 @@ OPEN = Rules(
 
 @dataclass(frozen=True)
 class Owner:
-    """What an owner's rules are, and whether sums have noise."""
+    """The rules of an owner, and whether sums have noise."""
 
     called: str
     rules: Rules
@@ -67,7 +67,7 @@ class Owner:
 
 
 def owners() -> list[Owner]:
-    """Return those that are compared: one protection after the other."""
+    """Return the owners that are compared, with one protection after the other."""
 
     def but(**rules: Any) -> Rules:
         return OPEN.model_copy(update=rules)
@@ -105,7 +105,7 @@ def description(images: Tensor, steps: int, noise: bool, clients: int) -> RunSpe
 
 
 class CuriousServer:
-    """A server that asks clients for steps, and keeps the sums over all of them."""
+    """A server that asks clients for steps, and stores the sums over all of them."""
 
     def __init__(self, spec: RunSpec, workers: Sequence[Worker]) -> None:
         self.spec, self.workers, self.run = spec, workers, new_token()
@@ -167,7 +167,7 @@ class CuriousServer:
 
 
 def read(images: Tensor, steps: int, owner: Owner, folder: Path, clients: int = 1) -> int | None:
-    """Return how many images the server has, each pixel right, after so many steps.
+    """Return how many images the server recovers exactly after some steps.
 
     Returns:
         None where the owner has refused a step.
@@ -204,7 +204,7 @@ def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
 
 
 def _guessed(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
-    """Yield what may be parts of single images, each of shape (parts, hidden, d + 1)."""
+    """Yield possible parts of single images, each of shape (parts, hidden, d + 1)."""
     yield sums
     solved = torch.linalg.lstsq(batches, sums.flatten(1), driver="gelsd").solution
     yield solved.view(-1, *sums.shape[1:])
@@ -213,7 +213,7 @@ def _guessed(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
 
 
 def _image(part: Tensor) -> Tensor:
-    """Return the pixels of the image of which this would be the part, uint8 of shape (d,)."""
+    """Return the pixels of the image that would have this part, uint8 of shape (d,)."""
     row = part[part[:, -1].abs().argmax()]
     return (row[:-1] / row[-1] * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
 

@@ -127,7 +127,7 @@ def run_with_a_stop(arguments: list[str], folder: Path) -> dict[str, str]:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Digest of the folder of a run.
+    """Return the digests of a run's folder.
 
     Returns:
         ``model``: hash of ``model.safetensors``; ``tensors``: hash of its tensors without their

@@ -1,10 +1,10 @@
-"""What a GPU gives, in one call of a few minutes: timings first, then the tests that need it.
+"""Measurements of a GPU in one call of a few minutes: timings first, then the tests that need it.
 
     python -m scripts.gpu --out gpu.json
     python -m scripts.gpu --run ccfc++-term-p0.75 --deadline 400 --folder runs
 
 The first form times our training beside plain PyTorch in the same call, then runs the tests marked
-``cuda``, and writes all figures as one JSON object; what has been measured stands there even where
+``cuda``, and writes all results as one JSON object, even where
 a later part fails. The second form runs one of the long runs until it is done or the deadline has
 come; called again with the same folder it goes on. Images of the timings are random.
 """
@@ -41,6 +41,7 @@ from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.encoders import ConvBackbone
+from ccfcpp.models.steps import capture_failure
 from ccfcpp.runs.environment import choose_device, describe_environment
 from scripts.timing import timed
 from supervised.classification import classification_run
@@ -76,7 +77,7 @@ OF_CIFAR10 = "fedavg", "feddecorr"
 
 
 def mobilenet(device: torch.device, small: bool) -> Figures:
-    """Local training of MobileNetV2: one client in plain PyTorch, and whole rounds of ten."""
+    """Time local training of MobileNetV2: one client in plain PyTorch, and rounds of ten."""
     batches, precision = 2 if small else 20, "bfloat16" if device.type == "cuda" else "float32"
     images = CLIENTS * _MOBILE_BATCH * batches
     # Those of the test set come after the training images.
@@ -113,7 +114,7 @@ def mobilenet(device: torch.device, small: bool) -> Figures:
 
 
 def contrastive(device: torch.device, small: bool) -> Figures:
-    """CCFC++'s published schedule: a plain step, and a round of each phase."""
+    """Time CCFC++'s published schedule: a plain step, and a round of each phase."""
     images = 1_000 if small else 70_000
     data = _random_images(images, (1, 28, 28))
     settings: Tree = {
@@ -154,7 +155,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
 
 
 def synchronised(device: torch.device, small: bool) -> Figures:
-    """Steps over all clients: Fed-SCAN's and Fed-EMP's."""
+    """Time steps over all clients: Fed-SCAN's and Fed-EMP's."""
     images = 1_000 if small else 60_000
     few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
     wide: Tree = {"crops": {"widths": [64, 128, 256, 512], "hidden": 1024}}
@@ -188,7 +189,7 @@ def synchronised(device: torch.device, small: bool) -> Figures:
 
 
 def commands(small: bool, cifar10: str) -> Figures:
-    """Whole commands from start to end."""
+    """Time whole commands from start to end."""
     wanted = {
         "cluster --dataset mnist --p 0.75, s": ["cluster", "--dataset", "mnist", "--p", "0.75"],
         "Fed-EMP's steps on CIFAR-10, s": [
@@ -234,14 +235,14 @@ def _plain_step(
 
 
 def _median(work: Callable[[], object], small: bool) -> float:
-    """Return the median seconds of some calls, after some that prepare."""
+    """Return the median seconds of some calls, after some warm-up calls."""
     for _ in range(1 if small else 3):
         work()
     return statistics.median(timed(work) for _ in range(1 if small else 7))
 
 
 def until(deadline: float, command: list[str]) -> str:
-    """Run a command of ccfcpp until it ends; after so many seconds have it stop and keep its state.
+    """Run a command of ccfcpp, and after some seconds let it stop and save its state.
 
     Returns:
         How it ended, in words.
@@ -264,7 +265,7 @@ def main(
     small: Annotated[bool, typer.Option(help="Little work, to try the script.")] = False,
     cifar10: Annotated[str, typer.Option(help="CIFAR-10: its name, or a path.")] = "cifar10",
 ) -> None:
-    """Measure and test, or go on with a long run."""
+    """Measure and test, or continue a long run."""
     if run is not None:
         if run not in RUNS:
             raise typer.BadParameter(f"--run {run}: it should be one of {', '.join(RUNS)}")
@@ -288,6 +289,8 @@ def main(
             found["figures"] |= part()
         except Exception:
             found.setdefault("faults", []).append(traceback.format_exc())
+        if reason := capture_failure():
+            found["steps that could not be captured"] = reason
         _write(found, out)
     if not small:
         tests = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]

@@ -1,7 +1,7 @@
 """Fed-SCAN with neighbours of the true class: ``python -m scripts.oracle cifar10_jpeg.tar.gz``.
 
-What such a run lacks is the network's and its steps' part; what a usual one lacks beside it is the
-neighbours'. Labels choose neighbours here, so that no score of this script is one of clustering.
+Errors of such a run are due to the network and its steps; further errors of a usual run are due to
+its neighbours. Labels choose neighbours here, so that no score of this script is one of clustering.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def _scores(experiment: ClusteringRun) -> str:
 
 
 def _of_classes(experiment: ClusteringRun) -> Callable[[Pairs, object, Client], None]:
-    """Let a client remember images at random of each image's class as its neighbours."""
+    """Return a method that stores random images of each image's class as its neighbours."""
     labels = [_labels(experiment)[part] for part in experiment.parts]
 
     def find(pairs: Pairs, known: object, client: Client) -> None:

@@ -66,7 +66,7 @@ class PlainFederation:
         config: The configuration; only the options of the published preset are supported.
         clusters: Number of clusters k.
         workers: DataLoader workers.
-        device: Where the models live.
+        device: Device of the models.
     """
 
     def __init__(
@@ -214,5 +214,5 @@ class PlainFederation:
 
 
 def distance(p: Tensor, z: Tensor) -> Tensor:
-    """Negative cosine similarity; no gradient reaches z."""
+    """Return the negative cosine similarity; no gradient reaches z."""
     return -F.cosine_similarity(p, z.detach(), dim=-1)

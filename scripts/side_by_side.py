@@ -1,15 +1,15 @@
-"""CCFC beside its authors' public code, on the same images, partition and number of rounds.
+"""Comparison of CCFC with its authors' public code, on the same images, partition and rounds.
 
 Get the code of Yan et al. first (github.com/Jarvisyan/CCFC-pytorch: ``main.py`` and ``model.py``);
-this script reads it where it lies, and fetches nothing. It stands in for what would not be alike:
+this script reads it from its folder, and downloads nothing. It replaces what would differ:
 the data set and the division among clients are ours, k-means has the ten restarts that were
 scikit-learn's default when the code was written, and the numbers of rounds are those asked for.
 
 Example:
     python -m scripts.side_by_side ../CCFC-pytorch --out side-by-side --seeds 0 --seeds 1 --seeds 2
 
-Runs that have ended are not repeated. With ``--set`` ours has other settings, such as the term that
-a copy of the authors' code has been given: the reported losses of theirs leave it out.
+Runs that have ended are not repeated. With ``--set`` ours has other settings, such as a term that
+was added to a copy of the authors' code; their reported losses leave it out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds of pre-training and of cluster contrast."""
+    """Numbers of rounds of pre-training and of cluster contrast."""
 
     pretraining: int
     contrast: int
@@ -69,7 +69,7 @@ class Rounds:
 def setting(
     images: int, p: float, seed: int, rounds: Rounds, given: Sequence[str]
 ) -> ClusteringRun:
-    """CCFC as its authors publish it, on a part of MNIST, with other settings over it."""
+    """Return a run of CCFC as published, on a part of MNIST, with other settings over it."""
     overrides = nest("dataset", "mnist") | {
         "method": "ccfc",
         "preset": "published",
@@ -85,7 +85,7 @@ def setting(
 
 
 def measured(latents: Tensor, truth: Tensor) -> Row:
-    """Effective rank of the latents, and NMI of k-means on them at unit length."""
+    """Return the effective rank of latents, and the NMI of k-means on them at unit length."""
     found = kmeans(F.normalize(latents, dim=1), 10, seed=0)
     clusters = most_similar(F.normalize(latents, dim=1), found.centroids)
     scores = clustering_scores(truth.numpy(), clusters.numpy())
@@ -113,13 +113,13 @@ def ours(experiment: ClusteringRun) -> Iterator[Row]:
 
 
 class Images:
-    """Stands in for torchvision's MNIST: our images, the first ones as the training set."""
+    """Replacement of torchvision's MNIST: our images, the first ones as the training set."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
 
     def __call__(self, root: str, train: bool, download: bool, transform: Any) -> Part:
-        """Make a part, as the class's constructor gives it."""
+        """Make a part, with the arguments of the class's constructor."""
         split = len(self.images) * 6 // 7
         part = slice(0, split) if train else slice(split, None)
         return Part(self.images[part], self.labels[part].clone(), transform)
@@ -236,10 +236,10 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
 
 
 class Quiet(ModuleType):
-    """Stands in for the module tqdm, and for its display, which shows nothing."""
+    """Replacement of the module tqdm, whose display shows nothing."""
 
     class tqdm:  # noqa: N801 - its name
-        """A display of items."""
+        """An iterator over items that displays nothing."""
 
         def __init__(self, items: Any) -> None:
             self.items = items
@@ -248,7 +248,7 @@ class Quiet(ModuleType):
             return iter(self.items)
 
         def set_description(self, text: str) -> None:
-            """Nothing is shown."""
+            """Do nothing."""
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What synchronised steps cost beside a plain loop over the same images in one place."""
+"""The cost of synchronised steps, compared with a plain loop over the same images."""
 
 import json
 import resource
@@ -36,7 +36,7 @@ SECTIONS = {"fed-scan": "scan", "fed-emp": "crops"}
 
 
 def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
-    """Make a run of such a system with a few steps a round, which finds neighbours only once."""
+    """Make a run of such a system with a few steps a round, which searches neighbours only once."""
     method = settings.get("method", "fed-scan")
     few: Tree = {"steps_per_round": STEPS, "steps": 10**6}
     if method == "fed-scan":
@@ -51,7 +51,7 @@ def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
 
 
 class Rounds:
-    """Rounds of a run, after a first one that finds neighbours."""
+    """Rounds of a run, after a first one that searches neighbours."""
 
     def __init__(self, experiment: ClusteringRun) -> None:
         self.federation = experiment.federation()
@@ -60,14 +60,14 @@ class Rounds:
         self.numbers = count(1)
 
     def run(self) -> None:
-        """Run the next one."""
+        """Run the next round."""
         self.state, _ = self.federation.run_round(self.state, next(self.numbers))
 
 
 class PlainScan:
-    """Fed-SCAN's network, views and batch in one place: a loop as one would write it.
+    """Fed-SCAN's network, views and batch in one place: a plain training loop.
 
-    Images are paired with random ones: to find neighbours is not a part of a step.
+    Images are paired with random ones, since the search for neighbours is not a part of a step.
     """
 
     def __init__(self, experiment: ClusteringRun) -> None:
@@ -81,7 +81,7 @@ class PlainScan:
         self.generator = torch.Generator().manual_seed(0)
 
     def run(self) -> None:
-        """Make as many steps as a round has."""
+        """Run as many steps as a round has."""
         for _ in range(STEPS):
             self.adam.zero_grad()
             torch.autograd.backward(self.loss())
@@ -102,7 +102,7 @@ class PlainScan:
 
 
 class PlainEmp:
-    """Fed-EMP's network, crops and optimizer in one place: a loop as one would write it."""
+    """Fed-EMP's network, crops and optimizer in one place: a plain training loop."""
 
     def __init__(self, experiment: ClusteringRun) -> None:
         algorithm = experiment.algorithm
@@ -117,7 +117,7 @@ class PlainEmp:
         self.state = self.descent.optimizer.begin(dict(self.network.named_parameters()))
 
     def run(self) -> None:
-        """Make as many steps as a round has."""
+        """Run as many steps as a round has."""
         for _ in range(STEPS):
             self.network.zero_grad()
             torch.autograd.backward(self.loss())
@@ -133,7 +133,7 @@ class PlainEmp:
                     entry.copy_(moved[name])
 
     def loss(self) -> Tensor:
-        """Return the total coding rate, and how well an image's crops agree."""
+        """Return the loss: the total coding rate, and the agreement of an image's crops."""
         config = self.config
         chosen = torch.randint(len(self.images), (config.batch,), generator=self.generator)
         draws = self.crops.draw(config.batch * config.each, self.generator)

@@ -1,4 +1,4 @@
-"""Federated classification on ccfcpp's engine: FedDecorr and what it is compared with.
+"""Federated classification on ccfcpp's engine: FedDecorr and the methods it is compared with.
 
 ``FederatedClassifier`` classifies images in memory with scikit-learn's interface, ``run`` makes one
 run as ``ccfcpp classify`` does, and ``CLASSIFIERS`` has the methods by name. Each is imported when
@@ -25,7 +25,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return the object of ``__all__`` that is asked for (PEP 562)."""
+    """Import a name of ``__all__`` when it is first used (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -36,7 +36,7 @@ TERM = "decorrelation"
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """The exchange of a round, with the types and parts that the method has for it."""
+    """Return the exchange of a round, with the types and parts of the method."""
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),
@@ -50,7 +50,7 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """Work of clients that train the model of the server, as many at a time as trainers."""
+    """The clients' training of the server's model, as many clients at a time as trainers."""
 
     def __init__(
         self, exchange: Exchange[Broadcast, LocalUpdate], trainers: Sequence[LocalTrainer]
@@ -62,7 +62,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
     def local_updates(
         self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
-        """Train the models of a cohort."""
+        """Train the models of a cohort, and return their updates."""
         trainings = [
             trainer.train(message, client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
@@ -73,7 +73,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
 class FederatedClassification(
     Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
 ):
-    """Federated classification with one exchange in each round.
+    """The algorithm of federated classification, with one exchange in each round.
 
     Raises:
         UsageError: The configuration does not fit the network.
@@ -105,17 +105,17 @@ class FederatedClassification(
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:
-        """Draw the weights of the model; control variates start at 0."""
+        """Return random weights of the model, and control variates of 0."""
         model = random_state(self.make_model, randomness.generator("model"), self.device)
         weights = torch.zeros(self._weights.size, device=self.device)
         return self.method.begin(self.sharing.shared(model), weights)
 
     def exchanges(self, number: int, state: ServerState) -> Sequence["FederatedClassification"]:
-        """One exchange in each round."""
+        """Return the only exchange of a round."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Clients train their models."""
+        """Return the clients' work: training their models."""
         batch = min(self.config.training.batch_size, context.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
@@ -130,11 +130,11 @@ class FederatedClassification(
         return ClientSide.of(threaded(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        """Send the global model, and what the method adds to it."""
+        """Send the global model, and the parts that the method adds."""
         return self.method.broadcast(state)
 
     def form(self, message: Broadcast) -> Form:
-        """A model like the one that went down, and what the method adds."""
+        """Return the form of an update: a model, without local entries, and the method's parts."""
         count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
         form = form_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
         if self.config.decorrelation.is_logged:
@@ -143,7 +143,7 @@ class FederatedClassification(
         return {**form, **self.method.form(message)}
 
     def check(self, message: Broadcast, update: LocalUpdate, senders: Sequence[Member]) -> None:
-        """Refuse claims of other samples, and negative numbers of steps."""
+        """Refuse a number of samples other than the sender's, and negative numbers of steps."""
         check_samples(update.samples, senders)
         if update.steps < 0:
             raise RefusedUpdateError(f"it claims {update.steps} steps")
@@ -151,9 +151,9 @@ class FederatedClassification(
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
     ) -> tuple[ServerState, Figures]:
-        """Aggregate by the method; report the mean loss by samples, and the terms of clients.
+        """Aggregate by the method; report the mean loss by samples, and the clients' terms.
 
-        The figure ``decorrelation/n/e`` is the term of the n-th client by size in local epoch e.
+        The metric ``decorrelation/n/e`` is the term of the n-th client by size in local epoch e.
         """
         names = self._weights.names
         aggregation = self.method.aggregation(state, names, self.config, self.population)

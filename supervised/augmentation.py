@@ -1,4 +1,4 @@
-"""From stored images to what networks see: augmentation and normalisation, batch by batch."""
+"""From stored images to a network's input: augmentation and normalisation, in batches."""
 
 from dataclasses import dataclass
 
@@ -17,14 +17,14 @@ from supervised.config import ClassifyConfig, SamplesConfig
 
 @dataclass(frozen=True)
 class Changes:
-    """Draws for each image of a client, for one epoch; None for what is switched off."""
+    """Random changes of a client's images, for one epoch; None for those that are off."""
 
     crops: PaddedCrops | None
     rotations: ViewParameters | None
 
 
 class Normalisation:
-    """Subtraction of each channel's mean and division by its deviation, where they are given."""
+    """Subtraction of each channel's mean and division by its deviation, if these are given."""
 
     def __init__(self, settings: SamplesConfig, device: torch.device) -> None:
         # On the device from the start: a captured step copies nothing there.
@@ -51,12 +51,12 @@ class Augmenter:
         self.normalise = Normalisation(config.data, device)
 
     def draw(self, client: Client, source: Randomness, epoch: int) -> tuple[Tensor, Changes]:
-        """Draw for each image of a client.
+        """Draw random changes for each image of a client.
 
         Policies, whose operations differ from image to image, are applied at once.
 
         Returns:
-            The client's images, and what is left to be done batch by batch.
+            The client's images, and the changes to apply batch by batch.
         """
         settings, count, images = self.settings, len(client), client.images
         crops = rotations = None
@@ -78,7 +78,7 @@ class Augmenter:
         return images, Changes(crops, rotations)
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
-        """Render what the network sees, a float tensor of the same shape."""
+        """Apply changes to some images, and return a float tensor of the same shape."""
         if changes.crops is not None:
             images = render_crops(images, changes.crops[index])
         shown = to_float(images)

@@ -36,7 +36,7 @@ def classification_run(
         config: The configuration.
         data: The images; those that the configuration names where it is None.
         tested: Whether some images are held out for testing; else all are for training.
-        number: The clients are those that are there in this round; None: in the last one.
+        number: The round whose connected clients take part; None: the last round.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.

@@ -35,6 +35,6 @@ TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Struct
 
 
 def title_of(method: str, decorrelation: str) -> str:
-    """Title of a classifier: its method, and the decorrelation term in its loss."""
+    """Return the title of a classifier: its method, and the decorrelation term in its loss."""
     term = "" if decorrelation == "none" else f" with {TERMS[decorrelation]}"
     return CLASSIFIERS[method].title + term

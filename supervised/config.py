@@ -1,6 +1,6 @@
 """The configuration of ``ccfcpp classify``: every choice of a run, its range and its default.
 
-The defaults are those of FedDecorr's public code for CIFAR-10, but for the data set and the
+The defaults are those of FedDecorr's public code for CIFAR-10, except the data set and the
 network, which are small.
 """
 
@@ -34,7 +34,7 @@ from supervised.classifiers import CLASSIFIERS
 
 
 class SamplesConfig(DataConfig):
-    """Where the images come from, and which of them are used."""
+    """The data set of a run, and which of its images are used."""
 
     classes: tuple[str, ...] | None = None
     """Use only these classes."""
@@ -65,29 +65,29 @@ class EqualShare(Section):
 
 
 class DirichletLabels(EqualShare, DirichletPartition):
-    """Shares of each class by Dir(alpha)."""
+    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
 
 
 class ClassesOfClients(EqualShare, ClassesPartition):
-    """M classes a client."""
+    """A fixed number of classes for each client."""
 
 
 class PlainLabels(EqualShare, PartitionConfig):
-    """A division that has no degree."""
+    """A partition without a degree."""
 
     kind: Literal["iid", "domain"] = "iid"
     """``iid``: at random; ``domain``: each folder is a client."""
 
 
 class ClassifierConfig(Section):
-    """The network."""
+    """Settings of the network."""
 
     name: str
     """The network."""
 
 
 class SmallNetwork(ClassifierConfig):
-    """A small network of our own."""
+    """A small network for small images."""
 
     name: Literal["small"] = "small"
     widths: tuple[Positive, ...] = (32, 64)
@@ -107,13 +107,13 @@ class MobileNetwork(ClassifierConfig):
 
 
 class KnownNetwork(ClassifierConfig):
-    """A network that leaves no choice."""
+    """A published network without options."""
 
     name: Literal["resnet18", "resnet20", "resnet32", "alexnet"] = "resnet18"
 
 
 class LocalTrainingConfig(Section):
-    """Rounds and local training."""
+    """Settings of rounds and local training."""
 
     rounds: Positive = 100
     """Rounds."""
@@ -126,7 +126,7 @@ class LocalTrainingConfig(Section):
 
 
 class DecorrelationConfig(Section):
-    """The decorrelation term."""
+    """Settings of the decorrelation term."""
 
     kind: str
     """The term that decorrelates representations."""
@@ -138,18 +138,18 @@ class DecorrelationConfig(Section):
 
     @property
     def is_logged(self) -> bool:
-        """Whether clients send the term by itself."""
+        """Whether clients send the term separately for the report."""
         return False
 
 
 class NoTerm(DecorrelationConfig):
-    """No term."""
+    """No decorrelation term."""
 
     kind: Literal["none"] = "none"
 
 
 class TermConfig(DecorrelationConfig):
-    """A term, of any kind."""
+    """A decorrelation term of any kind."""
 
     beta: Weight = 0.1
     """Weight β of the decorrelation term, Eq. (10)."""
@@ -163,12 +163,12 @@ class TermConfig(DecorrelationConfig):
 
     @property
     def is_logged(self) -> bool:
-        """Whether clients send the term by itself."""
+        """Whether clients send the term separately for the report."""
         return self.log_epochs
 
 
 class FedDecorr(TermConfig):
-    """FedDecorr."""
+    """The term of FedDecorr."""
 
     kind: Literal["feddecorr"] = "feddecorr"
     scale: Literal["paper", "code"] = "code"
@@ -176,13 +176,13 @@ class FedDecorr(TermConfig):
 
 
 class DeCov(TermConfig):
-    """DeCov."""
+    """The term of DeCov."""
 
     kind: Literal["decov"] = "decov"
 
 
 class StructuredDeCov(TermConfig):
-    """DeCov within groups of dimensions."""
+    """The term of DeCov between groups of dimensions."""
 
     kind: Literal["structured-decov"] = "structured-decov"
     groups: Positive = 8
@@ -190,7 +190,7 @@ class StructuredDeCov(TermConfig):
 
 
 class AugmentationConfig(Section):
-    """Random changes of the training images; every image has its own in each epoch."""
+    """Random changes of the training images, drawn for every image in each epoch."""
 
     crop_padding: Annotated[int, Field(ge=0, le=64)] = 0
     """Zeros around an image before a crop of its own size is taken."""
@@ -203,7 +203,7 @@ class AugmentationConfig(Section):
 
 
 class ClassifyConfig(RunConfig):
-    """All of ``ccfcpp classify``, but for the sections that methods bring."""
+    """The configuration of ``ccfcpp classify``, without the sections of single methods."""
 
     method: str = "fedavg"
     """How the clients' models become one."""
@@ -235,15 +235,10 @@ class ClassifyConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """The key of all methods."""
+        """Return a method's key for the number of rounds, which all methods share."""
         return "training.rounds", ""
 
     @classmethod
-    def own_methods(cls) -> list[str]:
-        """The methods of this library."""
-        return CLASSIFIERS.own()
-
-    @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
-        """All methods."""
+        """Return all methods by name."""
         return CLASSIFIERS

@@ -69,11 +69,11 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         return self
 
     def predict(self, X: NDArray[np.uint8]) -> Labels:  # noqa: N803
-        """The class of each image, as labels of shape (n,).
+        """Return the class of each image, as labels of shape (n,).
 
         Raises:
             UsageError: The images differ in shape from those of ``fit``.
-            NotFittedError: There was no ``fit``.
+            NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
         data = self._images(X, self._shape)

@@ -1,4 +1,4 @@
-"""The results of a classification on the test images of this process."""
+"""Evaluation of classifiers on the test images of this process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class TestSet:
     """Images on which models are tested.
 
     Attributes:
-        name: What reports call it, such as a domain.
+        name: Its name in reports, such as a domain.
         client: The client whose model is tested on it, where clients have models of their own.
         index: int64 indices of its images in the data set.
         images: uint8 tensor of shape (samples, channels, height, width).
@@ -56,7 +56,7 @@ class TestSet:
 
 
 class Predictor:
-    """A network that is not trained."""
+    """A network for prediction, which is not trained."""
 
     def __init__(
         self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device
@@ -67,7 +67,7 @@ class Predictor:
 
     @torch.no_grad()
     def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a model on images as they are.
+        """Run a model on unchanged images.
 
         Returns:
             Representations of shape (samples, features), and predicted classes, int64 of shape
@@ -83,7 +83,7 @@ class Predictor:
 
 
 class ClassificationEvaluator(Evaluator[ServerState]):
-    """Judges classifiers on test images.
+    """Evaluates classifiers on test images.
 
     Args:
         config: Configuration of the run.
@@ -114,7 +114,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         self.test_sets = self._test_sets(test) if len(test) else []
 
     def describe(self) -> Json:
-        """Return the setting, for the summary."""
+        """Return the facts on the setting, for the summary."""
         config = self.config
         decorrelation, degree = config.decorrelation, config.partition.degree
         return {
@@ -143,10 +143,10 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         }
 
     def _test_sets(self, test: Tensor) -> list[TestSet]:
-        """Return one for each domain, or each client with a model of its own, or one of all.
+        """Return the test sets: of each domain, of each client with its own model, or a single one.
 
         Raises:
-            UsageError: None is left.
+            UsageError: No test set is left.
         """
         data, device = self.data, self.algorithm.device
         if not self.by_domain:
@@ -171,7 +171,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return sets
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
-        """Compute accuracies, where they are due."""
+        """Compute accuracies, in rounds where they are due."""
         last = number + 1 == self.algorithm.rounds
         if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
@@ -218,7 +218,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return Results(summary, pack(state), arrays={**self._arrays(seen), "spectra": found})
 
     def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
-        """Return predictions, and what figures show of test images."""
+        """Return predictions, and representations of test images for figures."""
         return self._arrays([self._tested(tested, state, memories) for tested in self.test_sets])
 
     def _arrays(self, seen: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
@@ -237,7 +237,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
 
     @cached_property
     def _compared(self) -> Tensor:
-        """All test images: local models are compared with the global one on them."""
+        """The images on which local models are compared with the global one: all test images."""
         return torch.cat([tested.images for tested in self.test_sets])
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
@@ -250,7 +250,7 @@ def _accuracy(tested: TestSet, predicted: Tensor) -> float:
 
 
 def _averaged(accuracies: dict[str, float]) -> Scores:
-    """Return the mean over the test sets, and each of them where there are several."""
+    """Return the mean over the test sets, and the accuracy of each if there are several."""
     of_all = sum(accuracies.values()) / len(accuracies)
     single = {f"accuracy {name}": value for name, value in accuracies.items()}
     return {"accuracy": of_all} | (single if len(single) > 1 else {})

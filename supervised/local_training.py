@@ -24,7 +24,7 @@ from supervised.sharing import Sharing
 
 
 class LocalTrainer:
-    """A network that is trained by a method, for one client after another."""
+    """A network that trains one client after another by a method."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LocalTrainer:
     def train(
         self, message: Broadcast, client: Client, randomness: Randomness
     ) -> Training[LocalUpdate]:
-        """Train the client's model, and return its update."""
+        """Prepare the training of a client's model, which returns its update."""
         training, source = self.config.training, randomness.of_client(client.id)
         self.network.load(self.method.start(message, client))
         self.network.train()
@@ -83,7 +83,7 @@ class LocalTrainer:
         return self.method.finish(client, update)
 
     def _step(self, samples: int) -> None:
-        """Move the weights by the next batch."""
+        """Update the weights with the next batch."""
         index = self.batches.next(samples)
         with section("augmentation: render"):
             images, changes = self.inputs["images"][index], self.inputs["changes"]
@@ -116,7 +116,7 @@ class LocalTrainer:
 
 
 def _by_epoch(terms: list[float | None]) -> Tensor | None:
-    """Terms of a client, float64 of shape (epochs,); None for a client without a batch."""
+    """Return a client's terms, float64 of shape (epochs,); None for a client without a batch."""
     known = [term for term in terms if term is not None]
     whole = known and len(known) == len(terms)
     return torch.tensor(known, dtype=torch.float64) if whole else None

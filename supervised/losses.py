@@ -22,20 +22,25 @@ DecorrelationTerm = Callable[[Tensor], Tensor]
 
 
 def decov(representations: Tensor) -> Tensor:
-    """DeCov (Cogswell et al. 2016, Eq. (3)): half the squared covariances off the diagonal.
+    """Return DeCov (Cogswell et al. 2016, Eq. (3)): half the squared off-diagonal covariances.
 
     Args:
         representations: z of shape (…, batch, dimensions).
 
     Returns:
         Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
+
+    Example:
+        >>> import torch
+        >>> decov(torch.tensor([[1.0, 2.0], [-1.0, -2.0]]))  # The covariance off the diagonal is 2.
+        tensor(4.)
     """
     residuals, batch = centred(representations), representations.shape[-2]
     return (squared_products(residuals) - squared_norms(residuals)) / (2 * batch**2)
 
 
 def structured_decov(representations: Tensor, groups: int) -> Tensor:
-    """Structured-DeCov: half the squared covariances between dimensions of different groups.
+    """Return Structured-DeCov: half the squared covariances between different groups.
 
     Xiong et al. 2016 minimise covariances between groups of units and let units of a group move
     together; groups are consecutive dimensions here.
@@ -49,6 +54,12 @@ def structured_decov(representations: Tensor, groups: int) -> Tensor:
 
     Raises:
         ValueError: The number of groups does not divide the number of dimensions.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0, 2.0, 0.0, 0.0], [-1.0, -2.0, 0.0, 0.0]])
+        >>> structured_decov(z, groups=2)  # The correlated dimensions are of the same group.
+        tensor(0.)
     """
     dimensions = representations.shape[-1]
     if dimensions % groups:
@@ -62,7 +73,7 @@ def structured_decov(representations: Tensor, groups: int) -> Tensor:
 def model_contrast(
     representations: Tensor, of_global: Tensor, of_previous: Tensor, temperature: float
 ) -> Tensor:
-    """MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
+    """Return MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
 
     Args:
         representations: z of shape (…, batch, dimensions), the only input with a gradient.
@@ -73,6 +84,12 @@ def model_contrast(
     Returns:
         Tensor of shape (…): the mean of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} +
         e^{cos(z, z_p)/τ})).
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0, 0.0]])
+        >>> model_contrast(z, z, z, temperature=0.5)  # Both models agree with z: log 2.
+        tensor(0.6931)
     """
     towards = F.cosine_similarity(representations, of_global.detach(), dim=-1)
     away = F.cosine_similarity(representations, of_previous.detach(), dim=-1)
@@ -80,7 +97,7 @@ def model_contrast(
 
 
 def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
-    """Make the term of a configuration, without its weight; None where there is none.
+    """Return the term of a configuration, without its weight; None where there is none.
 
     Raises:
         UsageError: The number of groups does not divide the dimensions of the representation.

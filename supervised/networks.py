@@ -1,4 +1,4 @@
-"""Classifiers: a backbone that gives the representation, and a linear layer on top.
+"""Classifiers: a backbone that computes the representation, and a linear layer on top.
 
 A backbone maps images (batch, channels, height, width) to (batch, ``features``).
 """
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Backbone(Protocol):
-    """What maps images to representations."""
+    """Interface of a network that maps images to representations."""
 
     features: int
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Representations of shape (batch, features)."""
+        """Return representations of shape (batch, features)."""
         ...
 
 
 class Classifier(nn.Module):
-    """A backbone with a linear layer, which gives the representation and the logits.
+    """A backbone with a linear layer, which returns the representation and the logits.
 
     Args:
         backbone: A module that is a ``Backbone``.
         classes: Number of classes.
         projection: Widths of the layers of a projection head between the two, with ReLU between
-            them. What it gives is then the representation.
+            them. Its output is then the representation.
     """
 
     def __init__(self, backbone: Backbone, classes: int, projection: Sequence[int] = ()) -> None:
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(self.features, classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Representations (batch, features) and logits (batch, classes)."""
+        """Return representations (batch, features) and logits (batch, classes)."""
         representations = self.projection(self.backbone(images))
         return representations, self.head(representations)
 
@@ -109,7 +109,7 @@ class MobileNetV2Backbone(nn.Module):
         self.network = make(image_shape[0], self.features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Representations of shape (batch, 1280)."""
+        """Return representations of shape (batch, 1280)."""
         representations: Tensor = self.network(images)
         return representations
 
@@ -210,7 +210,7 @@ def _basic_block(before: int, after: int, stride: int) -> "BasicBlock":
 
 
 class _PaddedShortcut(nn.Module):
-    """Every other pixel, and zeros for the channels that are new."""
+    """A shortcut that takes every other pixel, and fills new channels with zeros."""
 
     def __init__(self, new_channels: int) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class _PaddedShortcut(nn.Module):
 
 
 class AlexNetBackbone(nn.Sequential):
-    """AlexNet with batch normalisation after each layer, as FedBN (Li et al. 2021) has it.
+    """AlexNet with batch normalisation after each layer, as in FedBN (Li et al. 2021).
 
     Raises:
         UsageError: The images are too small.
@@ -255,7 +255,7 @@ class AlexNetBackbone(nn.Sequential):
 
 
 def fresh_normalisations(model: nn.Module) -> dict[str, Tensor]:
-    """What PyTorch starts every batch normalisation of a model with, by name.
+    """Return PyTorch's initial values of every batch normalisation of a model, by name.
 
     Args:
         model: The model; it may be on the meta device.

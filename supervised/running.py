@@ -1,4 +1,4 @@
-"""Runs of federated classification: what stands behind ``ccfcpp classify`` and ``run``."""
+"""Runs of federated classification, behind ``ccfcpp classify`` and ``run``."""
 
 from __future__ import annotations
 

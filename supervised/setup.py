@@ -1,4 +1,4 @@
-"""What a configuration asks for: images, their split, a partition, a network."""
+"""The images, their split, partition and network that a configuration asks for."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -42,9 +42,9 @@ _SPLIT = Randomness(0)
 
 
 def load_images(config: ClassifyConfig) -> ImageData:
-    """The images, and the owners where each folder is a client.
+    """Load the images, and the owners where each folder is a client.
 
-    What was loaded last is kept, for runs of the same images that follow each other.
+    The last images are cached, for runs of the same images that follow each other.
     """
     reading = DataConfig(**config.data.model_dump(include={*DataConfig.model_fields}))
     return _load(config.dataset, config.partition.kind == "domain", config.data.classes, reading)
@@ -66,7 +66,7 @@ def labelled_images(data: ImageData, index: Tensor, device: torch.device) -> tup
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
-    """Refuse images that the configuration does not fit.
+    """Refuse images that do not fit the configuration.
 
     Raises:
         UsageError: There are no labels, or settings do not fit the images.
@@ -90,10 +90,10 @@ def check_images(config: ClassifyConfig, data: ImageData) -> None:
 
 
 def train_test_indices(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
-    """Indices of the training and of the test images, int64, in data order.
+    """Return the indices of the training and of the test images, int64, in data order.
 
-    The publisher's split, where there is one; else ``data.test_share`` of each class (and of each
-    owner) is held out.
+    It is the publisher's split, if there is one; else ``data.test_share`` of each class (and of
+    each owner) is held out.
 
     Raises:
         UsageError: One of the two would be empty.
@@ -131,11 +131,11 @@ def _some(index: Tensor, count: int | None, what: str) -> Tensor:
 def partition_samples(
     config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
 ) -> list[Tensor]:
-    """The indices of each client's training images.
+    """Return the indices of each client's training images.
 
     Raises:
-        UsageError: The partition needs domains or a number of clients that are not there, or a
-            client would hold nothing.
+        UsageError: The partition needs domains or a number of clients that are missing, or a
+            client would hold no image.
     """
     parts = [train[part] for part in _parts(config, data, train, randomness)]
     share = config.partition.equal_share
@@ -143,7 +143,7 @@ def partition_samples(
 
 
 def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
-    """As many of each part as a share of the smallest one, the same whatever the run's seed."""
+    """Draw a share of the smallest part from each part, the same for every seed of the run."""
     smallest = min(map(len, parts))
     size = int(share * smallest)
     if size == 0:
@@ -160,7 +160,7 @@ def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
 def _parts(
     config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
 ) -> list[Tensor]:
-    """Places among the training images, client by client."""
+    """Return positions among the training images, client by client."""
     choice = config.partition
     assert data.labels is not None
     labels, classes = data.labels.cpu()[train], len(data.classes)
@@ -197,7 +197,7 @@ def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Ten
 def classifier_maker(
     config: ClassifyConfig, image_shape: tuple[int, ...], classes: int
 ) -> Callable[[], Classifier]:
-    """What builds the network for images of shape (channels, height, width).
+    """Return a function that builds the network for images of shape (channels, height, width).
 
     Raises:
         UsageError: The images do not fit the network.

@@ -24,7 +24,7 @@ class Sharing:
         return model
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """Combine the global model and a client's memory to the model of the client."""
+        """Combine the global model and a client's memory to the client's own model."""
         return model
 
 
@@ -41,19 +41,19 @@ class PersonalNormalisation(Sharing):
         self.fresh = placed(fresh_normalisations(model), device)
 
     def shared(self, model: ModelState) -> ModelState:
-        """Select all entries but the normalisations."""
+        """Select all entries except the normalisations."""
         return {name: entry for name, entry in model.items() if name not in self.fresh}
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """Combine the global layers with the client's normalisations, which are new at first."""
+        """Combine the global layers with the client's normalisations, at first fresh ones."""
         return model | (held(memory, self.device) or self.fresh)
 
 
 def hold(model: ModelState) -> Memory:
-    """Make a memory of entries of a model."""
+    """Make a memory from entries of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
 def held(memory: Memory, device: torch.device) -> ModelState:
-    """Read the entries of models in a memory; empty where there are none."""
+    """Return the entries of models in a memory; empty where there are none."""
     return placed(memory_of(memory, HELD), device)

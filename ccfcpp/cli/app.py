@@ -1,6 +1,6 @@
 """The command line: it parses, calls and prints.
 
-What a command needs is imported when it runs: help and version are there at once.
+Modules that a command needs are imported when it runs, so that help and version appear at once.
 """
 
 import io
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _hide_types_of_switches(command: Any) -> None:
-    """Let help show no ``<bool>`` behind flags without a value, as recent versions of typer do."""
+    """Hide ``<bool>`` behind flags without a value, as recent versions of typer do."""
     for option in command.get_params(typer.Context(command)):
         if getattr(option, "is_flag", False):
             option.metavar = ""

@@ -1,4 +1,4 @@
-"""Who takes part in a federation of machines: a live table, or a line for each change."""
+"""The clients in a federation of machines: a live table, or a line for each change."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MOST_ROWS = 30
 
 
 class Attendance(Observer):
-    """The clients of a roster and how each fares, in lines where the console is no terminal.
+    """The clients of a roster and their status; in lines if the console is no terminal.
 
     Attributes:
-        standings: How each client fares, in words.
-        images: How many images each has that takes part.
-        wanted: For how many clients the server waits.
-        progress: How far the run is, once it has begun.
-        silent: Gives the seconds since something was heard of a client, by its name.
+        standings: Status of each client, in words.
+        images: Number of images of each client that takes part.
+        wanted: Number of clients that the server waits for.
+        progress: Progress of the run, once it has begun.
+        silent: Returns the seconds since a client last answered, by its name.
     """
 
     def __init__(self, console: Console, names: Iterable[str]) -> None:
@@ -48,7 +48,7 @@ class Attendance(Observer):
 
     @contextmanager
     def awaiting(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
-        """Show that so many of some clients, or all, are waited for within the context."""
+        """Show, within the context, that the server waits for some clients, or for all."""
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
         missing = named(self._missing)
@@ -59,7 +59,7 @@ class Attendance(Observer):
             yield
 
     def told(self, name: str, line: str) -> None:
-        """Show what a client holds, or why it cannot take part."""
+        """Show a client's number of images, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
             waits = self.progress is None and self.server_status.there < self.wanted
@@ -68,7 +68,7 @@ class Attendance(Observer):
             self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
-        """Those that take part are known, and those that may still come."""
+        """Record the clients that take part, and those that may still join."""
         self.standings = {
             name: _TOO_LATE if standing == _NOT_YET and name not in late else standing
             for name, standing in self.standings.items()
@@ -76,13 +76,13 @@ class Attendance(Observer):
         self.joined(members)
 
     def joined(self, members: Iterable[Member]) -> None:
-        """All that take part by now are known."""
+        """Record all clients that take part by now."""
         new = {member.name: member.samples for member in members if member.name not in self.images}
         self.images |= new
         self.standings |= dict.fromkeys(new, "there")
 
     def stands(self, member: Member, before: Standing, now: Standing) -> None:
-        """How a client fares has changed."""
+        """Record a change of a client's status."""
         known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
         if worth_a_line and known != _WORDS[now] and not self.console.is_terminal:
@@ -90,7 +90,7 @@ class Attendance(Observer):
 
     @property
     def server_status(self) -> ServerStatus:
-        """How far the server is, for its clients and its operator."""
+        """Return the server's progress, for its clients and its operator."""
         if self.progress is not None:
             return self.progress.server_status
         out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())
@@ -98,7 +98,7 @@ class Attendance(Observer):
         return ServerStatus(there=there, wanted=self.wanted)
 
     def status(self) -> dict[str, Any]:
-        """How far the server is and how each client fares, for its operator."""
+        """Return the server's progress and each client's status, for the operator."""
         silent = self.silent()
         return {
             "state": str(self.server_status),
@@ -116,7 +116,7 @@ class Attendance(Observer):
         }
 
     def answers(self, asked: str, stop: Stop) -> dict[str, Any]:
-        """Answer the server's operator: how far it is, and how it is stopped."""
+        """Answer the server's operator: return the progress, and stop if asked to."""
         if asked == "status":
             return self.status()
         stop.ask(now=asked == "stop now")
@@ -125,7 +125,7 @@ class Attendance(Observer):
         return {"state": f"it stops after this round ({self.server_status})"}
 
     def lingers(self, names: Sequence[str], seconds: float) -> None:
-        """The run is over, and some clients have not got the model."""
+        """Show that the run is over while some clients have not received the model."""
         if not self.console.is_terminal:
             self.console.print(
                 f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"

@@ -44,7 +44,7 @@ def _line(entry: "AuditEntry") -> str:
 
 
 def _runs(entries: list["AuditEntry"], spending: "Spending") -> list[str]:
-    """Return some lines for each run, and what all of them have cost."""
+    """Return some lines for each run, and the privacy loss of all of them."""
     from ccfcpp.deployment.client.audit import DELTA, by_run, reasons, run_facts
 
     lines = []

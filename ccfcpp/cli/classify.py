@@ -85,7 +85,7 @@ def _single(asked: Asked, layers: Layers, seeds: int) -> Layers | None:
 
 
 def _study(asked: Asked, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
-    """Return the study that was asked for, a new one or one that goes on."""
+    """Return the study that was asked for, a new or a resumed one."""
     from ccfcpp.studies.growth import check_new_runs, reopened
     from ccfcpp.studies.study import Study
 
@@ -106,7 +106,7 @@ def _study(asked: Asked, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
 
 
 def _check(runs: list[Planned[ClassifyConfig]]) -> None:
-    """Check what can be checked before hours of work, by the first seed of each cell."""
+    """Check runs before hours of work, by the first seed of each cell."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)
@@ -129,7 +129,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
-    """Write the table of the runs so far, and return it."""
+    """Write the table of the finished runs, and return it."""
     from ccfcpp.studies.classification import tabulate
     from ccfcpp.studies.tables import as_latex, as_markdown, in_latex
 
@@ -178,7 +178,7 @@ def _rows(config: ClassifyConfig, summary: Summary) -> Rows:
 
 
 def _shown(figure: float | None, words: str) -> str:
-    """Write what is measured of the representations' spread, and what it means."""
+    """Format a measure of the representations' spread, with its meaning."""
     if figure is None:
         return "none: the model has diverged"
     value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"

@@ -72,7 +72,7 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
 
 
 def _going_on(run: Path, asked: Asked, layers: Layers) -> Path:
-    """Make the folder of a run that goes on from a finished one."""
+    """Make the folder of a run that continues a finished one."""
     values = of_growth(asked, layers)
     newcomers = values.pop("dataset", None)
     if newcomers is None:
@@ -152,7 +152,7 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
 
 
 def _found_rows(summary: Summary) -> Rows:
-    """What speaks for the number of clusters and for those beside it, where it was found."""
+    """Return rows on the chosen number of clusters: runner-up, and evidence for nearby numbers."""
     if "clusters_evidence" not in summary:
         return {}
     found = {int(k): value for k, value in summary["clusters_evidence"].items()}

@@ -112,7 +112,7 @@ def _save(found: VectorData, out: Path, skipped: Path) -> None:
 
 
 def _npz(data: VectorData, clients: bool = True) -> bytes:
-    """Return a file that ``--dataset`` takes."""
+    """Return the bytes of an ``.npz`` file that ``--dataset`` takes."""
     import numpy as np
 
     arrays = {"vectors": data.vectors.numpy(), "names": np.array(data.called)}

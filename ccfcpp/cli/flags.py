@@ -1,4 +1,4 @@
-"""The flags that stand for a key of the configuration: one table for all commands.
+"""Flags for keys of the configuration: one table for all commands.
 
 A flag's value is text, which the configuration checks as it checks a file's: there is one rule for
 each key. Its help is the description of the key's field, with the values that it takes and the
@@ -28,19 +28,19 @@ ALL = "All systems"
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag, and the key that it sets. What is not said here the key's field says.
+    """A flag, and the key that it sets. Empty attributes follow from the key's field.
 
     Attributes:
         key: The dotted key of the configuration.
-        metavar: What stands for its value in the help.
-        named: What it is called, where that is not the last part of its key.
-        help: What it means, where a command takes less than the field does.
-        values: Which values it takes, where the field does not say it.
-        default: What holds without it, where that is not the configuration's value.
+        metavar: Placeholder of its value in the help.
+        named: Its name, if it is not the last part of its key.
+        help: Its description, if a command takes less than the field does.
+        values: The values it takes, if the field does not say it.
+        default: Its default, if it is not the configuration's value.
         form: How it is typed: with a value, as a switch that sets its key to true, or as often as
             there are values.
         several: Whether it takes a list with commas, each value of which is run.
-        panel: Its title in the help; else that of the systems that have it.
+        panel: Its title in the help; by default that of the systems that have it.
     """
 
     key: str
@@ -55,7 +55,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag, as one types it."""
+        """The flag as it is typed."""
         return "--" + (self.named or self.key.rpartition(".")[2]).replace("_", "-")
 
     @property
@@ -65,14 +65,14 @@ class Flag:
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter of a command."""
+        """The parameter of a command for this flag."""
         option = typer.Option(self.option, rich_help_panel=self.panel or ALL)
         annotation = Annotated[self.form | None, option]  # type: ignore[name-defined]
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)
 
     def explain(self, option: TyperOption, setting: Setting, held: object) -> None:
-        """Write the help of its option, by the setting and what holds without it."""
+        """Write the help of its option, from the setting and its default."""
         default = self.default or ("off" if held is False else in_file(held))
         notes = [self.values or setting.values]
         if self.default or held is not None:
@@ -168,15 +168,15 @@ MACHINE = DEVICE, _, DATA_ROOT = _titled(
 
 
 def several(*flags: Flag) -> tuple[Flag, ...]:
-    """The same flags where a command takes more than one value, with commas."""
+    """Return the same flags for a command that takes several values, with commas."""
     return tuple(replace(flag, several=True) for flag in flags)
 
 
 def name_partition(named: Named) -> None:
-    """Let a flag that belongs to a kind of partition name that kind.
+    """Set the kind of partition that a given flag belongs to.
 
     Raises:
-        UsageError: Flags name different kinds.
+        UsageError: Flags belong to different kinds.
     """
     of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "classes", CLIENT_COLUMN: "folders"}
     kinds = {flag.option: kind for flag, kind in of_one_kind.items() if flag.key in named}

@@ -78,7 +78,7 @@ def inspect(
 
 
 def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
-    """Read images, and say what a run would refuse; empty where nothing."""
+    """Read images, and return the reason why a run would refuse them; empty if none."""
     from ccfcpp.data.open import open_images
     from ccfcpp.data.reading import check_share
 
@@ -95,10 +95,10 @@ def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
 
 
 def _section(tree: Tree, name: str, kind: type[S]) -> S:
-    """Return the settings that concern reading.
+    """Return the settings of reading in a section.
 
     Raises:
-        UsageError: There are others.
+        UsageError: There are settings of other sections.
     """
     what = "images" if name == "data" else name
     keys = [f"{name}.{key}" for key in kind.model_fields]
@@ -112,7 +112,7 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
 
 
 def _found(data: ImageData) -> dict[str, Any]:
-    """Return what is there, as JSON has it."""
+    """Return the facts on images, as JSON values."""
     reading = data.reading
     files = [] if reading is None else reading.files
     headers = [file.header for file in files if file.header is not None and not file.reason]

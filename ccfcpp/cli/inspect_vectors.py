@@ -1,4 +1,4 @@
-"""What ``ccfcpp inspect`` says of vectors: rows of tables, and embeddings."""
+"""Description of vectors for ``ccfcpp inspect``: rows of tables, and embeddings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _SCALES = {
 
 
 def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
-    """Read vectors as a run does, but for missing values, which need not be refused yet.
+    """Read vectors as a run does, but accept missing values.
 
     Returns:
-        The vectors, NaN where a value is missing, and what a run would refuse; empty where nothing.
+        The vectors, NaN where a value is missing, and why a run would refuse them; empty if it
+        would not.
 
     Raises:
         UsageError: They cannot be read.
@@ -50,7 +51,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
 
 
 def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
-    """Return what is there, as JSON has it: each column's kind, and its values over all clients."""
+    """Return the facts on vectors, as JSON values: each column's kind, and its values."""
     import numpy as np
 
     from ccfcpp.clustering.auto_settings import settings_for
@@ -73,7 +74,7 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
 
 
 def _column(values: Any) -> dict[str, Any]:
-    """Kind of a column's values, how many are missing, and their spread; values (rows,)."""
+    """Return a column's kind of values, number of missing ones, and spread; values (rows,)."""
     import numpy as np
 
     there = values[~np.isnan(values)]
@@ -93,7 +94,7 @@ def _column(values: Any) -> dict[str, Any]:
 
 
 def tell(path: str, found: dict[str, Any]) -> None:
-    """Print it: first what all columns have in common, then each column."""
+    """Print the facts: first what all columns have in common, then each column."""
     from ccfcpp.cli.terminal import print_facts, print_rows
 
     columns = found["columns"]

@@ -38,7 +38,7 @@ _DATA = flags.SKIP, flags.ENCODER, flags.LABEL_COLUMN, flags.TEXT_COLUMN
 
 @dataclass(frozen=True)
 class JoinTerms:
-    """How a client takes part, as the help of each option says."""
+    """How a client takes part; the help of each option describes it."""
 
     data: Annotated[
         str, typer.Option(help="Images, vectors or texts: a folder, an archive or a file.")
@@ -70,7 +70,7 @@ class JoinTerms:
 
     @property
     def address(self) -> str:
-        """Host and port of the server.
+        """The host and port of the server.
 
         Raises:
             UsageError: It is missing, or the key is.
@@ -111,7 +111,7 @@ def join(terms: JoinTerms, named: flags.Named) -> None:
 
 
 def _rules_of(key: Path, given: dict[str, object]) -> Rules:
-    """Return the owner's rules: of the file beside the key, and above them those given here."""
+    """Return the owner's rules: those of the file beside the key, overridden by ``given``."""
     return read_rules(key.with_suffix(SUFFIX), given)
 
 
@@ -155,7 +155,7 @@ def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
 
 @contextmanager
 def _alone(state: Path) -> Iterator[None]:
-    """Lock a state folder: two clients there would each count their own sums alone."""
+    """Lock a state folder, since two clients there would each count only their own sums."""
     lock = state / "lock"
     lock.touch(mode=0o600)
     with locked(lock) as free:

@@ -1,4 +1,4 @@
-"""Commands with flags for keys of the configuration, and with options that others have too."""
+"""Commands with flags for keys of the configuration, and with shared options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class _Table:
-    """Flags of a command, the kinds of settings that they set, and what lies over the preset."""
+    """Flags of a command, the kinds of settings that they set, and the settings over the preset."""
 
     flags: Sequence[Flag]
     kinds: tuple[type[Section], ...]
@@ -46,7 +46,7 @@ _TABLES: dict[Command, _Table] = {}
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
-    """Let typer see parameters by keyword in a command that takes any."""
+    """Declare keyword parameters to typer for a command that takes any."""
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -61,8 +61,8 @@ def keyed(
 
     Args:
         flags: The flags.
-        kinds: The kinds of settings that they set, of the defaults first.
-        base: What the command lays over the preset.
+        kinds: The kinds of settings that they set, with that of the defaults first.
+        base: The command's settings over the preset.
     """
 
     def decorate(command: Command) -> Command:
@@ -111,9 +111,9 @@ def grouped(command: Command) -> Command:
 
 
 def class_of(command: Command) -> type[TyperCommand]:
-    """Make the class of a command whose help is made of its flags' settings.
+    """Make the class of a command whose help is generated from its flags' settings.
 
-    These are described only where the help is asked for.
+    These are described only when the help is asked for.
     """
 
     class Explained(TyperCommand):
@@ -148,7 +148,7 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, Setting]:
 
 
 def _held(kind: type[Section], found: Mapping[str, Setting]) -> dict[str, object]:
-    """Return what holds for the default data set, by dotted key."""
+    """Return the values for the default data set, by dotted key."""
     held = {key: setting.default for key, setting in found.items()}
     if not issubclass(kind, RunConfig):
         return held
@@ -161,7 +161,7 @@ def _held(kind: type[Section], found: Mapping[str, Setting]) -> dict[str, object
 
 
 def _having(flag: Flag, kinds: Sequence[type[Section]]) -> str:
-    """Return the titles of the systems that have a flag, where not all of them do."""
+    """Return the titles of the systems that have a flag, unless all of them do."""
     if ClusterConfig not in kinds:
         return "All methods"
     section = flag.key.partition(".")[0]

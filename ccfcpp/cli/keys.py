@@ -241,7 +241,7 @@ def _tell_request(path: Path, number: str) -> None:
 
 
 def _passphrase(key: str, seal: bool) -> str | None:
-    """The passphrase of a key that is to be made; None if it is not to be sealed."""
+    """Ask for the passphrase of a new key; return None if it is not to be sealed."""
     from ccfcpp.deployment.keys.passphrases import new_passphrase
 
     return new_passphrase(key) if seal else None

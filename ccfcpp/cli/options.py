@@ -1,4 +1,4 @@
-"""The options that several commands have, and that are no key of the configuration."""
+"""Options of several commands that are no keys of the configuration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one J
 
 @dataclass(frozen=True)
 class Asked:
-    """The values of a command's flags by dotted key, and of what all commands that run have."""
+    """The values of a command's flags by dotted key, and the options of all commands that run."""
 
     named: flags.Named
     config: Config = None
@@ -77,7 +77,7 @@ class Asked:
 
 
 def of_growth(asked: Asked, layers: Layers) -> Tree:
-    """Return the settings of a run that goes on from a finished one.
+    """Return the settings of a run that continues a finished one.
 
     Raises:
         UsageError: There is no number of clusters, or an option does not fit.

@@ -1,4 +1,4 @@
-"""Where a server of a federation listens, whom it admits, and what is refused at once."""
+"""The address of a server, the clients it admits, and checks before it starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server listens, and whom it admits, as the help of each option says."""
+    """The address of a server and the clients it admits; each option's help describes it."""
 
     keys: Annotated[
         Path | None,
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """The host and port."""
         return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
 
     @property
@@ -92,13 +92,13 @@ class Place:
 
 
 def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) -> str:
-    """Refuse what can be refused before any client is asked.
+    """Check a server's settings before any client is asked.
 
     Returns:
         A line if the server's certificate ends soon; else an empty one.
 
     Raises:
-        UsageError: More clients are wanted than there are, the settings fit no clients, or no
+        UsageError: More clients are wanted than exist, the settings fit no clients, or no
             client would accept the server's certificate.
     """
     from ccfcpp.deployment.keys.certificates import check_server
@@ -118,7 +118,7 @@ def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) 
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port.
+    """Parse ``host:port``.
 
     Raises:
         UsageError: The text is of another form.

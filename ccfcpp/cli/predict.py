@@ -139,7 +139,7 @@ def predict(
 
 
 def _read(place: Path, model: Model, settings: Tree) -> AnyData:
-    """Read images as the run's own were read, or vectors."""
+    """Read images, or vectors, as those of the run were read."""
     from ccfcpp.data.open import open_images
 
     then = model.problem.config.model_dump(mode="json")
@@ -156,7 +156,7 @@ def _read(place: Path, model: Model, settings: Tree) -> AnyData:
 def _read_vectors(
     place: Path, model: Model, config: ClusterConfig, given: Collection[str]
 ) -> VectorData:
-    """Read vectors, with the columns of the run, or make them by its encoder."""
+    """Read vectors with the columns of the run, or embed samples with its encoder."""
     from ccfcpp.clustering.setup import check_encoder, encoder_of
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.kinds import kind_of

@@ -1,4 +1,4 @@
-"""How far a run is, or the runs of a study, on stderr."""
+"""Progress of a run, or of the runs of a study, on stderr."""
 
 import statistics
 import time
@@ -51,12 +51,12 @@ class RunProgress:
     Attributes:
         headline: Key and name of the score that is shown.
         samples: Images of all clients together.
-        below: What a terminal shows below the bar.
-        hint: What to say of a long run.
+        below: Content below the bar on a terminal.
+        hint: A hint for a long run.
         names: Names of the clients, by their numbers.
-        exchanges: Those of each round. A round takes as long as it has exchanges, where no images
-            are counted.
-        first_step: When the first step of a round was done, and which share it was.
+        exchanges: Returns the number of exchanges of each round, which estimates of the time use
+            where no images are counted.
+        first_step: Time of the first step of a round, and its share of the round.
         remarks: The last lines about clients that were absent or refused.
     """
 
@@ -99,7 +99,7 @@ class RunProgress:
         self.bar.stop()
 
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
-        """Show a round that has ended, and say who was absent and which updates were refused."""
+        """Show a finished round, and the clients that were absent or refused."""
         for what, clients in (("absent", report.absent), ("refused", report.refused)):
             for text, those in _by_reason(clients).items():
                 who = named([self.names.get(number, f"client {number}") for number in those])
@@ -124,7 +124,7 @@ class RunProgress:
 
     @property
     def server_status(self) -> ServerStatus:
-        """How far the run is."""
+        """The progress of the run."""
         number, share = self.pace.round, self.pace.share
         if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
             return ServerStatus(phase="ending", rounds=self.rounds)
@@ -150,7 +150,7 @@ class RunProgress:
             self._estimate(one, pace.round, "the first steps' time")
 
     def _estimate(self, one: float, number: int, source: str) -> None:
-        """How long all of it takes, as soon as there is something to tell it from."""
+        """Print an estimate of the time for the whole run."""
         self.estimated = True
         left = self._paced(one, number, number + 1) * self._work(number, self.rounds)
         rounds = counted(self.rounds - number, "round")
@@ -159,13 +159,13 @@ class RunProgress:
             self.console.print(self.hint)
 
     def _paced(self, seconds: float, first: int, end: int) -> float:
-        """Seconds for one piece of work, where these rounds took so long; kept for the status."""
+        """Return the seconds of one unit of work, from the time that some rounds took."""
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
         return self._one
 
     def _work(self, first: int, end: int) -> int:
-        """What takes time in the rounds from ``first`` on, before ``end``."""
+        """Return the units of work in the rounds from ``first`` to before ``end``."""
         if self.pace.counts_images or len(self._planned) < end:
             return end - first
         return max(1, sum(self._planned[first:end]))
@@ -182,7 +182,7 @@ class RunProgress:
 
 
 def shorter(experiment: "AnyRun", begun: bool = False) -> str:
-    """What would make a long run shorter, and what becomes of it where it is stopped.
+    """Return a hint on how to shorten a long run, and what happens if it is stopped.
 
     The settings of a run that has ``begun`` cannot change any more.
     """
@@ -207,7 +207,7 @@ def _ways(experiment: "AnyRun") -> list[str]:
 
 
 def minutes(seconds: float) -> str:
-    """A time as minutes and seconds."""
+    """Format seconds as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
@@ -225,13 +225,13 @@ def watched(
     finished: Callable[[], RenderableType] = lambda: "",
     jobs: int = 1,
 ) -> Iterator[Callable[[], None]]:
-    """Say how far runs are: live on a terminal, or else by a line a run.
+    """Show the progress of runs: live on a terminal, or else by a line for each run.
 
-    At first, and whenever a run has ended, ``finished`` is called; what it gives is shown below.
-    ``jobs`` runs go on at once.
+    At first, and whenever a run has ended, ``finished`` is called; its result is shown below.
+    ``jobs`` runs are running at once.
 
     Yields:
-        A function that looks at what has changed.
+        A function that updates the display.
     """
     known: set[Path] = _done(study)
     console.print(_header(study, len(known)))
@@ -256,7 +256,7 @@ def watched(
 
 
 def _left(study: Study[C], jobs: int) -> str:
-    """How long all of it takes, by what runs of the same method took; empty where none is left."""
+    """Estimate the time left from runs of the same method; empty if no run is left."""
     took: dict[str, list[float]] = {}
     left: list[str] = []
     for planned in study.runs:
@@ -289,7 +289,7 @@ def _header(study: Study[C], done: int) -> str:
 
 
 def _running(study: Study[C], done: int, left: str) -> Text:
-    """How far the runs are, and a line for each that has begun, with the rounds behind it."""
+    """Return a line for the study, and a line for each running run with its rounds."""
     lines = [f"{done} of {len(study.runs)} runs finished{left}"]
     for planned in study.runs:
         metrics = study.folder(planned).metrics

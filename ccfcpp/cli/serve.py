@@ -87,7 +87,7 @@ def serve(
 
 
 def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) -> Asked:
-    """Make the folder of a run that goes on from a finished one; it is then resumed."""
+    """Make the folder of a run that continues a finished one, to be resumed."""
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.follow_up import run_with_clients
 
@@ -139,7 +139,7 @@ def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
 def _signed_roster(
     opening: Opening[RunConfig], place: Place, console: Console
 ) -> SignedRoster | None:
-    """The roster that clients are given for secure sums; None where they need none."""
+    """Return the signed roster that clients need for secure sums; None if they need none."""
     from ccfcpp.deployment.keys.making import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
@@ -161,7 +161,7 @@ def _gathered(
     attendance: Attendance,
     roster: SignedRoster | None,
 ) -> tuple[DeployedRun, RunFolder]:
-    """Wait for clients, and make the run of them and its folder."""
+    """Wait for clients, and make their run and its folder."""
     from ccfcpp.deployment.server.channel import Channel, Timeouts
     from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
     from ccfcpp.deployment.server.enrolment import Enrolment
@@ -203,7 +203,7 @@ def _gathered(
 
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
-    """The run with settings that its clients' images ask for, under those that the user gave."""
+    """Return the run with settings for its clients' images, under those that the user gave."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
     hashed = spec.config.get("data", {}).get("encoder_hash")
@@ -216,7 +216,7 @@ def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
 
 
 def header(experiment: DeployedRun, seconds: float) -> str:
-    """What is about to be run, and how long it takes."""
+    """Describe the run before it starts, and how long the server waits."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
@@ -254,6 +254,6 @@ def _print_summary(summary: Summary) -> None:
 
 
 def missing_rows(summary: Summary) -> dict[str, str]:
-    """Who has not confirmed that the model has come, and why."""
+    """Return rows on the clients that have not confirmed receipt of the model, and why."""
     found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
     return {"did not get the model": "; ".join(found)} if found else {}

@@ -1,4 +1,4 @@
-"""A single run as a command shows it: what is about to happen, how far it is, what it came to."""
+"""The display of a single run: its description, progress and results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def describe_run(experiment: AnyLocalRun) -> str:
-    """The images, the clients and the rounds, as they have been found."""
+    """Describe the images, the clients and the rounds of a run."""
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
@@ -37,12 +37,12 @@ def describe_run(experiment: AnyLocalRun) -> str:
 
 
 def size_in_words(shape: Sequence[int]) -> str:
-    """The size of images, or of vectors."""
+    """Return the size of images, or of vectors, in words."""
     return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
 
 
 def protection(experiment: AnyRun) -> list[str]:
-    """What is protected from whom, beside images' staying where they are, line by line."""
+    """Describe the protection beyond keeping images at clients, line by line."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
     if experiment.defender:
         lines.append(f"defence: {experiment.defender.config.rule}")
@@ -50,7 +50,7 @@ def protection(experiment: AnyRun) -> list[str]:
 
 
 def absence(names: Sequence[str]) -> str:
-    """Who is absent for the whole run; empty where nobody is."""
+    """Return which clients are absent for the whole run; empty if none is."""
     if not names:
         return ""
     return f"absent for the whole run: {first_of(names)}"
@@ -59,9 +59,8 @@ def absence(names: Sequence[str]) -> str:
 def chosen_by_default(
     flags: Iterable[Flag], layers: Layers, config: BaseModel, found: Mapping[str, object]
 ) -> str:
-    """What the user did not choose, as the flags that would; empty where the user chose everything.
+    """Return the defaults of important flags that the user did not set; empty if there are none.
 
-    Of the flags that are worth naming, those stand here whose keys the user's layers do not have.
     Values that follow from the images are in ``found``, by dotted key; others in the configuration.
     """
     chosen = {key for tree in layers for key, _ in flatten(tree)}
@@ -85,11 +84,11 @@ class Shown(Generic[M, E]):
 
     Attributes:
         headline: Key and name of the score that progress shows.
-        heading: What is about to be run, before there are images.
-        worth_naming: Flags of which a user should know what holds without them.
-        found: What holds by default where it follows from the images, by dotted key.
-        notes: What else the images lead to, a line each.
-        tables: Tables that follow the summary, by title.
+        heading: Returns the line on the run, before there are images.
+        worth_naming: Flags whose defaults a user should know.
+        found: Defaults that follow from the images, by dotted key.
+        notes: Further lines that follow from the images.
+        tables: Tables after the summary, by title.
     """
 
     pipeline: Pipeline[M, E]

@@ -1,4 +1,4 @@
-"""What ``ccfcpp join`` tells its owner: lines that stay, and where it stands."""
+"""Messages of ``ccfcpp join`` to its owner: permanent lines, and the current status."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """Tells an owner how the client fares.
+    """Shows an owner the status of the client.
 
-    A terminal shows the state in its last line, which is rewritten. Elsewhere each new state is a
-    line, and of a round only its beginning.
+    A terminal shows the status in its last line, which is rewritten. Elsewhere each new status is a
+    line, except those within a round.
     """
 
     def __init__(self, console: Console) -> None:
@@ -25,21 +25,21 @@ class Telling:
         self._state: object = None
 
     def shown(self) -> AbstractContextManager[object]:
-        """Show the state on a terminal, for as long as the context lasts."""
+        """Show the status on a terminal within the context."""
         return self._status or nullcontext()
 
     def line(self, text: str) -> None:
-        """Tell something that stays; the state is as new after it."""
+        """Print a permanent line; the status is shown again after it."""
         if self._status is not None:
             self._status.update("")
         self.console.print(text)
 
     def stands(self, text: str) -> None:
-        """Tell the state of the client."""
+        """Show the status of the client."""
         self._tell(text, text)
 
     def heard(self, status: ServerStatus) -> None:
-        """Tell how far the server is."""
+        """Show the progress of the server."""
         self._tell(str(status), status.step)
 
     def _tell(self, text: str, state: object) -> None:

@@ -1,4 +1,4 @@
-"""What commands share: running an experiment under a progress bar, and printing."""
+"""Shared parts of commands: running with a progress bar, stopping, and printing."""
 
 import math
 import os
@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Before a run, a file that cannot be used is the user's to mend."""
+    """Turn errors of unusable files into ``UsageError``, before a run."""
     try:
         yield
     except OSError as error:
@@ -45,10 +45,10 @@ def usage_errors() -> Iterator[None]:
 
 
 def progress_console() -> Console:
-    """Where progress goes.
+    """Return the console for progress.
 
     A signal may come in the middle of a line and print one itself: emojis, whose table is imported
-    with the first line, would then be half there.
+    with the first line, would then be half imported.
     """
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
@@ -58,13 +58,13 @@ class Stop:
     """A request to stop.
 
     Attributes:
-        asked: Whether there was one. After it, a signal stops at once.
+        asked: Whether it was made. After it, a signal stops at once.
     """
 
     asked: bool = False
 
     def ask(self, now: bool = False) -> None:
-        """Ask for it from another thread, as a user does by Ctrl-C."""
+        """Make the request from another thread, as a user does by Ctrl-C."""
         if now or not self.asked:
             self.asked = now
             os.kill(os.getpid(), signal.SIGTERM)
@@ -74,13 +74,13 @@ class Stop:
 def graceful_interruption(
     announce: Callable[[], None], stop: Stop | None = None
 ) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the round that is running.
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the current round.
 
-    A second one stops at once; checkpoints appear whole, so at most one round is lost. A request is
-    announced when it comes.
+    A second one stops at once; checkpoints are written atomically, so at most one round is lost.
+    ``announce`` is called when a request comes.
 
     Yields:
-        A function that says whether a stop was asked for.
+        A function that returns whether a stop was asked for.
     """
     stop = stop or Stop()
 
@@ -101,14 +101,13 @@ def resumable(
     checkpoint: Path | None = None,
     stop: Stop | None = None,
 ) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C stop what is done here after a round; then say how to go on.
+    """Let the first Ctrl-C stop the work after a round, and say how to resume it.
 
-    Messages go to ``console``, which is that of a live display where there is one. A single run
-    goes on from its ``checkpoint``; several runs have none. By ``stop`` another thread can ask for
-    it, too.
+    Messages go to ``console``, such as that of a live display. A single run is resumed from its
+    ``checkpoint``; several runs have none. With ``stop`` another thread can ask for a stop, too.
 
     Yields:
-        A function that says whether a stop was asked for.
+        A function that returns whether a stop was asked for.
 
     Raises:
         typer.Exit: It was stopped.
@@ -137,10 +136,10 @@ def resumable(
 
 @contextmanager
 def at_once(line: str) -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM end at once what is done here, of which nothing would be lost.
+    """Let Ctrl-C or SIGTERM end at once work of which nothing would be lost.
 
     Args:
-        line: What is printed then.
+        line: The message to print then.
 
     Raises:
         typer.Exit: It was ended.
@@ -190,20 +189,20 @@ def run_to_end(
 
 
 def resume_command(command: str, path: Path, encoder: object = None) -> str:
-    """What the user types to go on; programs are named again."""
+    """Return the command to resume a run; it names an encoder that is a program."""
     line = f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
     program = isinstance(encoder, str) and EncoderName.parse(encoder).is_program
     return f"{line} --encoder {shlex.quote(str(encoder))}" if program else line
 
 
 def report_command(path: Path) -> str:
-    """What the user types to see runs as a page."""
+    """Return the command that shows runs as a page."""
     return f"ccfcpp report {shlex.quote(str(path))}"
 
 
 @contextmanager
 def printed_profile() -> Iterator[None]:
-    """Measure a run and say where its time went, also where it is interrupted."""
+    """Measure a run and print where its time went, even if it is interrupted."""
     from ccfcpp.core.profiling import profiling
 
     measured = None
@@ -226,7 +225,7 @@ def _print_profile(profile: "Profile") -> None:
 
 
 def print_facts(title: str, rows: Mapping[str, str]) -> None:
-    """A table of names and values."""
+    """Print a table of names and values."""
     table = Table(show_header=False, title=Text(title))
     table.add_column()
     table.add_column(overflow="fold")
@@ -236,12 +235,12 @@ def print_facts(title: str, rows: Mapping[str, str]) -> None:
 
 
 def _column(name: str) -> Column:
-    """A column whose name, such as a dotted key, is broken into lines rather than cut."""
+    """Return a column whose name, such as a dotted key, is wrapped rather than cut."""
     return Column(Text(re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", name)), overflow="fold")
 
 
 def make_table(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
-    """Make a table of rows, whose columns are all their keys."""
+    """Return a table of rows, whose columns are all their keys."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(*map(_column, names), title=Text(title))
     for row in rows:
@@ -256,7 +255,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def score_rows(summary: "Summary") -> dict[str, str]:
-    """The scores that a summary has."""
+    """Return the scores of a summary as rows."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
         title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_over(summary)}"
@@ -279,10 +278,10 @@ _SOON = 5.0
 
 
 class EmbeddingTold:
-    """Tells how far an encoder is, and how long it still takes.
+    """Shows the progress of an encoder, and the time left.
 
     A terminal shows it in a line that is rewritten; elsewhere there is a line at first, and one a
-    minute. What takes a few seconds is not told.
+    minute. Work of a few seconds is not shown.
     """
 
     def __init__(self, console: Console) -> None:
@@ -290,7 +289,7 @@ class EmbeddingTold:
         self._told = -math.inf
 
     def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
-        """Take samples that are embedded, all of them, and the seconds so far."""
+        """Update the number of embedded samples, of all samples, and the seconds so far."""
         whole, live = seconds * of / done, self._console.is_terminal
         if whole < _SOON or (done < of and seconds - self._told < (1 if live else 60)):
             return
@@ -302,7 +301,7 @@ class EmbeddingTold:
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:
-    """The rows that every summary ends with."""
+    """Return the rows on traffic and time at the end of a summary."""
     up, down = traffic_titles(deployed=summary.get("deployed", False))
     return {
         "refused": f"{summary['refused_updates']} updates",

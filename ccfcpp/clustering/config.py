@@ -223,11 +223,6 @@ class ClusterConfig(RunConfig):
         return system.rounds, system.round_steps
 
     @classmethod
-    def own_methods(cls) -> list[str]:
-        """Return the names of this library's systems."""
-        return METHODS.own()
-
-    @classmethod
     def methods(cls) -> Registry[ConfigOfMethod]:
         """Return all systems by name."""
         return METHODS

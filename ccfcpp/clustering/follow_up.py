@@ -287,7 +287,7 @@ class FinishedRun:
         """
         from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
         from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherited
-        from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+        from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint
 
         assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
         device, randomness = algorithm.problem.device, Randomness(config.seed)
@@ -301,7 +301,7 @@ class FinishedRun:
         new.path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
             whole = RunFolder.create(Path(place) / "run", config)
-            save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
+            whole.begin_with(Checkpoint(0, state, {}, {}), self.folder.path)
             add(whole)
             whole.path.rename(new.path)
         return new.path

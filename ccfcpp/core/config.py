@@ -427,11 +427,6 @@ class RunConfig(Section):
         return "", ""
 
     @classmethod
-    def own_methods(cls) -> list[str]:
-        """Return the names of this library's methods."""
-        raise NotImplementedError
-
-    @classmethod
     def methods(cls) -> "Registry[ConfigOfMethod]":
         """Return all methods by name."""
         raise NotImplementedError
@@ -458,7 +453,7 @@ class RunConfig(Section):
         # The flagship's sections come first, the baselines' behind them.
         named = {str(tree.get("method"))} & cls.methods().keys()
         return functools.reduce(
-            operator.or_, map(cls.fields_with, [*reversed(cls.own_methods()), *named])
+            operator.or_, map(cls.fields_with, [*reversed(cls.methods().own()), *named])
         )
 
     @classmethod
@@ -516,7 +511,7 @@ def _with_sections(base: type[RunConfig], method: str) -> type[RunConfig]:
     """Make a configuration class with the sections of a method."""
     sections = base.methods()[method].sections
     for name in sections:
-        if name in base.model_fields and method not in base.own_methods():
+        if name in base.model_fields and method not in base.methods().own():
             raise UsageError(
                 f"method {method!r} brings a section {name!r} of the configuration, and there is "
                 "another one of that name: its package must give it another name"

@@ -89,7 +89,7 @@ def _refusal(configs: Sequence[RunConfig], key: str, value: object) -> UsageErro
     kind = type(configs[0])
     users = [
         name
-        for name in kind.own_methods()
+        for name in kind.methods().own()
         if key in kind.fields_with(name) and key not in kind.methods()[name].ignores
     ]
     instead = f", or take one of {', '.join(users)}" if users else ""

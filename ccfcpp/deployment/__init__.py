@@ -1,1 +1,1 @@
-"""A federation over several machines."""
+"""Federations over several machines: server, clients, keys and messages."""

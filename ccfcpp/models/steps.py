@@ -6,6 +6,7 @@ turns, each on a stream of its own, since one client's small kernels do not fill
 also captured as a graph once, whose hundreds of kernels then start at once.
 """
 
+import gc
 import warnings
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import is_dataclass, replace
@@ -33,6 +34,11 @@ _failed: list[tuple[torch.cuda.CUDAGraph, str]] = []
 are kept, and nothing is captured any more."""
 
 
+def capture_failure() -> str | None:
+    """Return why nothing is captured any more in this process; None where it is."""
+    return _failed[0][1] if _failed else None
+
+
 class CudaGraphs:
     """Captures steps of one trainer as CUDA graphs, which never run at the same time."""
 
@@ -45,17 +51,23 @@ class CudaGraphs:
         Raises:
             RuntimeError: The step, or an earlier one, does something that a graph cannot do.
         """
-        if _failed:
-            raise RuntimeError(_failed[0][1])
+        if reason := capture_failure():
+            raise RuntimeError(reason)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         stream = None if here == torch.cuda.default_stream() else here
         mode = "thread_local"
+        # A graph that dies clears the workspaces of its stream: none that it uses may be theirs.
+        torch._C._cuda_clearCublasWorkspaces()
+        gc.disable()  # and none may die meanwhile
         try:
             with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):
                 step()
         except RuntimeError as error:  # The end of the capture fails, too, and says less.
             _failed.append((graph, str(error.__context__ or error)))
             raise RuntimeError(_failed[0][1]) from error
+        finally:
+            gc.enable()
+            torch.cuda.set_stream(here)  # which a capture that failed does not do
         replay: Replay = graph.replay
         return replay
 

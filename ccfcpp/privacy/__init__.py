@@ -1,1 +1,1 @@
-"""What protects images beside their staying where they are: secure sums, differential privacy."""
+"""Protection of images beyond keeping them at clients: secure sums, differential privacy."""

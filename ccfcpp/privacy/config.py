@@ -1,4 +1,4 @@
-"""What a run does for privacy. Importing this module imports no network library."""
+"""The configuration of privacy. Importing this module imports no network library."""
 
 import math
 from typing import Annotated, Literal
@@ -10,7 +10,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class PrivacyConfig(Section):
-    """Protection beyond images staying with their clients."""
+    """Settings of protection beyond keeping images at their clients."""
 
     secure_sums: bool = False
     """Let the server learn sums over clients alone, and no client's part of them (an extra)."""
@@ -55,7 +55,7 @@ class PrivacyConfig(Section):
     """Draw noise and samples from the run's seed. It then protects nothing."""
 
     def unused(self) -> Unused:
-        """Yield the settings of secure sums and of noise where there are none."""
+        """Yield the settings of secure sums and of noise if these are off."""
         of_both = "privacy.noise_at privacy.colluders"
         if self.level == "none":
             keys = "epsilon delta noise clip clips accountant reproducible_noise"
@@ -72,24 +72,24 @@ class PrivacyConfig(Section):
 
     @property
     def own_noise(self) -> bool:
-        """Tell whether clients add the noise."""
+        """Whether clients add the noise."""
         return self.secure_sums and self.level != "none" and self.noise_at == "clients"
 
     @property
     def behind_the_point(self) -> int:
-        """Return the bits behind the point."""
+        """Number of bits of a fixed-point number after the binary point."""
         if self.own_noise:
             return 0
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     @property
     def rounding(self) -> float:
-        """Return the step to whose multiples clients round what they send; 0: they do not."""
+        """The step to whose multiples clients round what they send; 0 without rounding."""
         return math.ldexp(1.0, -self.behind_the_point) if self.secure_sums else 0.0
 
     @property
     def is_on(self) -> bool:
-        """Tell whether anything is asked for."""
+        """Whether any protection is asked for."""
         return self.secure_sums or self.level != "none"
 
     @model_validator(mode="after")

@@ -1,13 +1,13 @@
-"""Attacks on what a run gives away: its model, and averages that clients have sent.
+"""Attacks on a finished run's model and on averages that clients have sent.
 
-*Membership*: how well an attacker tells the images that a model was trained on from others. It has
-a number for each image, a *loss* that training lowers, and takes an image for one of the training
+*Membership*: how well an attacker can tell a model's training images from others. It has a number
+for each image, a *loss* that training lowers, and takes an image for a training image
 where the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
-Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by what the same model makes
+Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by the same model's losses
 of the image's neighbours (Mattern et al., *Membership Inference Attacks against Language Models via
 Neighbourhood Comparison*, ACL Findings 2023).
 
-*Inversion*: what an average of pixels tells of the images in it. An average of one image is it.
+*Inversion*: what an average of pixels reveals of the images in it. An average of one image is it.
 """
 
 import math
@@ -34,14 +34,14 @@ SIZES = ((1, 1), (2, 4), (5, 9), (10, 19), (20, None))
 
 @dataclass(frozen=True)
 class Membership:
-    """Figures that say how well an attack does.
+    """Metrics of a membership attack.
 
     Attributes:
         advantage: Share of the members that it finds, less the share of others that it takes for
             members; 0 is guessing, 1 is all. The threshold is chosen on one half of the images, and
-            the advantage is that on the other half, mean of both ways.
+            the advantage is that on the other half, averaged over both ways.
         error: The advantage's standard error.
-        auc: With this probability a member has a lower loss than another image; 0.5 is guessing.
+        auc: Probability that a member has a lower loss than another image; 0.5 is guessing.
         found: Share of the members that it finds where 1% of the others are taken for members.
     """
 
@@ -52,10 +52,10 @@ class Membership:
 
 
 def membership(members: Tensor, others: Tensor) -> Membership:
-    """Attack by a threshold.
+    """Attack membership by a threshold on losses.
 
     Args:
-        members: Losses of images of the training, of shape (at least 2,). They are in random order:
+        members: Losses of training images, of shape (at least 2,). They are in random order:
             the halves are those of even and of odd places.
         others: Losses of other images, likewise.
 
@@ -81,13 +81,13 @@ def membership(members: Tensor, others: Tensor) -> Membership:
 
 
 def _told_apart(members: Losses, others: Losses) -> tuple[Losses, Losses]:
-    """Return whether each image is a member, and a score that is higher where its loss is lower."""
+    """Return whether each image is a member, and its score, which is the negative loss."""
     truth = np.repeat([1.0, 0.0], [len(members), len(others)])
     return truth, -np.concatenate([members, others])
 
 
 def _best_threshold(members: Losses, others: Losses) -> float:
-    """Find the loss up to which an image is taken for a member; −∞ where no loss is of use."""
+    """Return the loss up to which an image is taken for a member; −∞ where no loss helps."""
     from sklearn.metrics import roc_curve
 
     alarms, hits, scores = roc_curve(*_told_apart(members, others), drop_intermediate=False)
@@ -96,7 +96,7 @@ def _best_threshold(members: Losses, others: Losses) -> float:
 
 
 def neighbours(images: Tensor) -> Tensor:
-    """Move each image by a pixel in eight directions; its edges are repeated.
+    """Shift each image by a pixel in eight directions, with its edges repeated.
 
     Args:
         images: uint8 of shape (images, channels, height, width).
@@ -112,12 +112,12 @@ def neighbours(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Inversion:
-    """Averages of about as many images.
+    """Result of inversion for averages of similar numbers of images.
 
     Attributes:
-        least: The fewest images in one.
-        most: The most; None: any number.
-        averages: How many clients have sent.
+        least: The fewest images in an average.
+        most: The most images; None: any number.
+        averages: Number of averages that clients have sent.
         exact: How many of them are an image of the client, up to rounding.
         distance: From an average to the client's nearest image, as a share of that image's length;
             the median.
@@ -131,14 +131,14 @@ class Inversion:
 
 
 def inverted(sent: Sequence[tuple[Tensor, Tensor]]) -> list[Inversion]:
-    """Measure how near averages are to an image.
+    """Measure the distance of averages from images.
 
     Args:
         sent: For each client its averages, of shape (averages, pixels), and its images as points,
-            of shape (images, pixels). An image is in the average that it lies nearest to.
+            of shape (images, pixels). An image is in the average nearest to it.
 
     Returns:
-        A group for each of ``SIZES`` of which there is an average.
+        A result for each of ``SIZES`` with an average.
     """
     sizes, distances = [], []
     for averages, points in sent:

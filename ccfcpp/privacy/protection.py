@@ -1,4 +1,4 @@
-"""What a run does for privacy, as its configuration has it."""
+"""Protection of privacy in a run, made from its configuration."""
 
 import importlib.util
 from collections.abc import Iterable, Mapping
@@ -19,10 +19,10 @@ class Protection:
     """Secure sums and differential privacy of a run.
 
     Attributes:
-        stage: What lies between the transport and the loop.
+        stage: The stage between the transport and the loop.
 
     Raises:
-        UsageError: What is asked for does not fit the system or the clients.
+        UsageError: The settings do not fit the system or the clients.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Protection:
 
     @property
     def merges(self) -> bool:
-        """Tell whether clients of one process may send one sum: where images are bounded."""
+        """Whether clients of one process may send one sum, which needs bounded images."""
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
     def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
@@ -54,9 +54,9 @@ class Protection:
         return works_in_sums(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
-        """Go on with what a run's ledger says is spent, where there is a budget.
+        """Load the releases in a run's ledger, where there is a budget.
 
-        Raises ``UsageError`` where rounds have been run and the ledger is damaged, or gone.
+        Raises ``UsageError`` where rounds have been run and the ledger is damaged or missing.
         """
         if self.mechanism is None:
             return
@@ -68,7 +68,7 @@ class Protection:
         self.mechanism.open(path)
 
     def header(self) -> list[str]:
-        """Return what a run says before its first round, line by line."""
+        """Return the lines that a run prints before its first round."""
         lines = []
         if self.config.secure_sums:
             lines.append("secure sums: the server learns sums over clients, and no client's part")
@@ -77,7 +77,7 @@ class Protection:
         return lines
 
     def describe(self) -> dict[str, object]:
-        """Return what a summary says of it."""
+        """Return the facts on privacy for a summary."""
         found: dict[str, object] = {"secure_sums": self.config.secure_sums}
         if self.config.secure_sums:
             found |= {
@@ -89,7 +89,7 @@ class Protection:
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Refuse a system of which the server needs each client's part, and bounds of no part."""
+    """Refuse a system whose server needs each client's part, and bounds of unknown parts."""
     level = KeyValue("privacy.level", config.level)
     asked = KeyValue("privacy.secure_sums") if config.secure_sums else level
     known: set[str] = set()

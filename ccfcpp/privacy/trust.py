@@ -1,4 +1,4 @@
-"""How a summary tells people what a run protected, who attacked it, and what stood against that."""
+"""Rows of a summary on protection, attacks and defences of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from ccfcpp.core.units import first_of
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Say what a run has protected and given away, who attacked it and what stood against it.
+    """Describe what a run has protected and revealed, its attackers and its defence.
 
     The texts come by title from a run's ``summary.json``; there is none where nothing was asked.
     """

@@ -1,1 +1,1 @@
-"""Reports of runs: their numbers, figures of them, and a page."""
+"""Reports of runs: figures, tables and an HTML page."""

@@ -71,7 +71,7 @@ def holdings(run: RecordedRun) -> DrawnFigure:
 def of_clients(
     run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
 ) -> DrawnFigure:
-    """Draw a table of numbers of images by client and column, whose kind has a plural, too."""
+    """Draw a table of numbers of images by client and column; ``kind`` is singular and plural."""
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]
     figure = table(counts, counts.double(), names, shown, ("", one), "images of the client")

@@ -1,4 +1,4 @@
-"""Figures of clusters that need no labels: their quality, and how clients share in them."""
+"""Figures of clusters without labels: their quality, and their sizes by client."""
 
 import statistics
 
@@ -15,7 +15,7 @@ Measured = dict[str, float]
 
 
 def judged(run: RecordedRun) -> Measured:
-    """Collect what is measured without labels."""
+    """Collect the measures without labels."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None:
@@ -34,7 +34,7 @@ def judged(run: RecordedRun) -> Measured:
 def draw_judged(gathered: Gathered[Measured]) -> list[DrawnFigure]:
     """Draw each measure by the number of clusters, a line for each system.
 
-    There is nothing to draw where all runs have the same number.
+    If all runs have the same number, nothing is drawn.
     """
     if len({run.clusters for run, _ in gathered}) == 1:
         return []

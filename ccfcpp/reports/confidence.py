@@ -1,4 +1,4 @@
-"""Draw how sure assignments are, and how far images are from the others, beside errors."""
+"""Figures of confidence and outliers, compared with errors."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ _CAPTIONS = {
 
 
 def _drawn(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
-    """Draw the share of images that are right by how sure, or how near, they are."""
+    """Draw the share of images that are right by their confidence, or their distance."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None and not run.remote:

@@ -1,4 +1,4 @@
-"""Contents of a report by section."""
+"""The figures of a report by section."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -14,27 +14,27 @@ from ccfcpp.reports.recorded import RecordedRun
 
 @dataclass(frozen=True)
 class Overlaid(Generic[T]):
-    """Figures in which all runs that have the numbers are drawn together."""
+    """Figures that draw all runs with the needed numbers together."""
 
     title: str
     gather: Callable[[RecordedRun], T]
     draw: Callable[[Gathered[T]], list[DrawnFigure]]
 
     def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw the runs that have the numbers together."""
+        """Draw the runs with the needed numbers together."""
         gathered, left_out = _gathered(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
 
 
 @dataclass(frozen=True)
 class Single:
-    """One figure for each run that has the numbers."""
+    """Figures that draw each run with the needed numbers by itself."""
 
     title: str
     draw: Callable[[RecordedRun], DrawnFigure]
 
     def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw the figure of each run that has the numbers."""
+        """Draw the figure of each run with the needed numbers."""
         gathered, left_out = _gathered(self.title, runs, self.draw)
         drawn = []
         for number, (run, figure) in gathered.items():
@@ -46,7 +46,7 @@ class Single:
 def _gathered(
     title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
 ) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
-    """Read runs, counted from 1; what a figure lacks is left out."""
+    """Read the numbers of runs, counted from 1; runs that lack them are left out."""
     found, left_out = {}, []
     for number, run in enumerate(runs, start=1):
         try:
@@ -119,7 +119,7 @@ class Contents:
 
 
 def contents(runs: Sequence[RecordedRun]) -> Contents:
-    """Draw all figures that can be drawn."""
+    """Draw all figures for which runs have the numbers."""
     found, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():
         rows: dict[int, list[DrawnFigure]] = {}

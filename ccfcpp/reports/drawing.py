@@ -77,7 +77,7 @@ class LeftOut:
 
 @contextmanager
 def style(name: str = "") -> Iterator[None]:
-    """Draw, or write, in the report's style, whatever style the user has set.
+    """Use the report's style for drawing and writing, whatever style the user has set.
 
     Identifiers in the SVG of a figure are derived from its ``name``.
     """
@@ -128,7 +128,7 @@ def chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure,
 
 
 def whole_numbers() -> MaxNLocator:
-    """Return what places ticks at whole numbers."""
+    """Return a locator that places ticks at whole numbers."""
     return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
 
 
@@ -180,7 +180,7 @@ def short(name: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Return places and names of ticks: all, or every n-th where they would overlap."""
+    """Return positions and names of ticks: all, or every n-th where they would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

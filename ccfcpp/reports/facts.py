@@ -53,7 +53,7 @@ def heading(run: RecordedRun) -> str:
 
 
 def note(run: RecordedRun) -> str | None:
-    """Return a note for the reader of a run that has not ended, or is old; else None."""
+    """Return a note for the reader of a run that is unfinished or old; else None."""
     name = f"The run {run.label}" if run.label else "This run"
     if run.summary is not None:
         if run.setting:
@@ -110,7 +110,7 @@ def _scores_by_presence(summary: Json) -> dict[str, str]:
 
 
 def scored_by(run: RecordedRun) -> Table:
-    """Tabulate whose labels gave which score; empty where clients have reported none.
+    """Tabulate the scores by each client's labels; empty where clients have reported none.
 
     Each client's scores are computed as if there were no other images.
     """

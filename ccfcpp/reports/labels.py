@@ -32,7 +32,7 @@ def run_labels(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
-    """Make a row for each setting in which runs differ: its dotted key, and its value by run.
+    """Return a row for each setting in which runs differ: its dotted key, and its value by run.
 
     A setting that a run does not have is None.
     """
@@ -47,7 +47,7 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
 
 
 def of_run(run: RecordedRun) -> Json:
-    """Make the first column of a table of several runs; a single run has none."""
+    """Return the first column of a table of several runs; a single run has none."""
     return {"run": run.label} if run.label else {}
 
 
@@ -57,7 +57,7 @@ def slug(text: str) -> str:
 
 
 def _telling_keys(runs: Sequence[RecordedRun]) -> list[str]:
-    """Keys that all runs have and in which they differ, without those that their methods fix."""
+    """Return keys in which the runs differ and which all have, except those of their methods."""
     settings = [values_of(run.config) for run in runs]
     of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
     fixed = {key for tree in of_methods for key, _ in flatten(tree)}
@@ -82,7 +82,7 @@ def _label(run: RecordedRun, keys: Sequence[str]) -> str:
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """Name folders by as much of their paths as distinguishes them."""
+    """Return names of folders: as much of their paths as distinguishes them."""
     whole = [path.resolve() for path in paths]
     common = Path(os.path.commonpath(whole))
     return [str(path.relative_to(common)) for path in whole]

@@ -1,4 +1,4 @@
-"""Computations that only figures need."""
+"""Computations for figures."""
 
 import math
 from dataclasses import dataclass
@@ -18,16 +18,15 @@ _FEWEST_POINTS = 8
 class CannotDrawError(Exception):
     """A figure cannot be drawn; the message gives the reason for the reader of a report.
 
-    What a figure is drawn from, in ``RecordedRun`` and in the modules of figures, raises it where a
-    run has no such numbers.
+    ``RecordedRun`` and the modules of figures raise it where a run lacks the needed numbers.
     """
 
 
 def pair_correlations(of_covariance: Tensor) -> Tensor:
     """Compute the correlation of each pair of dimensions that vary, of shape (pairs,).
 
-    Takes the covariance, of shape (dimensions, dimensions). A dimension whose variance is below
-    10⁻¹² of the largest one is constant up to rounding and is left out.
+    The argument is the covariance, of shape (dimensions, dimensions). A dimension whose variance is
+    below 10⁻¹² of the largest one is constant up to rounding and is left out.
     """
     variances = of_covariance.diagonal()
     varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
@@ -56,7 +55,7 @@ def all_finite(points: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Some of the points and their places in the plane.
+    """Some of the points and their positions in the plane.
 
     Attributes:
         index: Numbers of their images, int64 of shape (points,), ascending.
@@ -75,7 +74,7 @@ def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
     Args:
         points: Floats of shape (points, dimensions), of length 1 where they are compared by angle.
         index: Numbers of their images, int64 of shape (points,).
-        by_angle: Whether they are.
+        by_angle: Whether points are compared by angle.
 
     Raises:
         CannotDrawError: There are too few points, or all are the same.
@@ -95,7 +94,7 @@ def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
 
 
 def _rank(points: Tensor) -> int:
-    """Count the directions in which points differ by more than rounding errors of a model."""
+    """Count the directions in which points differ by more than rounding errors."""
     centred = points - points.mean(dim=0)
     epsilon = torch.finfo(torch.float32).eps
     least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())

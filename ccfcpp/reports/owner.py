@@ -1,4 +1,4 @@
-"""The page of a client's owner: the images by cluster, what was left out, and what was sent."""
+"""The page for the owner of a client: images by cluster, files left out, and data sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_NAMES, _MOST_SKIPPED = 500, 200
 
 
 def owner_page(state: Path) -> str:
-    """Render the page of a client's state: one file that needs nothing else and runs no script.
+    """Render the page of a client's state: one file without scripts or other files.
 
     Raises:
         UsageError: The folder is no client's state, or a file of it is damaged.
@@ -106,7 +106,7 @@ def _printable(row: Row) -> Facts:
 
 
 def _sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, object]:
-    """Tell what was sent in a run: facts, a row for each kind of request, and refusals."""
+    """Describe what was sent in a run: facts, a row for each kind of request, and refusals."""
     asked: dict[str, list[AuditEntry]] = {}
     for entry in entries:
         asked.setdefault(entry.asked, []).append(entry)

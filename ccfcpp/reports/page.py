@@ -27,7 +27,7 @@ TEMPLATES = Environment(
 
 
 def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
-    """Render the page of a study: one file that needs nothing else and runs no script.
+    """Render the page of a study: one file without scripts or other files.
 
     It has the SVG of each figure by its name, and the facts that ``study.html`` shows.
     """
@@ -35,7 +35,7 @@ def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, o
 
 
 def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) -> str:
-    """Render the page of runs: one file that needs nothing else and runs no script.
+    """Render the page of runs: one file without scripts or other files.
 
     Several runs are labelled; it has the SVG of each figure by its name.
     """
@@ -88,7 +88,7 @@ def _inlined(drawn: DrawnFigure, svg: str) -> dict[str, object]:
 
 
 def _numbers(drawn: DrawnFigure) -> str:
-    """Return where a figure's numbers are: in the page, or many of them in a file beside it."""
+    """Say where a figure's numbers are: in the page, or, if they are many, in a file."""
     content = csv_bytes(drawn.rows)
     if len(content) > _MOST_EMBEDDED:
         return f"figures/{drawn.name}.csv"

@@ -1,4 +1,4 @@
-"""Read what the folder of a run has recorded, whether the run has ended or not."""
+"""Reading of what a run's folder has recorded, finished or not."""
 
 import shlex
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _EARLIER = "an earlier version of ccfcpp made the run, and did not record it"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordedRun:
-    """A run as its folder has it: nothing is computed anew, and no data set is opened.
+    """A run as recorded in its folder; nothing is recomputed, and no data set is opened.
 
     Attributes:
         config: Its configuration.
@@ -40,14 +40,14 @@ class RecordedRun:
         summary: Results; None where the run has not ended.
         setting: Facts, clients and classes; None where an earlier version made the run.
         sessions: The environment of each session of the run.
-        images: What is known of each image by name, as in ``assignments.npz`` or
+        images: Facts on each image by name, as in ``assignments.npz`` or
             ``predictions.npz``; empty before the run was stopped or has ended.
         names: Name of each image's file; empty where images have none.
-        shown: What figures show of representations and images, as in ``shown.npz``.
+        shown: Representations and images for figures, as in ``shown.npz``.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
-        remote: Whether the images are with clients on other machines.
-        tables: What these have reported, by their numbers: images by class and cluster, int64 of
-            shape (classes, clusters or predicted classes).
+        remote: Whether the images are held by clients on other machines.
+        tables: Tables that these have reported, by their numbers: images by class and cluster,
+            int64 of shape (classes, clusters or predicted classes).
         leakage: Results of attacks on the run, as in ``leakage.json``; empty where there were none.
         label: Name that distinguishes the run from others in the same report.
     """
@@ -75,7 +75,7 @@ class RecordedRun:
 
     @property
     def planned(self) -> int:
-        """Largest number of rounds; of a run by an earlier version the number that were run."""
+        """Largest number of rounds; for a run by an earlier version the number that were run."""
         return self.setting.planned if self.setting else len(self.log)
 
     @cached_property
@@ -142,10 +142,10 @@ class RecordedRun:
         return counted_samples(table)
 
     def of_images(self, name: str, missing: str) -> Tensor:
-        """Return what is known of each image.
+        """Return a fact of each image.
 
         Raises:
-            CannotDrawError: It is not known, with the reason: ``missing``, where others are.
+            CannotDrawError: It is unknown; ``missing`` is the reason if other facts are known.
         """
         if self.remote:
             raise CannotDrawError("clients on other machines keep the clusters of their images")
@@ -172,7 +172,7 @@ class RecordedRun:
 
     @property
     def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction, whatever its length."""
+        """Whether images belong to the centroid with the highest cosine similarity."""
         return bool(self.shown.get("by_angle", False))
 
     def representations(self, name: str) -> Tensor:
@@ -198,7 +198,7 @@ class RecordedRun:
 
     @property
     def clusters(self) -> int:
-        """Number of clusters k that the run was asked for, or that it found."""
+        """Number of clusters k that the run was asked for, or that it chose."""
         facts = self.facts or self.summary
         if not facts:
             raise CannotDrawError(_EARLIER)
@@ -254,7 +254,7 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _predictions(folder: RunFolder, config: RunConfig) -> Mapping[str, Tensor]:
-    """Read the predictions that are shown: each test image once."""
+    """Return the predictions for figures: one for each test image."""
     found = folder.read_arrays("predictions")
     if not found or not isinstance(config, ClassifyConfig) or config.partition.kind == "domain":
         return found
@@ -287,7 +287,7 @@ def _config(folder: RunFolder) -> RunConfig:
 
 
 def _no_run(path: Path) -> str:
-    """Say what is in a folder that is no run; of several runs, which they are."""
+    """Describe what is in a folder that is no run; of several runs, which they are."""
     runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
     if not runs and not RunPaths(path).study.is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"

@@ -36,7 +36,7 @@ def by_class(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Number each cluster's colour: that of its class, or one that no class has."""
+    """Return the number of each cluster's colour: its class's, or one that no class has."""
     matched = run.matched.tolist()
     free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]

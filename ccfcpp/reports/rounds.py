@@ -45,7 +45,7 @@ def ranks(run: RecordedRun) -> Curves:
 
 
 def losses_by_round(run: RecordedRun) -> Curves:
-    """Collect the figures of the exchanges by round, without those of single clients."""
+    """Collect the exchanges' metrics by round, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
     found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
@@ -72,7 +72,7 @@ def traffic(run: RecordedRun) -> Curves:
 
 @dataclass(frozen=True)
 class ByRound:
-    """Draws curves: all of one run in one figure; several runs have one figure for each curve."""
+    """Draws curves: all curves of one run in one figure; of several runs, a figure each."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The machine of a run."""
+"""The machine that a run uses: device, threads, memory, versions."""
 
 import ctypes
 import importlib.metadata
@@ -25,7 +25,7 @@ def choose_device(wanted: str) -> torch.device:
     """Return the device for ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        UsageError: CUDA was asked for and is not there.
+        UsageError: CUDA was asked for and is not available.
     """
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
@@ -41,13 +41,15 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _repeat_to_the_bit() -> None:
-    """Let CUDA add in the same order each time, so that the same command gives the same numbers.
+    """Make CUDA deterministic, so that the same command gives the same numbers.
 
-    Without this a run that was stopped and resumed differs from the run in one go.
+    Without this a run that was stopped and resumed differs from the uninterrupted run.
     """
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
+    # Else convolutions round to TF32 where ``compute.precision`` says float32.
+    torch.backends.cudnn.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Nothing here reads memory before it is written, and filling it takes time.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
@@ -63,11 +65,11 @@ def check_precision(wanted: str, device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory instead of giving it back to the system.
+    """Let glibc keep freed memory instead of returning it to the system.
 
     A training step frees and takes again the same tens of megabytes; getting them from the system
-    each time, page by page, can take longer than the arithmetic. All threads take from one pool:
-    the pools that glibc has for each thread break up.
+    each time, page by page, can take longer than the arithmetic. All threads take from one pool,
+    since the pools that glibc has for each thread fragment.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     set_option = getattr(library, "mallopt", None)
@@ -78,9 +80,9 @@ def keep_freed_memory() -> None:
 
 
 def use_processors(jobs: int = 1) -> None:
-    """Set the threads of torch, and so of faiss, to this process's processors, shared by ``jobs``.
+    """Set the threads of torch and faiss to this process's processors, shared by ``jobs``.
 
-    ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
+    ``OMP_NUM_THREADS`` overrides the number; set it where other work shares the processors.
     """
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if hasattr(os, "sched_getaffinity"):

@@ -26,7 +26,7 @@ AUTO = "auto"
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
-    """Federated learning over clients that hold the given samples.
+    """Base class of estimators for federated learning over clients that hold given samples.
 
     Args:
         method: A method's name, as ``--method`` of the command takes it.
@@ -108,7 +108,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
 
 def string_array(names: NDArray[Any]) -> NDArray[Any]:
-    """Return strings in an array of Python objects, as pandas has them, as an array of strings."""
+    """Return strings in an array of Python objects, as in pandas, as an array of strings."""
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         return names.astype(str)
     return names

@@ -1,4 +1,4 @@
-"""Evaluators, which judge the states of a run, and the results that it leaves behind."""
+"""Evaluators, which score the states of a run, and the results that it saves."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 
 @dataclass(frozen=True)
 class Results:
-    """What the last state of a run comes to.
+    """Results of the last state of a run.
 
     Attributes:
         summary: The state's part of ``summary.json``.
         model: Tensors of the model's file.
-        header: What using the model needs beside the configuration, for the header of its file.
+        header: Facts for using the model beside the configuration, for the header of its file.
         arrays: Arrays to save, by file and name.
-        tables: Tables for people, by the name of their file.
+        tables: Tables for users, by the name of their file.
         pictures: Pictures by name, each uint8 of shape (height, width, 3).
     """
 
@@ -43,7 +43,7 @@ class Results:
 
 
 class Evaluator(ABC, Generic[State]):
-    """Judges the states of a run, by samples in this process or by what clients tell of theirs.
+    """Base class of evaluators of a run's states, by samples here or by sums from clients.
 
     Attributes:
         images_key: Key of the number of images that are used for training.
@@ -67,17 +67,17 @@ class Evaluator(ABC, Generic[State]):
 
         Args:
             state: The server's.
-            memories: What the clients of this process remember.
+            memories: Memories of the clients of this process.
             local: Spectra of the last round's local models.
-            told: What the epilogue has told; None where there is none.
+            told: Result of the epilogue; None without one.
         """
 
     def image_results(self, state: State, memories: ClientMemories) -> Arrays:
-        """Return what a state makes of the images, for the report of a run that was stopped."""
+        """Return a state's results for images, for the report of a run that was stopped."""
         return {}
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Represent the images on which models are compared, by the model that a client sent.
+        """Represent the images on which models are compared, by a client's local model.
 
         Returns:
             Floats of shape (images, dimensions); None where the model cannot be compared.

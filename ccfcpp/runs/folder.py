@@ -1,9 +1,10 @@
-"""The content of a run's folder."""
+"""Files of a run that hold tensors, and its log."""
 
 import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
@@ -27,21 +29,36 @@ _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZi
 
 
 class RunFolder(RunPaths):
-    """The files of a run, with those that hold tensors."""
+    """The folder of a run, with the files that hold tensors."""
 
     def load_checkpoint(
         self, state_type: type[State], device: torch.device
     ) -> Checkpoint[State] | None:
-        """Return the last checkpoint, if any, and drop the lines of later rounds from the log."""
+        """Return the last checkpoint, if any, and drop the lines of later rounds from the log.
+
+        Raises:
+            UsageError: It is damaged; or it is gone, and the run began with another one's model.
+        """
         checkpoint = None
         if self.checkpoint.exists():
             checkpoint = load_checkpoint(self.checkpoint, state_type, device)
+        elif self.follows.exists():
+            before = json.loads(self.follows.read_text())["run"]
+            raise UsageError(
+                f"{self.checkpoint} is gone, and with it the model of {before} with which this run "
+                "began: make it anew from that run"
+            )
         self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
+    def begin_with(self, checkpoint: Checkpoint[State], run: Path) -> None:
+        """Have the run begin with the model of a finished one."""
+        write_whole(self.follows, json.dumps({"run": str(run)}).encode())
+        save_checkpoint(self.checkpoint, checkpoint)
+
     @contextmanager
     def log(self, track: str) -> Iterator[RoundLog]:
-        """Open the log of rounds: ``metrics.jsonl``, and maybe a tracker's."""
+        """Open the log of rounds: ``metrics.jsonl``, and a tracker's if one is named."""
         if track == NONE:
             yield self.log_round
             return
@@ -55,7 +72,7 @@ class RunFolder(RunPaths):
             yield log_round
 
     def log_round(self, line: Line) -> None:
-        """Add a round to ``metrics.jsonl``."""
+        """Append a round to ``metrics.jsonl``."""
         add_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
@@ -64,7 +81,7 @@ class RunFolder(RunPaths):
         save_checkpoint(self.checkpoint, checkpoint)
 
     def _forget_rounds_from(self, number: int) -> None:
-        """Drop lines of rounds that were logged but not checkpointed: they will be run again."""
+        """Delete lines of rounds that were logged but not checkpointed, which will run again."""
         if not self.metrics.exists():
             return
         # A crash can leave anything in the last line.
@@ -80,7 +97,7 @@ class RunFolder(RunPaths):
             file: The file's name without its suffix.
 
         Returns:
-            Nothing where there is no such file.
+            Arrays by name; none where there is no such file.
 
         Raises:
             UsageError: The file is damaged.
@@ -89,7 +106,7 @@ class RunFolder(RunPaths):
         return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
 
     def read_texts(self, file: str, name: str) -> tuple[str, ...]:
-        """Return an array of texts as ``read_arrays`` does those of numbers."""
+        """Return an array of texts of a file that ``write_arrays`` wrote; see ``read_arrays``."""
         found = self._read(file).get(name)
         return () if found is None or found.dtype.kind != "U" else tuple(found.tolist())
 
@@ -104,7 +121,7 @@ class RunFolder(RunPaths):
             raise damaged(path, error) from error
 
     def write_arrays(self, arrays: Arrays) -> None:
-        """Write arrays by file and name."""
+        """Write arrays to files, by file and name."""
         for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each

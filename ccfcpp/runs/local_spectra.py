@@ -1,4 +1,4 @@
-"""Spectra of the local models of a run's last round, beside the global model's.
+"""Spectra of the local models of a run's last round, to compare with the global model's.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 (TPAMI), Section 3.3; Yan et al., *CCFC++*, Section III-C.
@@ -63,7 +63,7 @@ class LocalSpectra:
 
 
 def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """Return figures of ``LocalSpectra.arrays`` for the summary, means over the local models.
+    """Return metrics of ``LocalSpectra.arrays`` for the summary, means over the local models.
 
     Returns:
         ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
@@ -79,6 +79,6 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def mean(figures: list[float]) -> float | None:
-    """Return the mean; None where there are no figures or one is NaN, which JSON does not have."""
+    """Return the mean; None without values or with NaN, which JSON does not have."""
     found = float(torch.tensor(figures, dtype=torch.float64).mean())
     return None if math.isnan(found) else found

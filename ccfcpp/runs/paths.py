@@ -28,11 +28,11 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 
 @dataclass(frozen=True)
 class RunSetting:
-    """What the report tells of a run beside its log and its results, as in ``setting.json``.
+    """Facts of a run for the report, beside its log and its results, in ``setting.json``.
 
     Attributes:
         planned: Largest number of rounds.
-        described: The facts that a summary says of the setting.
+        described: The facts on the setting that a summary has.
         clients: Names of all clients, by their numbers.
         connected: Numbers of those that take part and hold images.
         classes: Names of the classes, in order.
@@ -48,7 +48,7 @@ class RunSetting:
 
 
 class RunPaths:
-    """The folder of a run, started by ``create`` or resumed by ``reopen``; files appear whole."""
+    """The folder of a run, started by ``create`` or resumed by ``reopen``; writes are atomic."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,6 +62,7 @@ class RunPaths:
         self.tensorboard = path / "tensorboard"
         self.mlflow = path / "mlflow.json"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
+        self.follows = path / "follows.json"
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
         self.study = path / "study.yaml"
@@ -69,10 +70,10 @@ class RunPaths:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
-        """Start a run in a new or empty folder.
+        """Create a run in a new or empty folder.
 
         Raises:
-            UsageError: The folder holds something, or cannot be made.
+            UsageError: The folder is not empty, or cannot be made.
         """
         folder = cls(path)
         folder.refuse_if_taken()
@@ -82,7 +83,7 @@ class RunPaths:
 
     @classmethod
     def reopen(cls, path: Path) -> Self:
-        """Go on with a run.
+        """Reopen a run to resume it.
 
         Raises:
             UsageError: The folder holds no run.
@@ -98,7 +99,7 @@ class RunPaths:
         return folder
 
     def refuse_if_taken(self) -> None:
-        """Raise ``UsageError`` where a new run would write among other files, or be unreadable."""
+        """Raise ``UsageError`` where a new run would mix with other files, or be unreadable."""
         if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
             raise UsageError(
                 f"output folder {shown(str(self.path))} has bytes in its name that are no letters "
@@ -116,7 +117,7 @@ class RunPaths:
         refuse_full(self.path, self.server)
 
     def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` where the images of a run are with clients on other machines."""
+        """Raise ``UsageError`` where a run's images are held by clients on other machines."""
         if self.deployment.exists():
             raise UsageError(
                 f"the images of the run in {self.path} are with its clients, on other machines: go "
@@ -175,12 +176,12 @@ class RunPaths:
         write_table(self.path / f"{name}.csv", rows)
 
     def read_log(self) -> list[Json]:
-        """Return a row for each logged round; a crash can leave anything in the last line."""
+        """Return a row for each logged round; a last line that a crash cut short is ignored."""
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
         return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
 
     def absent_in_last_round(self) -> set[int]:
-        """Return the clients that did not answer in the last round of the log, and took no part."""
+        """Return the clients that did not answer in the last logged round."""
         log = self.read_log()
         absent = map(int, log[-1].get("absent", {})) if log else ()
         return {client for client in absent if client not in log[-1]["clients"]}
@@ -206,7 +207,7 @@ class RunPaths:
 
 
 def damaged(path: Path, reason: object) -> UsageError:
-    """Make the error for a damaged file."""
+    """Return the error for a damaged file."""
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
@@ -230,7 +231,7 @@ def row_of(line: str) -> Json:
 
 
 def refuse_full(folder: Path, *but: Path) -> None:
-    """Raise ``UsageError`` where a new folder is a file, or holds something else than ``but``."""
+    """Raise ``UsageError`` where a new folder is a file, or holds anything except ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")
     if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)) - {*but}:
@@ -250,7 +251,7 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 def new_path(method: str, dataset: str) -> Path:
-    """Return the folder of a new run where none is given."""
+    """Return the default folder of a new run."""
     name = Path(dataset).name.partition(".")[0]
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
 

@@ -31,7 +31,7 @@ AnyR = TypeVar("AnyR", bound="AnyRun")
 
 @dataclass(frozen=True)
 class Opening(Generic[M]):
-    """A run that is about to begin or to be resumed, checked as far as it goes without images.
+    """A run to be started or resumed, checked as far as possible without images.
 
     Attributes:
         path: Folder of the run.
@@ -46,7 +46,7 @@ class Opening(Generic[M]):
     layers: Layers = ()
 
     def open(self, make: Callable[[M], AnyR]) -> tuple[AnyR, RunFolder]:
-        """Make the run, which checks everything else, and then the folder of a new one."""
+        """Make the run, which checks everything else, and then create or reopen its folder."""
         from ccfcpp.runs.folder import RunFolder
 
         run = make(self.config)
@@ -57,16 +57,16 @@ class Opening(Generic[M]):
 
 @dataclass(frozen=True)
 class Pipeline(Generic[M, R]):
-    """One kind of run.
+    """One kind of run, such as clustering.
 
     Attributes:
         command: The command, and the folder of the data sets' presets.
-        kind: The kind of configurations.
+        kind: The class of configurations.
         make: Makes the run of a configuration, on the given images or on those that the
             configuration names.
         label: Returns a part of the name of a new run's folder.
-        suited: Reads a user's own images and finds settings that suit them; None for a data set
-            that has a preset.
+        suited: Reads a user's own images and chooses settings that suit them; None for a data set
+            with a preset.
         guesses: Settings that may suit a user's own images, before they are read.
     """
 
@@ -90,7 +90,7 @@ class Pipeline(Generic[M, R]):
         return config
 
     def _possible(self, config: M, layers: Layers) -> list[M]:
-        """What a configuration may become when the user's own images are read."""
+        """Return all configurations that may result once the user's own images are read."""
         guesses = self.guesses(config)
         return [
             config,
@@ -106,11 +106,11 @@ class Pipeline(Generic[M, R]):
             layers: The user's settings.
             out: Folder of the run; by default a new one under ``runs/``.
             resume: Whether the run is resumed.
-            deployed: Whether the images are with clients on other machines.
+            deployed: Whether the images are held by clients on other machines.
 
         Raises:
-            UsageError: A setting does not fit, the folder of a new run holds something, or there
-                is no such run to go on with.
+            UsageError: A setting does not fit, the folder of a new run is not empty, or there
+                is no run to resume.
         """
         if resume:
             path = required_out(out)
@@ -127,7 +127,7 @@ class Pipeline(Generic[M, R]):
         return Opening(path, config, resume, layers)
 
     def _label(self, config: M, layers: Layers) -> str:
-        """A part of a folder's name: the command's name where the label is not known yet."""
+        """Return the label in a folder's name; the command's name where it is not known yet."""
         labels = set(map(self.label, self._possible(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
@@ -174,10 +174,10 @@ class Pipeline(Generic[M, R]):
                 ``{"dataset": "mnist", "method": "ccfc", "partition.p": 0.75}`` to cluster, or
                 ``{"dataset": "cifar10", "method": "moon", "partition.alpha": 0.05}`` to classify.
             out: Folder of the run; a new one under ``runs/`` where it is None.
-            resume: Whether to go on with the run in ``out``.
+            resume: Whether to resume the run in ``out``.
 
         Returns:
-            The summary, as it stands in ``summary.json``.
+            The summary, as in ``summary.json``.
 
         Raises:
             UsageError: A key is unknown, a value does not fit, or the folder is taken.

@@ -1,4 +1,4 @@
-"""A run: the loop over its rounds, the checkpoints from which it goes on, and its results."""
+"""A run: the loop over its rounds, its checkpoints, and its results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ D = TypeVar("D", bound=Samples)
 
 
 class Run(ABC, Generic[A, E]):
-    """An algorithm, its clients, and what judges its states.
+    """Base class of runs: an algorithm, its clients, and the evaluator of its states.
 
     Making one checks everything that can be checked before a file is written.
 
@@ -44,8 +44,8 @@ class Run(ABC, Generic[A, E]):
         algorithm: The system.
         side: The work of the clients.
         members: The connected clients that hold samples, as the server knows them.
-        around: What lies around the exchanges.
-        evaluator: Judges the states.
+        around: Attacks, defence and protection.
+        evaluator: Scores the states.
         epilogue: Exchanges after the last round, if any.
         absent_names: Names of the clients that are absent for the whole run.
 
@@ -79,16 +79,16 @@ class Run(ABC, Generic[A, E]):
 
     @property
     def skipped(self) -> Rows:
-        """The files that were left out, and why."""
+        """Rows for the files that were left out, with reasons."""
         return []
 
     @abstractmethod
     def recorded(self) -> RunSetting:
-        """Return what the report tells beside log and results."""
+        """Return the facts for the report, beside log and results."""
 
     @abstractmethod
     def as_of(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients that are there from a round on.
+        """Return the run with the clients connected in a round; None where they do not change.
 
         None where these are its own.
         """
@@ -97,7 +97,7 @@ class Run(ABC, Generic[A, E]):
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Transport:
-        """Return the way to the clients, with protection and attacks around their work."""
+        """Return the transport to the clients, whose work has protection and attacks around it."""
 
     def run(
         self,
@@ -105,12 +105,12 @@ class Run(ABC, Generic[A, E]):
         observe: Observer = lambda report, scores: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Summary:
-        """Run all rounds, or those that are left, and write the results.
+        """Run all remaining rounds, and write the results.
 
-        Where clients come after the start, the run goes on as a resumed one does, with them.
+        Where clients join after the start, the run continues with them, as if it was resumed.
 
         Args:
-            folder: The run's folder; an interrupted run goes on after its last checkpoint.
+            folder: The run's folder; an interrupted run continues after its last checkpoint.
             observe: Called after each round with its report and its scores.
             should_stop: Called after each round; a stopped run is checkpointed first.
 
@@ -133,7 +133,7 @@ class Run(ABC, Generic[A, E]):
     def _rounds(
         self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
     ) -> "Summary | Run[A, E]":
-        """Return the summary; or the run with other clients, which goes on from the checkpoint."""
+        """Return the summary; or the run with other clients, to continue from the checkpoint."""
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories, should_stop)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
@@ -181,7 +181,7 @@ class Run(ABC, Generic[A, E]):
         return summary
 
     def _around(self) -> Summary:
-        """Return what a summary says of what lies around the algorithm."""
+        """Return the facts on attacks, defence and protection for the summary."""
         found: Summary = {}
         if self.client_side.cohort is not None:
             found["cohort"] = self.client_side.cohort
@@ -194,10 +194,10 @@ class Run(ABC, Generic[A, E]):
         return found
 
     def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round; their bytes are no part of the rounds'.
+        """Run the exchanges after the last round; their bytes are counted apart from the rounds'.
 
         Returns:
-            What they have told, and what the summary says of it.
+            The epilogue's result, and its part of the summary.
         """
         epilogue = self.epilogue
         if epilogue is None:
@@ -215,7 +215,7 @@ class Run(ABC, Generic[A, E]):
         }
 
     def planned_exchanges(self) -> list[int]:
-        """Number of exchanges in each round of the whole run."""
+        """Return the number of exchanges in each round of the whole run."""
         plan = self.algorithm.plan(self.initial_state)
         return [sum(not work.exchange.once for work in works) for works in plan]
 
@@ -229,7 +229,7 @@ class Run(ABC, Generic[A, E]):
         """Return the federation of clients and server.
 
         Args:
-            transport: The way to the clients; by default they keep no memories on disk.
+            transport: The transport to the clients; by default memories are not stored on disk.
             observer: Called with the local models.
             silent: Clients that did not answer in the round before.
             taken: Names of the exchanges of which an update was accepted before.
@@ -267,7 +267,7 @@ class Holdings(Generic[D]):
     Attributes:
         data: All samples.
         parts: Indices of each client's samples, also of clients that are not connected.
-        names: What each client is called.
+        names: Names of the clients.
     """
 
     data: D
@@ -283,10 +283,10 @@ class LocalRun(Run[A, E]):
         algorithm: The system.
         held: The samples of all clients.
         clients: The connected clients that hold samples.
-        evaluator: Judges the states.
+        evaluator: Scores the states.
         epilogue: Exchanges after the last round, if any.
-        connected: Numbers of the clients that are there, ascending.
-        remade: Makes the run with the clients that are there in a round.
+        connected: Numbers of the connected clients, ascending.
+        remade: Makes the run with the clients connected in a round.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -330,11 +330,11 @@ class LocalRun(Run[A, E]):
 
     @property
     def skipped(self) -> Rows:
-        """The files that were left out, and why."""
+        """Rows for the files that were left out, with reasons."""
         return self.data.reading.rows if self.data.reading else []
 
     def recorded(self) -> RunSetting:
-        """Return what the report tells beside log and results."""
+        """Return the facts for the report, beside log and results."""
         labels, classes = self.data.labels, self.data.classes
         held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
         return RunSetting(
@@ -347,7 +347,7 @@ class LocalRun(Run[A, E]):
         )
 
     def as_of(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients that are there from a round on, if these are others."""
+        """Return the run with the clients connected in a round; None where they do not change."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remade(number)
 

@@ -1,4 +1,4 @@
-"""The setting of every run: its machine, its randomness, who takes part, and what protects it."""
+"""The setting of every run: its machine, randomness, availability and privacy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from ccfcpp.runs.tracking import check_tracker
 
 @dataclass(frozen=True)
 class Setting:
-    """What a configuration says of a run of any system, checked against this machine.
+    """The part of a configuration that concerns runs of any system, checked against this machine.
 
     Attributes:
         config: The configuration.
-        device: Where the computation runs.
+        device: Device of the computation.
         randomness: The source of random numbers.
         availability: Which clients take part.
         privacy: Settings of privacy.
@@ -44,10 +44,10 @@ class Setting:
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Read a configuration.
+        """Read the setting from a configuration.
 
         Raises:
-            UsageError: This machine lacks what it asks for.
+            UsageError: This machine lacks something that it asks for.
         """
         device, privacy = choose_device(config.device), config.section(PrivacyConfig)
         check_precision(config.section(PrecisionConfig).precision, device)
@@ -57,12 +57,12 @@ class Setting:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether sums over all clients reach the server in each round, and as they are."""
+        """Whether sums over all clients reach the server exactly and in each round."""
         attack, defence = self.config.section(AttackConfig), self.config.section(DefenceConfig)
         return not (self.availability.varies or self.privacy.is_on or attack.is_on or defence.is_on)
 
     def check_late(self, rounds: int) -> None:
-        """Refuse clients that come too late for a run of so many rounds, or for its noise."""
+        """Refuse clients that join too late for the run's number of rounds, or for its noise."""
         late, missed = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(
@@ -79,11 +79,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """What lies around the exchanges of a run, and who attacks them.
+    """Attackers, defence and protection around the exchanges of a run.
 
     Attributes:
         attackers: The hostile clients, if any.
-        defender: What the server does against such, if anything.
+        defender: The server's defence, if any.
         protection: Protection of privacy, if any.
     """
 
@@ -99,12 +99,12 @@ class Safeguards:
         works: Iterable[AnyClientWork],
         members: Sequence[Member],
     ) -> Self:
-        """Make those that a configuration asks for.
+        """Make the safeguards that a configuration asks for.
 
         Args:
             setting: What every run has.
             algorithm: The system.
-            works: All that its clients can be asked for.
+            works: All work that its clients can be asked for.
             members: The clients that take part.
 
         Raises:

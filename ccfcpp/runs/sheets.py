@@ -1,4 +1,4 @@
-"""Sheets of small images."""
+"""Sheets of small images, as pictures."""
 
 import io
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def sheet(images: Tensor, columns: int) -> Tensor:
 
 
 def shrunk(images: Tensor, largest: int) -> Tensor:
-    """Scale images down, where they are larger, to at most so many pixels a side.
+    """Scale down images whose sides are larger than ``largest`` pixels.
 
     Images are uint8 of shape (images, channels, height, width), and so is the result.
     """
@@ -57,13 +57,13 @@ def small_ones(
     pictures: Pictures | None,
     largest: int,
 ) -> dict[int, Tensor]:
-    """Return small images of some samples by number; of vectors those that can be shown.
+    """Return small images of some samples by number; of vectors only those that can be shown.
 
     Args:
         index: Numbers of the samples.
         values: Images, uint8 of shape (samples, channels, height, width), or vectors.
-        names: What all samples are called.
-        pictures: Of vectors of photos, what shows some of these by their names.
+        names: Names of all samples.
+        pictures: For vectors of photos, a function that shows some of these by their names.
         largest: Most pixels a side.
     """
     if values.ndim == 4:

@@ -1,4 +1,4 @@
-"""Keep some of a run's representations and images for its report, as ``shown.npz``."""
+"""The representations and images of a run that its report shows, in ``shown.npz``."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ _LARGEST = 64
 
 
 def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Tensor]:
-    """Return what figures show of representations.
+    """Return the arrays of representations for plots.
 
     Args:
         points: Floats of shape (points, dimensions).
@@ -84,8 +84,8 @@ def shown_pictures(
         clusters: Cluster of each image, int64 of shape (images,).
         distance: Distance of each from its centroid, of shape (images,).
         values: The images, uint8 of shape (images, channels, height, width), or vectors.
-        names: What each is called; empty for images in memory.
-        pictures: Of vectors of photos, what shows some of these by their names.
+        names: Names of the images; empty for images in memory.
+        pictures: For vectors of photos, a function that shows some of these by their names.
 
     Returns:
         ``pictured``, numbers of images, and ``pictures``, uint8 of shape (pictures, channels,
@@ -106,7 +106,7 @@ def shown_pictures(
 
 
 def extremes(distance: Tensor, members: Tensor, farthest: bool) -> Tensor:
-    """Find the members of a cluster nearest to its centroid, or farthest from it.
+    """Return the members of a cluster nearest to its centroid, or farthest from it.
 
     Members are given as bool of shape (points,). The result has indices of points, the most extreme
     first; ties are in the order of the indices.

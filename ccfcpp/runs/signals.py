@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], object] | int) -> Iterator[None]:
-    """Let a handler have the signals here, and then whoever had them before."""
+    """Set a handler of the signals within the context, and restore the earlier one after it."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, and the history that they keep."""
+"""Checkpoints of a run, with the totals of its rounds."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _LOOKED_AT = 64
 
 @dataclass
 class History:
-    """Totals over all rounds for the summary, kept in the checkpoint.
+    """Totals over all rounds for the summary, stored in the checkpoint.
 
     Attributes:
         rounds: Number of rounds.
@@ -36,7 +36,7 @@ class History:
         refused: Number of refused updates.
         local_spectra: Singular values of the last round's local models, by the client's number.
         taken: Names of the exchanges of which an update was accepted.
-        held: What tells whether a client still has the same samples, by the client's number.
+        held: Digest of each client's samples, by the client's number.
     """
 
     rounds: int = 0
@@ -51,7 +51,7 @@ class History:
     held: dict[str, str] = field(default_factory=dict)
 
     def hold(self, clients: Iterable[Client]) -> None:
-        """Note what clients hold.
+        """Store digests of the clients' samples, and compare them with earlier ones.
 
         Raises:
             UsageError: A client had other samples before the run was interrupted.
@@ -76,7 +76,7 @@ class History:
             self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
 
     def describe(self, clients: Sequence[Member]) -> dict[str, object]:
-        """Return the rounds' and the clients' part of the summary."""
+        """Return the part of the summary on rounds and clients."""
         return {
             "participants": [
                 {
@@ -97,7 +97,7 @@ class History:
 
 
 def _digest(samples: Tensor) -> str:
-    """A digest of the number of samples, their type and shape, and some of them."""
+    """Return a digest of the number of samples, their type and shape, and some of them."""
     count = min(len(samples), _LOOKED_AT)
     places = torch.linspace(0, len(samples) - 1, count, dtype=torch.float64).round().long()
     some = samples[places.to(samples.device)].cpu().contiguous()
@@ -125,7 +125,7 @@ class RunStore(Generic[State]):
         self._clock = CheckpointClock()
 
     def restore(self) -> Checkpoint[State] | None:
-        """Return the last commit, if any, restore its clients' memories, and drop later lines.
+        """Return the last commit, if any, restore its clients' memories, and delete later lines.
 
         Raises:
             UsageError: A file is damaged or missing.

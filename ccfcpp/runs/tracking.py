@@ -1,6 +1,6 @@
-"""Trackers of experiments, which get the numbers of ``metrics.jsonl`` beside it.
+"""Trackers of experiments, which receive the numbers of ``metrics.jsonl``, too.
 
-Their packages are extras, and are imported where a tracker is wanted.
+Their packages are optional, and are imported where a tracker is wanted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MOST_AT_ONCE = 100
 
 
 class Tracker(Protocol):
-    """The log of one session of a run."""
+    """Interface of a tracker: the log of one session of a run."""
 
     def log_round(self, line: Line) -> None:
         """Log a round; the session's first one may have been logged by an earlier session."""
 
     def close(self) -> None:
-        """End the session; nothing may have been logged in it."""
+        """End the session; it may have logged no round."""
 
 
 class TensorBoardLog:
@@ -67,10 +67,10 @@ class TensorBoardLog:
 
 
 class MlflowLog:
-    """A run in MLflow, with which later sessions go on.
+    """A run in MLflow, which later sessions continue.
 
-    It is where MLflow is told to write (``$MLFLOW_TRACKING_URI``), else in a local store in the
-    working directory. Rounds that are run again are there twice, with the same numbers.
+    MLflow writes to ``$MLFLOW_TRACKING_URI``, or else to a local store in the
+    working directory. Rounds that are run again appear twice, with the same numbers.
     """
 
     def __init__(self, run: Path, settings: Json) -> None:
@@ -80,7 +80,7 @@ class MlflowLog:
         self._run: tuple[Any, str] | None = None
 
     def log_round(self, line: Line) -> None:
-        """Log the numbers of a round; the first one begins the run, or goes on with it."""
+        """Log the numbers of a round; the session's first one starts the run, or continues it."""
         from mlflow.entities import Metric
 
         client, run = self._run = self._run or self._begun()
@@ -93,7 +93,7 @@ class MlflowLog:
         client.log_batch(run, metrics=metrics)
 
     def close(self) -> None:
-        """Mark the run as finished; a later session may go on with it."""
+        """Mark the run as finished; a later session may continue it."""
         if self._run is not None:
             client, run = self._run
             client.set_terminated(run)

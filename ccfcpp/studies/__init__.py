@@ -1,1 +1,1 @@
-"""Many runs beside each other: comparisons, and the papers' tables, figures and theorems."""
+"""Studies of many runs: comparisons, and the papers' tables, figures and theorems."""

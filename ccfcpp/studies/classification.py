@@ -1,4 +1,4 @@
-"""ClassificationTable of a study of classification, with a row for each cell of its grid."""
+"""Table of a study of classification, with a row for each cell of its grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ccfcpp.studies.tables import by_cell, cell_rows, display, over_seeds
 
 @dataclass(frozen=True)
 class ClassificationTable:
-    """A table of numbers, the same for people, and what is said of it."""
+    """A table of numbers, its text form, and its caption."""
 
     rows: list[Json]
     shown: list[dict[str, str]]

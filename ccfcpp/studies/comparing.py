@@ -1,4 +1,4 @@
-"""Comparisons from Python: what stands behind ``ccfcpp compare`` and ``ccfcpp.compare``."""
+"""Comparisons from Python, behind ``ccfcpp compare`` and ``ccfcpp.compare``."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def compare(
             takes one value is an axis, all values of which are run, such as
             ``{"method": ["k-fed", "ccfc++"], "partition.p": [0, 1], "loss.eta": [0, 0.1]}``.
         seeds: Number of seeds of each cell.
-        jobs: How many runs go on at once; more than one are in processes of their own, so that a
+        jobs: Number of runs at once; more than one run in processes of their own, so that a
             script needs ``if __name__ == "__main__":``.
         baseline: Method with which the others are compared; by default the best of each column.
         out: Folder of the study; a new one under ``runs/`` where it is None.
-        resume: Whether to go on with the study in ``out``, and to add what it does not have yet.
+        resume: Whether to resume the study in ``out``, and to add what it does not have yet.
 
     Returns:
         The folder as ``out``, a row of numbers for each cell as ``table``, and ``costs``.
@@ -78,18 +78,18 @@ def open_comparison(
     *,
     say: Callable[[str], None],
 ) -> Study[ClusterConfig]:
-    """Start a comparison, or go on with one and add what it does not have yet.
+    """Start a comparison, or resume one and add what it does not have yet.
 
     Args:
-        layers: The user's settings; of lists all combinations are run.
+        layers: The user's settings; all combinations of lists are run.
         seeds: Number of seeds of each cell.
         out: Folder of the study.
-        resume: Whether the study is there.
+        resume: Whether the study exists.
         baseline: Method with which the others are compared.
         say: Called with a line that names methods which do not take the data.
 
     Raises:
-        UsageError: A setting does not fit, has no effect, or would change runs that there are.
+        UsageError: A setting does not fit, has no effect, or would change existing runs.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
     from ccfcpp.studies.grids import take_lists
@@ -153,7 +153,7 @@ def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
 
 
 def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Return the methods that cluster the data; those that are left out are named in one line."""
+    """Return the methods that cluster the data, and name all others in one line."""
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
     if not chosen:
@@ -164,7 +164,7 @@ def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None
 
 
 def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
-    """Check what can be checked before hours of work: each method, by its first run."""
+    """Check runs before hours of work: each method, by its first run."""
     from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.setup import load_data
 

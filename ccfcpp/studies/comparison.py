@@ -1,4 +1,4 @@
-"""Comparisons of systems: which runs they have, and their tables."""
+"""Comparisons of systems: their runs and tables."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
     """Plan every method at every place of the axes with every seed.
 
     Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
-    method runs once for all values of a setting that it does not heed.
+    method runs once for all values of a setting that has no effect on it.
 
     Raises:
         UsageError: A value is out of its range.
@@ -72,7 +72,7 @@ def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
 
 
 def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
-    """Return what sets a cell apart, by key; of degrees and rates by its last part."""
+    """Return the values that distinguish a cell, by key, or by the last part of it."""
     own: Axes = {"method": config.method}
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
@@ -88,11 +88,11 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of a table: the mean and, of several runs, the deviation.
+    """An entry of a table: the mean and, over several runs, the deviation.
 
     The paper's value is in parentheses, or empty where there is none. The best of a column is as
-    good as any other method's under the same conditions. An entry may differ from that of the
-    reference by more than the seeds do.
+    good as any other method's under the same conditions. An entry may differ significantly from
+    that of the reference.
     """
 
     score: str
@@ -106,7 +106,7 @@ class TableEntry:
         return self.score + significance.MARK * self.differs
 
     def written(self, bold: str, escape: Callable[[str], str]) -> str:
-        """Write the entry; ``bold``, such as ``**{}**``, is the form of the best."""
+        """Format the entry; ``bold``, such as ``**{}**``, is the form of the best."""
         score = escape(self.marked)
         score = bold.format(score) if self.best else score
         return (
@@ -181,9 +181,9 @@ class Comparison:
         return (place, degree) if (place, degree) in self._cells else (place, None)
 
     def _compare(self, score: str, degree: _Degree) -> None:
-        """Find the best mean under the conditions of each place, and what differs from it.
+        """Find the best mean under the conditions of each place, and entries that differ from it.
 
-        What a method does not heed is any condition.
+        A setting without effect on a method counts as every condition.
         """
         where = [number for number, name in enumerate(self.rates) if _is_condition(name)]
         sign = -1 if score in _LESS_IS_BETTER else 1
@@ -246,10 +246,10 @@ class Comparison:
         return value
 
     def costs(self) -> list[dict[str, str]]:
-        """Return what each method sends and how long it takes, means over all its cells.
+        """Return the traffic and time of each method, means over all its cells.
 
-        Megabytes are 10⁶ bytes of a client in the whole run, with what it receives in the end to
-        assign its images; seconds are those of all clients and the server.
+        Megabytes are 10⁶ bytes of a client in the whole run, including the final model for
+        assigning its images; seconds are those of all clients and the server.
         """
         rows = []
         for method in self.methods:
@@ -262,7 +262,7 @@ class Comparison:
         return rows
 
     def captions(self) -> dict[str, str]:
-        """Return what stands in each score's table: title, seeds, and what marks mean."""
+        """Return the caption of each score's table: title, seeds, and the meaning of marks."""
         seeds = over_seeds(max((row["runs"] for row in self.rows), default=1))
         reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
         tested, remarks = {score for score, _, _ in self._p}, self._remarks()
@@ -276,7 +276,7 @@ class Comparison:
         }
 
     def _remarks(self) -> str:
-        """Return what a reader must know of all scores: axes without effect, too few clusters."""
+        """Return remarks on all scores: axes without effect, too few clusters."""
         runs = counted(self._fewer, "run")
         found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
         for name in self.rates:
@@ -290,9 +290,9 @@ class Comparison:
     def written(
         self, bold: str, escape: Callable[[str], str] = str
     ) -> dict[str, list[dict[str, str]]]:
-        """Return the tables of scores and costs as text by caption; see ``Entry.written``.
+        """Return the tables of scores and costs as text by caption; see ``TableEntry.written``.
 
-        ``escape`` writes a text as the format has it.
+        ``escape`` converts a text to the format.
         """
         tables: dict[str, Sequence[Mapping[str, TableEntry | str]]] = {
             caption: self.table(score) for score, caption in self.captions().items()
@@ -311,12 +311,12 @@ class Comparison:
         }
 
     def as_markdown(self) -> str:
-        """Write all tables, the best of each column in bold, published values in parentheses."""
+        """Format all tables, the best of each column in bold, published values in parentheses."""
         tables = self.written("**{}**").items()
         return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables)
 
     def as_latex(self) -> str:
-        """Write all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
+        """Format all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
         tables = self.written(r"\textbf{{{}}}", in_latex).items()
         return "\n".join(as_latex(title, rows) for title, rows in tables)
 
@@ -326,7 +326,7 @@ def _is_condition(name: str) -> bool:
 
 
 def _degree(axes: Axes) -> _Degree:
-    """Return how much clients differ; None where it means nothing."""
+    """Return the degree of heterogeneity; None where it has no meaning."""
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
@@ -353,7 +353,7 @@ def with_costs(summary: Json) -> Json:
 
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
-    """Return whether a run is like those of the CCFC++ paper's tables in all but its method."""
+    """Return whether a run differs from the CCFC++ paper's tables at most in its method."""
     whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect

@@ -1,4 +1,4 @@
-"""Figures of scores with their deviations beside the papers', and of singular values."""
+"""Figures of scores with their deviations next to the papers', and of singular values."""
 
 from collections.abc import Mapping, Sequence
 

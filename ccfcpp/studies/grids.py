@@ -1,4 +1,4 @@
-"""Grids of runs: what a study is asked for, and the runs that follow from it.
+"""Grids of runs: the order of a study, and the runs that follow from it.
 
 A configuration file may hold a ``grid``: lists of values by dotted key, all combinations of which
 are run; or a list of such grids, one after the other.
@@ -26,7 +26,7 @@ Grid = Mapping[str, Sequence[object]]
 
 
 def config_hash(config: RunConfig, **others: object) -> str:
-    """Hash what makes a run the run that it is; ``others`` stand for single values by their keys.
+    """Return a hash of the settings that define a run; ``others`` replace values by their keys.
 
     Settings that may differ when a run is resumed are left out.
     """
@@ -39,9 +39,9 @@ class Planned(Generic[C]):
     """One run of a study, with the values of its cell.
 
     Attributes:
-        axes: What sets its cell apart.
+        axes: The values that distinguish its cell.
         config: Its configuration.
-        place: Its folder inside the study's, where that does not follow from its cell.
+        place: Its folder inside the study's, if it does not follow from its cell.
     """
 
     axes: Axes
@@ -50,7 +50,7 @@ class Planned(Generic[C]):
 
     @property
     def folder(self) -> Path:
-        """Its folder inside the study's."""
+        """The folder of the run inside the study's."""
         if self.place is not None:
             return self.place
         cell = ",".join(f"{key}={value}" for key, value in self.axes.items())
@@ -59,7 +59,7 @@ class Planned(Generic[C]):
 
 @dataclass(frozen=True)
 class Order:
-    """What a study is asked for, from which its runs follow.
+    """The order of a study, from which its runs follow.
 
     Attributes:
         files: Settings from files, each over those before it, without their grids.
@@ -81,7 +81,7 @@ class Order:
 
     @property
     def cells(self) -> list[Axes]:
-        """All cells in the order of their keys and values, each once."""
+        """Return all cells in the order of their keys and values, each once."""
         cells: list[Axes] = []
         for grid in self.grids:
             for combination in itertools.product(*grid.values()):
@@ -98,8 +98,8 @@ class Order:
         Args:
             kind: The kind of configurations.
             presets: Folder of the data sets' presets.
-            axes: Returns what sets the runs of a cell apart from others; of cells that nothing sets
-                apart the first is run.
+            axes: Returns the values that distinguish a cell's runs; of cells with equal values only
+                the first is run.
 
         Raises:
             UsageError: A value is out of its range.
@@ -115,7 +115,7 @@ class Order:
 
 
 def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
-    """Take lists that were given for keys with a single value: they are axes of a study.
+    """Split off lists that were given for keys with a single value: they are axes of a study.
 
     Args:
         kind: The kind of configurations.
@@ -158,7 +158,7 @@ def _kinds(annotation: object) -> set[object]:
 
 
 def as_number(value: object) -> object:
-    """Read a text as the number that a file would have, so that equal values are one."""
+    """Parse a text as the number that a file would have, so that equal values are one."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value) if isinstance(value, str) else value
@@ -176,7 +176,7 @@ def without_grids(layers: Layers) -> Layers:
 def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
     """Return the order of a user's settings.
 
-    A single value takes the place of an axis. Of a list of grids those remain that have the value;
+    A single value replaces an axis. Of a list of grids, those that have the value remain;
     where none has it, it applies to all of them. Lists for keys with a single value are axes, in
     place of the grid's.
 
@@ -186,7 +186,7 @@ def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
         seeds: Number of seeds of each cell.
 
     Raises:
-        UsageError: The grid is not made of lists.
+        UsageError: The grid does not consist of lists.
     """
     (*files, values), axes = take_lists(kind, layers)
     grid: object = next((layer["grid"] for layer in reversed(files) if "grid" in layer), {})
@@ -208,7 +208,7 @@ def grids_of(grid: object) -> list[Grid]:
     """Return the grids of a list, or the single grid.
 
     Raises:
-        UsageError: The grid is not made of lists.
+        UsageError: The grid does not consist of lists.
     """
     grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
     for one in grids:

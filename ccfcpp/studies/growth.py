@@ -1,4 +1,4 @@
-"""Studies that grow: more values of an axis, more axes, more seeds. What was run stays as it is."""
+"""Extension of studies: more values of an axis, more axes, more seeds; old runs stay."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: in
     """Resume a study, and add what it does not have yet.
 
     A list is added to the values of its axis, or makes a new axis with the value that the runs have
-    so far; so is a single value of an axis. Nothing is taken away. What is added is not written
+    so far; so does a single value of an axis. Nothing is removed. Additions are not written
     before ``check_new_runs``.
 
     Args:
@@ -47,10 +47,10 @@ def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: in
         kind: The kind of configurations.
         plan: Returns the runs of an order.
         layers: The user's settings.
-        seeds: Number of seeds that each cell has at least.
+        seeds: Smallest number of seeds of each cell.
 
     Raises:
-        UsageError: A setting would make other runs of those that there are, or the plan is damaged.
+        UsageError: A setting would change existing runs, or the plan is damaged.
     """
     layers, axes = take_lists(kind, layers)
     changes = dict(flatten(merge(*without_grids(layers))))
@@ -89,10 +89,10 @@ def check_new_runs(
     presets: str,
     check: Callable[[list[Planned[M]]], None],
 ) -> Study[M]:
-    """Check the runs of a study that are new, and write its plan.
+    """Check the new runs of a study, and write its plan.
 
     Args:
-        study: A new study, or one that goes on.
+        study: A new study, or a resumed one.
         layers: The user's settings.
         presets: Folder of the data sets' presets.
         check: Checks new runs, before hours of work.
@@ -114,7 +114,7 @@ def check_new_runs(
 
 
 def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
-    """Add values to a grid; a new axis has the values that the runs have so far, too."""
+    """Add values to a grid; a new axis also has the values of the existing runs."""
     before = {
         key: list(dict.fromkeys(values_of(run.config).get(key) for run in runs)) for key in added
     }
@@ -125,7 +125,7 @@ def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
 
 
 def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object]) -> None:
-    """Refuse settings by which the runs that there are would be other ones."""
+    """Refuse settings that would change existing runs."""
     first = min(run.config.seed for run in study.runs)
     for run in study.runs:
         if not changes or run.config.seed != first:
@@ -145,10 +145,10 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
 
 
 def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
-    """Put the runs that there are in the place of the same ones of a plan.
+    """Replace runs of a plan by the equal ones that exist.
 
     Raises:
-        UsageError: The plan lacks one of them.
+        UsageError: The plan lacks an existing run.
     """
     there = {config_hash(run.config): run for run in study.runs}
     found: dict[str, Planned[C]] = {}

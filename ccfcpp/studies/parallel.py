@@ -40,7 +40,7 @@ def run_in_processes(
     look: Callable[[], None],
     should_stop: Callable[[], bool],
 ) -> None:
-    """Run what is not finished, ``jobs`` runs at once, which share the processors.
+    """Run all unfinished runs, ``jobs`` at once, which share the processors.
 
     Args:
         study: The runs.
@@ -96,7 +96,7 @@ def run_in_processes(
 def _failure(future: Future[None], stopping: bool) -> str | None:
     """Return why a run failed; None where it is finished or was stopped.
 
-    Where all are stopping, the end of a process is no failure. An unknown error is raised.
+    While all runs are stopping, the end of a process is no failure. An unknown error is raised.
     """
     error = None if future.cancelled() else future.exception()
     if isinstance(error, BrokenProcessPool):
@@ -120,9 +120,9 @@ def _begin(jobs: int, stop: Event) -> None:
 
 
 def _ask_first_process(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM: the run stops when the first process, which got it, too, says so.
+    """Handle SIGTERM: the run stops when the first process, which also got it, says so.
 
-    Else the signal was for this process alone, as when the pool ends the others after one has died.
+    Otherwise the signal was for this process alone, as when the pool ends processes after one died.
     """
 
     def wait_for_word() -> None:
@@ -133,7 +133,7 @@ def _ask_first_process(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """End when the first process was killed: a run must not go on beside one of the next study."""
+    """Exit when the first process was killed, so that no run overlaps with the next study's."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Pages of runs and of studies: what stands behind ``ccfcpp report`` and ``ccfcpp.report``."""
+"""Pages of runs and of studies, behind ``ccfcpp report`` and ``ccfcpp.report``."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
             ``reports/`` for several.
 
     Returns:
-        The page, ``report.html``, with its figures beside it.
+        Path of the page, ``report.html``, with its figures beside it.
 
     Raises:
-        UsageError: A folder is neither, or the new folder holds something.
+        UsageError: A folder is neither, or the new folder is not empty.
     """
     place = None if out is None else Path(out)
     return write_report(list(map(Path, runs)), place)[0]
@@ -43,7 +43,7 @@ def write_report(
 ) -> tuple[Path, Contents]:
     """Write a report as ``report`` does, and return its page and its figures.
 
-    ``say`` is called with what is going on.
+    ``say`` is called with lines on the progress.
     """
     from ccfcpp.deployment.client.audit import is_state
     from ccfcpp.reports.contents import Contents
@@ -100,7 +100,7 @@ def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Content
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
-    """Choose the folder of the report; raise ``UsageError`` where it holds something."""
+    """Return the folder of the report; raise ``UsageError`` where it is not empty."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     if len(runs) > 1 or out.resolve() != runs[0].resolve():
@@ -111,7 +111,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
 def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
-    """Write a page of the figures' SVGs by name, and the figures beside it."""
+    """Write a page, made from the figures' SVGs by name, and the figures beside it."""
     from ccfcpp.core.files import write_whole
     from ccfcpp.reports.writing import as_svg, write_figure
 

@@ -1,4 +1,4 @@
-"""Finished runs, and labels of them in the papers' words, to be compared with the papers."""
+"""Finished runs, and labels in the papers' words, to compare with the papers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,20 +39,20 @@ class Result:
 
     @cached_property
     def settings(self) -> Tree:
-        """The configuration by dotted key, and the defaults of what it does not have."""
+        """The configuration by dotted key, with defaults for keys that it does not have."""
         known = self.config.known_fields(self.config.model_dump())
         return {key: field.default for key, field in known.items()} | values_of(self.config)
 
     @cached_property
     def recorded(self) -> RecordedRun:
-        """The run as its folder has it."""
+        """The run as recorded in its folder."""
         return read_run(self.folder.path)
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:
     """Fill in a template such as ``{images}, p = {partition.p}``.
 
-    Names in braces are those of ``facts``, which set a number of the run apart, of ``NAMED``, and
+    Names in braces are those of ``facts``, which distinguish a number of the run, of ``NAMED``, and
     dotted keys of settings.
     """
 
@@ -85,7 +85,7 @@ def dataset_name(config: RunConfig) -> str:
 
 
 def images(result: Result) -> str:
-    """Name the images of a run."""
+    """Return the name of a run's images."""
     name = dataset_name(result.config)
     clustered = result.settings["method"] in METHODS
     title = ((DATASETS if clustered else _CLASSIFIED) | DOMAINS).get(name, name)
@@ -108,7 +108,7 @@ def _system(result: Result) -> str:
 
 
 def _partition(result: Result) -> str:
-    """Say how images are divided among clients for classification."""
+    """Describe the partition of images among clients for classification."""
     if result.settings["partition.kind"] == "classes":
         return f"{result.settings['partition.classes_per_client']} classes a client"
     return f"alpha = {printed_number(result.settings['partition.alpha'])}"

@@ -43,9 +43,9 @@ class ScoreTable:
     """A measure of several systems under several conditions.
 
     Attributes:
-        axis: What varies along the axis.
+        axis: The quantity along the axis.
         scores: Scores by place, in the order in which they are shown.
-        first: Systems that stand before others, so that each looks the same in several tables.
+        first: Systems that come before others, so that each looks the same in several tables.
     """
 
     measure: str
@@ -55,7 +55,7 @@ class ScoreTable:
 
     @property
     def means(self) -> dict[Place, float]:
-        """The means alone."""
+        """The means without deviations."""
         return {at: score.mean for at, score in self.scores.items()}
 
     @property
@@ -70,7 +70,7 @@ class ScoreTable:
 
     @property
     def runs(self) -> int:
-        """The most runs of which a score is the mean."""
+        """The largest number of runs over which a score is averaged."""
         return max((score.runs for score in self.scores.values()), default=1)
 
     def of(self, panel: str) -> "ScoreTable":
@@ -88,7 +88,7 @@ class ScoreTable:
 
 
 def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Score]:
-    """Return means and deviations of what was measured at each place, in the order of the table.
+    """Return means and deviations of the measure at each place, in the order of the table.
 
     Runs without a value are left out.
     """
@@ -109,7 +109,7 @@ def over_system(scores: Scores, system: str) -> dict[Place, Score]:
 
 @cache
 def published_scores(table: str) -> dict[Place, Score]:
-    """Return a table of results as its authors printed it, in the shape of ours.
+    """Return a table of results as its authors printed it, in the form of ours.
 
     ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper, which does not say which of
     FFCM's variants its column has: both have its values. ``tpami 4`` is that table of accuracies of

@@ -1,4 +1,4 @@
-"""Whether cells of a study differ by more than their seeds do."""
+"""Significance tests of differences between cells of a study, over seeds."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ BySeed = Mapping[int, float]
 
 
 def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
-    """Return what a cell's runs have measured, by seed."""
+    """Return a measure of a cell's runs, by seed."""
     return {
         summary["seed"]: summary[measure]
         for summary in summaries
@@ -67,7 +67,7 @@ def corrected_p_values(cells: Mapping[Name, BySeed], reference: Name) -> dict[Na
 
 
 def caption(reference: str) -> str:
-    """Say what the mark in a table means; ``reference`` is what cells are compared with."""
+    """Explain the mark in a table; ``reference`` is what cells are compared with."""
     return (
         f"{MARK} differs from {reference} (paired t-test over seeds, Holm's correction, "
         f"p < {LEVEL:g})"

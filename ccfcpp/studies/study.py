@@ -1,4 +1,4 @@
-"""Many runs in one folder, and one table of them. A finished run is never run again."""
+"""Studies: many runs in one folder, and one table of them. Finished runs never run again."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -39,9 +39,9 @@ class Study(Generic[C]):
     """Runs in one folder.
 
     Attributes:
-        path: Its folder.
-        runs: Its runs, in the order of tables.
-        order: What it was asked for; None where an earlier version planned it.
+        path: The study's folder.
+        runs: The runs, in the order of tables.
+        order: The order that was given; None where an earlier version planned it.
     """
 
     def __init__(self, path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> None:
@@ -65,7 +65,7 @@ class Study(Generic[C]):
         self.order = replace(self.order, baseline=baseline)
 
     def write_plan(self) -> None:
-        """Write ``study.yaml``: what was asked for, and the runs."""
+        """Write ``study.yaml``: the order, and the runs."""
         listed = [
             {"axes": run.axes, "config": run.config.model_dump(mode="json")}
             | ({"folder": str(run.place)} if run.place else {})
@@ -105,7 +105,7 @@ class Study(Generic[C]):
         finished: Callable[[], object] = lambda: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Run what is not finished, one run after the other.
+        """Run all unfinished runs, one after the other.
 
         Args:
             run_one: Makes a run, under a title, in a folder.

@@ -35,9 +35,9 @@ class StudyCells:
     """The finished runs of a study.
 
     Attributes:
-        results: Runs, each with what sets its cell apart.
+        results: Runs, each with the values that distinguish its cell.
         scores: Titles of scores by their keys.
-        published: From a cell and a key to the papers' score; None where there is none.
+        published: Maps a cell and a key to the papers' score; None where there is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
@@ -51,7 +51,7 @@ class StudyCells:
 
     @cached_property
     def numbers(self) -> dict[str, list[float]]:
-        """Axes whose values are several numbers, ascending."""
+        """Axes with several numbers as values, ascending."""
         keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
         values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
         return {
@@ -62,15 +62,15 @@ class StudyCells:
 
     @property
     def systems(self) -> list[str]:
-        """Names of what is compared, in the order of the runs."""
+        """Names of the compared systems, in the order of the runs."""
         return list(dict.fromkeys(self.system(*run) for run in self.results))
 
     def images_of(self, result: Result) -> list[str]:
-        """Name the images of a run where the study has several."""
+        """Return the name of a run's images if the study has several."""
         return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
 
     def system(self, axes: Axes, result: Result) -> str:
-        """Name what is compared: the method, and what else is no number."""
+        """Return the name of the compared system: the method, and settings that are no numbers."""
         others = [
             f"{axis_in_words(key)} {printed_number(value)}"
             for key, value in axes.items()
@@ -154,7 +154,7 @@ def _table(
 
 
 def _dots(cells: StudyCells, score: str) -> DrawnFigure:
-    """Draw a score of each system, where no axis is a number."""
+    """Draw a score of each system, where no axis has numbers."""
     title = cells.scores[score]
     table = _table(cells, cells.results, "", score)
     by_name = {

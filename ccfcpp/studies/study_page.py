@@ -30,7 +30,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 @dataclass(frozen=True)
 class Examined:
-    """The finished part of a study: runs, the numbers of each cell, and what its page says."""
+    """The finished part of a study: runs, the numbers of each cell, and facts for its page."""
 
     cells: StudyCells
     rows: Sequence[Json]
@@ -109,7 +109,7 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
 
 
 def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
-    """Return a run's axes, and those of other studies with the values that it has."""
+    """Return a run's axes, and those of other studies with the run's own values."""
     values = values_of(run.config)
     return run.axes | {
         key: values[full]
@@ -121,9 +121,9 @@ def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
 
 
 def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
-    """Return shared settings that count and differ between studies, with their values.
+    """Return shared settings with an effect that differ between studies, with their values.
 
-    Axes and what a method fixes are no settings of a study.
+    Axes and settings that a method fixes are left out.
     """
     shared = [_shared([values_of(run.config) for run in study.runs]) for study in studies]
     configs = [run.config for study in studies for run in study.runs]

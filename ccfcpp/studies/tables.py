@@ -16,7 +16,7 @@ Text = Mapping[str, str]
 
 
 def by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
-    """Gather the runs of each cell, which follow each other."""
+    """Group the runs of each cell, which follow each other."""
     cells = itertools.groupby(results, key=lambda result: result[0])
     return [(axes, [own for _, own in runs]) for axes, runs in cells]
 
@@ -39,7 +39,7 @@ def _means(summaries: Sequence[Json], measures: Sequence[str]) -> Json:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of several runs, and the deviation of a sample (n − 1); None of one run."""
+    """Return the mean and the sample deviation (n − 1); None as the deviation of one run."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -55,19 +55,19 @@ def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
 
 
 def over_seeds(runs: int) -> str:
-    """Say what stands in a table or a figure of cells of at most so many runs each."""
+    """Describe a table or a figure of cells with at most ``runs`` runs each."""
     return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
 
 
 def printed_number(value: object) -> str:
-    """Write a number as papers print it."""
+    """Format a number as papers print it."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     return str(value)
 
 
 def axis_in_words(key: str) -> str:
-    """Name an axis."""
+    """Return the name of an axis."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
@@ -111,5 +111,5 @@ _SIGNS = re.compile("|".join(map(re.escape, _IN_LATEX)))
 
 
 def in_latex(text: str) -> str:
-    """Write a text so that LaTeX prints it as it is."""
+    """Escape a text for LaTeX."""
     return _SIGNS.sub(lambda found: _IN_LATEX[found[0]], text)

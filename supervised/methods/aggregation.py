@@ -15,7 +15,7 @@ Known = TypeVar("Known", bound=ServerState)
 class Aggregation(Generic[Known]):
     """FedAvg (McMahan et al. 2017): mean of the local models, weighted by their samples.
 
-    One object serves one round. Updates are added one by one and are not kept. The running
+    One object serves one round. Updates are added one by one and are not stored. The running
     statistics of batch normalisation are always averaged: server optimizers move parameters only.
 
     Args:
@@ -25,7 +25,7 @@ class Aggregation(Generic[Known]):
         population: Number of connected clients, whether they take part in this round or not.
 
     Attributes:
-        of_means: Whether it needs nothing of the models but their mean by samples.
+        of_means: Whether it needs only the mean of the models by samples.
     """
 
     of_means = True
@@ -42,11 +42,11 @@ class Aggregation(Generic[Known]):
 
     @property
     def before(self) -> ModelState:
-        """Global parameters before the round."""
+        """Return the global parameters before the round."""
         return {name: self.state.model[name] for name in self._trained}
 
     def weight(self, update: LocalUpdate) -> float:
-        """Weight of a client's parameters in the mean."""
+        """Return the weight of a client's parameters in the mean."""
         return update.samples
 
     def add(self, update: LocalUpdate) -> None:
@@ -67,7 +67,7 @@ class Aggregation(Generic[Known]):
         return replace(self.state, model=mean)
 
     def change(self, mean: ModelState) -> ModelState:
-        """Difference Δ of the mean from the parameters before the round."""
+        """Return the difference Δ of the mean from the parameters before the round."""
         return {name: mean[name] - entry for name, entry in self.before.items()}
 
 
@@ -79,5 +79,5 @@ def decayed(known: ModelState | None, change: ModelState, decay: float, share: f
 
 
 def squared_norm(model: ModelState) -> float:
-    """Squared norm ‖w‖² over all entries."""
+    """Return the squared norm ‖w‖² over all entries."""
     return float(sum(entry.double().square().sum() for entry in model.values()))

@@ -14,7 +14,7 @@ from supervised.methods.method import Method
 
 
 class RestrictedConfig(Section):
-    """Restricted softmax of FedRS."""
+    """Settings of FedRS's restricted softmax."""
 
     strength: Share = 0.5
     """Factor of the logits of classes that a client does not hold."""
@@ -39,7 +39,7 @@ FEDRS = Method("FedRS", RestrictedSoftmax, sections={"fedrs": RestrictedConfig})
 
 
 class CalibrationConfig(Section):
-    """Calibration of the logits of FedLC."""
+    """Settings of FedLC's calibration of the logits."""
 
     temperature: Weight = 0.1
     """Factor of the margins n^(-1/4): 0.1 in the FedDecorr authors' code."""

@@ -10,10 +10,10 @@ from supervised.sharing import PersonalNormalisation, hold
 
 
 class KeptNormalisation(LocalMethod):
-    """Local training after which a client keeps its normalisations for the next round."""
+    """Local training in which normalisations stay in the client's memory for the next round."""
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Keep copies of the normalisations; a view would keep the whole model in memory."""
+        """Copy the normalisations to the memory; a view would hold the whole model in memory."""
         model, shared = self.network.state(), update.model
         client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
         return update

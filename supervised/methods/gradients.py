@@ -15,7 +15,7 @@ from supervised.methods.method import Method
 
 
 class ProximalConfig(Section):
-    """Proximal term of FedProx."""
+    """Settings of FedProx's proximal term."""
 
     mu: Weight = 1e-3
 
@@ -43,7 +43,7 @@ FEDPROX = Method("FedProx", Proximal, sections={"fedprox": ProximalConfig})
 
 
 class SharpnessConfig(Section):
-    """Sharpness-aware steps of FedSAM."""
+    """Settings of FedSAM's sharpness-aware steps."""
 
     radius: PositiveNumber = 0.05
 
@@ -55,7 +55,7 @@ class SharpnessAware(LocalMethod):
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the gradient at w + ρ g/‖g‖."""
+        """Compute the gradient at w + ρ g/‖g‖ and use it for the step."""
         loss = backward()
         weights, gradients = self.network.weights, self.network.gradients
         before = weights.clone()

@@ -1,7 +1,7 @@
 """Hooks by which methods change local training.
 
 There is one training loop (``supervised.local_training``), and a method overrides the hooks of
-``LocalMethod``. What a step reads stays where it is (``ccfcpp.models.steps``): a tensor that
+``LocalMethod``. Tensors that a step reads do not move (``ccfcpp.models.steps``): a tensor that
 differs between clients or rounds is put into ``inputs``.
 """
 

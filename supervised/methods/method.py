@@ -46,14 +46,14 @@ class Method:
         state: Type of the server's state.
         message: Type of the server's message.
         update: Type of a client's update.
-        parts: What the parts of an update mean that only this method has, by field.
+        parts: Meaning of the parts of an update that only this method has, by field.
         form: Form of these parts, from the server's message.
-        begin: Makes the first state of a model and a flat vector of zeros of the weights' size.
+        begin: Makes the first state from a model and a flat vector of zeros of the weights' size.
         broadcast: Makes the message of a state.
         projection: Maps a configuration to the widths of a projection head between backbone and
             classifier; empty for none.
         sections: Sections of the configuration that only this method reads, by name.
-        fixed: Settings that naming the method changes.
+        fixed: Settings that the method's name implies.
         ignores: Keys that it never reads, of sections that it shares with others.
         unused: Yields the settings that have no effect beside others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.

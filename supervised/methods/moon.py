@@ -17,7 +17,7 @@ from supervised.sharing import held, hold
 
 
 class MoonConfig(Section):
-    """Model-contrastive term of MOON."""
+    """Settings of the model-contrastive term of MOON."""
 
     mu: Weight = 1.0
     temperature: PositiveNumber = 1.0
@@ -32,7 +32,7 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """MOON: draws representations to the global model's, and away from the previous one's.
+    """MOON: pulls representations towards the global model's, and away from the previous one's.
 
     Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
     model uses the global one in its place, and the term has no gradient.

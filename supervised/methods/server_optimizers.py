@@ -17,7 +17,7 @@ from supervised.methods.method import Method
 
 
 class ServerMomentumConfig(Section):
-    """Server momentum of FedAvgM."""
+    """Settings of FedAvgM's server momentum."""
 
     momentum: BelowOne = 0.5
     dampening: Literal["none", "momentum"] = "momentum"
@@ -57,7 +57,7 @@ FEDAVGM = Method(
 
 
 class AdaptiveConfig(Section):
-    """FedAdagrad."""
+    """Settings of FedAdagrad."""
 
     learning_rate: PositiveNumber = 0.01
     beta1: BelowOne = 0.9
@@ -66,7 +66,7 @@ class AdaptiveConfig(Section):
 
 
 class DecayingConfig(AdaptiveConfig):
-    """FedAdam and FedYogi."""
+    """Settings of FedAdam and FedYogi."""
 
     beta2: BelowOne = 0.99
 

@@ -13,7 +13,7 @@ from supervised.methods.method import Method
 
 
 class ExtrapolationConfig(Section):
-    """Step length of FedExP."""
+    """Settings of FedExP's step length."""
 
     epsilon: PositiveNumber = 1e-3
 
@@ -57,7 +57,7 @@ class Normalised(Aggregation[ServerState]):
     _steps = _weights = 0.0
 
     def weight(self, update: LocalUpdate) -> float:
-        """Weight proportional to p_i/a_i; 0 for a client without a step."""
+        """Return a weight proportional to p_i/a_i; 0 for a client without a step."""
         if update.steps == 0:
             return 0.0
         return update.samples / effective_steps(update.steps, self.config.training.momentum)
@@ -84,7 +84,7 @@ class Normalised(Aggregation[ServerState]):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Effective number ‖a‖₁ of a number of steps of SGD with momentum."""
+    """Return the effective number ‖a‖₁ of some steps of SGD with momentum."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

@@ -4,6 +4,7 @@ Known clusters keep their numbers, and new ones are found. A run without a clien
 there would have been if it had never been there, or nearly so.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,15 @@ def test_known_clusters_keep_their_numbers_and_new_ones_are_found(
     _, _, folder = went_on(again)
     names = [one["name"] for one in folder.read_summary()["participants"]]
     assert names[3:] == ["6", "7", "last"]
+
+
+def test_without_its_checkpoint_a_run_does_not_begin_from_nothing(
+    before: Path, tmp_path: Path
+) -> None:
+    path = run_with(before, write(tmp_path / "new.npz", 4), {"clusters": 5}, tmp_path / "on")
+    shutil.rmtree(path / "checkpoint")
+    with pytest.raises(UsageError, match=r"model of .* with which this run began: make it anew"):
+        went_on(path)
 
 
 def test_a_run_that_was_stopped_is_the_run_in_one_go(before: Path, tmp_path: Path) -> None:

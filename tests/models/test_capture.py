@@ -87,6 +87,10 @@ def makes(a: Tensor) -> None:
     torch.tensor([1.0], device=a.device)
 
 
+def makes_alike(a: Tensor) -> None:
+    a.new_tensor([1.0])
+
+
 def looks(a: Tensor) -> None:
     float(a.sum())
 
@@ -103,7 +107,7 @@ def doubles(a: Tensor) -> None:
     a.mul_(2)
 
 
-@pytest.mark.parametrize("step", [copies, makes, looks, draws, joins])
+@pytest.mark.parametrize("step", [copies, makes, makes_alike, looks, draws, joins])
 def test_what_a_graph_cannot_do_is_seen(step: Callable[[Tensor], None]) -> None:
     with pytest.raises(AssertionError):
         watch(lambda: step(torch.zeros(2, 2, device=META)))

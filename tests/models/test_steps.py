@@ -1,5 +1,7 @@
 """Captured steps against the same steps as they are, by a stand-in for CUDA graphs."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,7 @@ from ccfcpp.models.optimizers import FlatAdam, FlatSGD
 from ccfcpp.models.state import ModelState, build
 from ccfcpp.models.steps import (
     Batches,
+    CudaGraphs,
     Inputs,
     MeanLoss,
     Record,
@@ -188,11 +191,11 @@ def test_the_mean_loss_is_none_without_a_step() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_on_a_gpu_clients_side_by_side_give_the_bits_of_each_alone(optimizer: str) -> None:
+def test_on_a_gpu_clients_side_by_side_give_the_bits_of_each_alone(
+    optimizer: str, captures: list[CudaGraphs]
+) -> None:
     """Captured and side by side, in two rounds; uncaptured and one after the other."""
     device = torch.device("cuda")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device is here")
     clients = [(19, 0), (12, 1), (9, 2), (4, 3)]
     captured = [Trainer(recorder_of(device), optimizer, device) for _ in clients]
     for turn in range(2):
@@ -203,3 +206,25 @@ def test_on_a_gpu_clients_side_by_side_give_the_bits_of_each_alone(optimizer: st
         for found, client in zip(together, chosen, strict=True):
             (alone,) = side_by_side([Trainer(None, optimizer, device).train(*client)], device)
             assert_equal(found, alone)
+    assert len(captures) >= len(clients) - 1  # The smallest has no whole batch to capture.
+
+
+FAILING = """
+import torch
+from ccfcpp.models.steps import CudaGraphs
+here, place = torch.cuda.current_stream(), torch.ones(2, device="cuda")
+try:
+    CudaGraphs()(lambda: print(float(place.sum())))
+except RuntimeError:
+    assert torch.cuda.current_stream() == here
+else:
+    raise AssertionError("a look at a value was captured")
+"""
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_capture_that_fails_leaves_the_stream_as_it_was() -> None:
+    """In a process of its own, in which nothing can be captured any more."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device is here")
+    subprocess.run([sys.executable, "-c", FAILING], check=True)

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ccfcpp.models.steps import Replay
+from ccfcpp.models.steps import CudaGraphs, Replay
 
 TRAINERS = (
     "ccfcpp.clustering.systems.ccfc.local_training",
@@ -75,6 +75,27 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[CudaGraphs]:
+    """What has captured steps of a test on a GPU, once for each; a step that cannot be fails."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device is here")
+    made = list[CudaGraphs]()
+    capture = CudaGraphs.__call__
+
+    def counted(self: CudaGraphs, step: Callable[[], None]) -> Replay:
+        try:
+            replay = capture(self, step)
+        except RuntimeError as error:  # which training takes for a reason to go on without
+            raise AssertionError(str(error)) from error
+        made.append(self)
+        return replay
+
+    monkeypatch.setattr(CudaGraphs, "__call__", counted)
+    monkeypatch.setattr("ccfcpp.models.steps._failed", [])
+    return made
+
+
 META = torch.device("meta")
 """Stands for an accelerator: tensors there have no values to look at."""
 _ON_META: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
@@ -109,15 +130,23 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # PyTorch has 
 
 @contextmanager
 def _no_tensors_of_numbers() -> Iterator[None]:
-    """Fail where a tensor on the accelerator is made of Python's numbers, which is a copy, too."""
+    """Fail where a tensor on the accelerator is made of Python's numbers, which is a copy, too.
+
+    Operations do not tell: the copy is made below them.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        make = torch.tensor
+        make, make_like = torch.tensor, Tensor.new_tensor
 
         def watched(data: Any, **options: Any) -> Tensor:
             assert torch.device(options.get("device") or "cpu") != META, "torch.tensor copies"
             return make(data, **options)
 
+        def watched_like(self: Tensor, data: Any, **options: Any) -> Tensor:
+            assert not self.is_meta, "new_tensor copies"
+            return make_like(self, data, **options)
+
         patch.setattr(torch, "tensor", watched)
+        patch.setattr(Tensor, "new_tensor", watched_like)
         yield
 
 

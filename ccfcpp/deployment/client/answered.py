@@ -1,4 +1,4 @@
-"""The requests of a run that a client has answered, so that it answers each of them once."""
+"""Records of the requests of a run that a client has answered, so that none is answered twice."""
 
 from pathlib import Path
 
@@ -16,15 +16,15 @@ _FOLDER = "answered"
 
 
 class _Progress(Section):
-    """Progress of a client in a run.
+    """A client's progress in a run.
 
     Attributes:
-        session: How often the server had been started again.
-        restarts: How often the client saw that.
-        place: Round, and place in it, of the last answer.
+        session: How often the server had been restarted.
+        restarts: How often the client noticed a restart.
+        place: Round, and index in it, of the last answer.
         exchanges: Names of the exchanges that were answered there.
-        places: Number of places with an answer, those that came again counted again.
-        version: That of the model with which the last step began.
+        places: Number of places with an answer, where repeated ones count again.
+        version: Version of the model with which the last step began.
     """
 
     session: int = 0
@@ -36,7 +36,7 @@ class _Progress(Section):
 
 
 class Answered:
-    """Keeps a file for each run.
+    """Stores the answered requests of each run in a file.
 
     Args:
         folder: Folder of the client's state.
@@ -46,10 +46,10 @@ class Answered:
         self._folder = folder / _FOLDER
 
     def check(self, request: Request, rules: Rules, message: object) -> None:
-        """Check that a request goes on with its run.
+        """Check that a request comes next in its run.
 
         Raises:
-            MessageError: It was answered before, or a later one was; or so was its step.
+            MessageError: It, its step, or a later request was answered before.
             ForbiddenError: The owner does not allow so many exchanges or restarts.
         """
         before = self._read(request.run)
@@ -67,7 +67,7 @@ class Answered:
             )
 
     def note(self, request: Request, message: object) -> None:
-        """Write down that a request is answered, before the answer is sent."""
+        """Record that a request is answered, before the answer is sent."""
         after = _with(self._read(request.run), request, message)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The log of what a client was asked for and what it has sent, for its owner to read."""
+"""The log of requests to a client and of its answers, for its owner."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,16 @@ class AuditEntry:
         server: Host and port of the gate.
         run: Token of the run.
         method: The system that runs.
-        kinds: What the run may send.
+        kinds: Kinds of data that the run may send.
         asked: ``hello``, or the name of the exchange.
         round: Number of the round, from 0.
         status: ``done``, or why nothing was sent.
-        reason: The words for that.
-        bytes: How many were sent, without the header.
-        privacy: ε of the run at most, as its description says; None without differential privacy.
+        reason: The reason in words.
+        bytes: Number of bytes sent, without the header.
+        privacy: Largest ε of the run, by its description; None without differential privacy.
         secure_sums: Whether the server learns sums over clients alone.
         own_noise: Whether the clients add the noise.
-        time: When the answer was ready, in UTC.
+        time: Time when the answer was ready, in UTC.
     """
 
     server: str
@@ -62,7 +62,8 @@ class AuditLog:
     """Entries, one to a line of JSON. Lines are added and never changed.
 
     Attributes:
-        damaged: A line about each one that was not read, such as one that a full disk cut short.
+        damaged: A message about each line that could not be read, such as one that a full disk cut
+            short.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +71,7 @@ class AuditLog:
         self.damaged: list[str] = []
 
     def add(self, entry: AuditEntry) -> None:
-        """Write an entry down."""
+        """Append an entry."""
         add_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[AuditEntry]:
@@ -107,7 +108,7 @@ def by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
 
 
 def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
-    """Say what a run was, and what was sent in it."""
+    """Describe a run, and what was sent in it."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]
     noise = "none"
@@ -128,6 +129,6 @@ def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
 
 
 def reasons(entries: Sequence[AuditEntry]) -> list[str]:
-    """Return why requests were refused, each reason once."""
+    """Return the reasons of refused requests, each once."""
     found = (entry.reason or entry.status for entry in entries if entry.status != "done")
     return list(dict.fromkeys(found))

@@ -1,8 +1,8 @@
-"""Settings by which a server could read single images from sums, and those that a client accepts.
+"""The settings of a run that a client accepts, so that sums reveal no single images.
 
 The gradient of a linear layer over pixels is the image itself, and a model that hardly moves makes
 sums of later steps equations for the same unknowns. So networks must have the shape of an installed
-preset, and rates must be of the size that presets have. An owner accepts more by name.
+preset, and rates must be of the size that presets have. An owner can accept more by name.
 """
 
 import functools
@@ -42,12 +42,12 @@ _SIDES, _COUNTS, _LENGTHS = (8, 16, 32, 64, 128, 256, 512), (100, 10_000, 100_00
 def out_of_bounds(
     command: Command, config: Mapping[str, object], accepted: tuple[str, ...]
 ) -> str | None:
-    """Return what an owner would have to accept for a run, as KEY=VALUE; None for nothing.
+    """Return the setting that a client refuses, as KEY=VALUE; None if all are accepted.
 
     Args:
         command: What the run is to learn.
         config: Its settings, by section.
-        accepted: Settings beyond those of presets, as KEY=VALUE, or ``all``.
+        accepted: Settings that the owner accepts beyond those of presets, as KEY=VALUE, or ``all``.
     """
     if EVERYTHING in accepted:
         return None
@@ -67,7 +67,7 @@ def out_of_bounds(
 
 @functools.cache
 def _known(command: Command) -> dict[str, set[str]]:
-    """Return the values that presets and settings for an owner's data have, by key, as text."""
+    """Return the values in presets and in settings for an owner's data, by key, as text."""
     found: dict[str, set[str]] = {}
     for tree in _trees(command):
         for key, value in flatten(tree):
@@ -88,7 +88,7 @@ def _trees(command: Command) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(value: object) -> str:
-    """Return a value as an owner would write it on a command line."""
+    """Format a value as an owner would write it on a command line."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)

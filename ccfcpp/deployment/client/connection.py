@@ -1,7 +1,7 @@
-"""A client's connection to the gate: Flower's calls over HTTPS, under settings of our own.
+"""A client's connection to the gate: Flower's calls over HTTPS, with stricter settings.
 
-Flower's client follows redirections, to a server without TLS too, unpacks what is compressed, and
-holds an answer of any size. This one takes the answers that a gate gives, and no others.
+Flower's client follows redirections, even to a server without TLS, decompresses answers, and
+accepts an answer of any size. This one accepts only the answers that a gate gives.
 """
 
 import ssl
@@ -38,7 +38,7 @@ class Signing:
     """Signs calls: for Flower the time of each, and for our server all that is sent.
 
     The server accepts a time that is five minutes old, or five seconds ahead of its own. The clocks
-    of two machines may differ by more, so the server's answers tell its time.
+    of two machines may differ by more, so the server's answers contain its time.
 
     Args:
         private: The client's key.
@@ -65,7 +65,7 @@ class Signing:
         }
 
     def follow(self, date: str) -> None:
-        """Sign by the clock of the server from now on, whose time this is, as in a header."""
+        """Use the server's clock from now on, given its time as in a header."""
         self._ahead = parsedate_to_datetime(date) - now()
 
     def _signature(self, content: bytes) -> str:
@@ -79,8 +79,8 @@ class Connection(FleetHttpClient):
         server: Host and port of the gate.
         authority: File of the certificate of the server's authority.
         signing: Signs the calls.
-        proxy: URL of a proxy. What the environment says is not asked: of proxies, authorities.
-        heard: Called with what stands beside each good answer of how far the server is.
+        proxy: URL of a proxy. Proxies and authorities of the environment are ignored.
+        heard: Called with the server's progress, which comes with each good answer.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Connection(FleetHttpClient):
         return found
 
     def _answer(self, path: str, body: bytes, timeout: float) -> httpx.Response:
-        """Return a whole answer of one of the forms that a gate's have."""
+        """Return a complete answer, if it has one of the forms of a gate's answers."""
         headers, most = self._signing.headers(path, body), ANSWERS.get(path, SMALL)
         content = bytearray()
         with self._client.stream(

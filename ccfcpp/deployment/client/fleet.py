@@ -1,10 +1,10 @@
 """A client of Flower's fleet that runs no code but its own.
 
-A SuperNode of Flower fetches a bundle of code from its SuperLink and executes it. Whoever runs the
-server could so run anything at every client. This client makes the same calls as a SuperNode
-(activate, heartbeat, pull, push, deactivate), with Flower's own messages and signatures, and hands
-each packet to the resident worker in this process. There is nothing that it could execute: it asks
-for no bundle.
+A SuperNode of Flower fetches a bundle of code from its SuperLink and executes it. So the owner of
+the server could run any code at every client. This client makes the same calls as a SuperNode
+(activate, heartbeat, pull, push, deactivate), with Flower's own messages and signatures, and passes
+each packet to the resident worker in this process. It never asks for a bundle, so there is no
+foreign code to execute.
 """
 
 import socket
@@ -62,30 +62,30 @@ Answer = Callable[[Packet], Packet]
 
 
 class Tells(Protocol):
-    """What tells an owner how the client fares."""
+    """Interface of the display of a client's status for its owner."""
 
     def line(self, text: str) -> None:
-        """Tell something that stays."""
+        """Print a permanent line."""
 
     def stands(self, text: str) -> None:
-        """Tell the state of the client, until there is another."""
+        """Show the client's status, until it changes."""
 
     def heard(self, status: ServerStatus) -> None:
-        """Tell how far the server is."""
+        """Show the server's progress."""
 
 
 class FleetClient:
-    """A key's place in a federation, and what answers for it.
+    """A client in a federation, identified by its key, and its worker.
 
     Args:
         server: Host and port of the gate.
         authority: File of the certificate of the server's authority.
         key: The client's private key.
-        answer: Does what a packet asks for; it raises no error.
-        tells: Tells the owner.
+        answer: Does the work that a packet asks for; it raises no error.
+        tells: Shows the status to the owner.
 
     Raises:
-        UsageError: The way leads through a proxy that cannot be used.
+        UsageError: The connection leads through a proxy that cannot be used.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class FleetClient:
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Take part until ``stop``; a connection that is lost is made anew.
+        """Take part until ``stop``, and reconnect after a lost connection.
 
         Raises:
-            UsageError: Before the first connection: it is refused, and that would not change.
+            UsageError: Before the first connection: it is refused for a lasting reason.
         """
         known, lost, pause = False, "", _PAUSE
         while not self._over.is_set():
@@ -125,7 +125,7 @@ class FleetClient:
                 pause = min(2 * pause, _MOST_PAUSE)
 
     def _look_up(self, told: bool) -> None:
-        """Look up the server's name, which takes long where the network is wrong."""
+        """Look up the server's name, which takes long if the network is misconfigured."""
         host, _, port = self.server.rpartition(":")
         if told:
             self.tells.stands(f"resolving {host}")
@@ -135,19 +135,19 @@ class FleetClient:
             self.tells.stands(f"connecting to {self.server}")
 
     def _tell_lost(self, found: Reason, first: bool) -> None:
-        """Tell once why there is no connection; the end of a run is no fault."""
+        """Explain once why there is no connection, unless the run has ended."""
         if found == ENDED:
             self.tells.line(f"{found.text}; this client waits for its next one")
         else:
             self.tells.line(f"{'connection lost: ' * first}{found.text}; it is tried again")
 
     def stop(self) -> None:
-        """Leave after the call that is under way."""
+        """Leave the federation after the current call."""
         self._over.set()
 
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
-        """Be online within the context."""
+        """Stay online within the context."""
         proxy = self._proxy and self._proxy.url
         with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
             # After a connection was lost the server still counts this client as online.
@@ -167,7 +167,7 @@ class FleetClient:
                 self._leave(client)
 
     def _heard(self, header: str) -> None:
-        """Read how far the server is, beside its answer to a call."""
+        """Read the server's progress in the header of an answer."""
         status = ServerStatus.read(header)
         if status is not None and self._node is not None:
             self.tells.heard(status)
@@ -185,7 +185,7 @@ class FleetClient:
                 self._reply(calls, *found)
 
     def _reply(self, calls: "_Calls", message: Message, tree: ObjectTree) -> None:
-        """Answer a message with the worker's packet; with an empty one if it is none of ours."""
+        """Answer a message with the worker's packet, or with an empty one if it is not ours."""
         began = time.monotonic()
         try:
             packet = calls.packet_in(message, tree)
@@ -204,7 +204,7 @@ class FleetClient:
 
 
 class _WithdrawnError(Exception):
-    """The server has taken a message back: it was for this client before it was started again."""
+    """The server withdrew a message that was meant for this client before its restart."""
 
 
 class _Calls:
@@ -218,8 +218,8 @@ class _Calls:
     def next_message(self) -> tuple[Message, ObjectTree] | None:
         """Return the envelope of a message and the names of its parts; None if there is none.
 
-        It is never repeated: a message is given out once. If it is lost on its way, the error ends
-        this client's place, and the server learns of it when the client comes back.
+        It is never repeated: a message is delivered once. If it is lost, the error ends
+        this client's session, and the server learns of it when the client comes back.
         """
         found = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not found.messages_list:
@@ -230,7 +230,7 @@ class _Calls:
         """Fetch a message and return the packet in it; None if it holds anything else.
 
         Raises:
-            _WithdrawnError: The message is no longer at the server, so nobody waits for an answer.
+            _WithdrawnError: The message is no longer at the server, so that no answer is expected.
         """
         run = message.metadata.run_id
         contents: dict[str, bytes] = {}
@@ -264,7 +264,7 @@ class _Calls:
             self._over.wait(_PAUSE)
 
     def send(self, reply: Message, seconds: float) -> None:
-        """Send a reply, whose work took so many seconds."""
+        """Send a reply, with the seconds that its work took."""
         tree = get_object_tree(reply)
         parts = get_all_nested_objects(reply)
         wanted = self._again(
@@ -289,7 +289,7 @@ class _Calls:
             )
 
     def _again(self, call: Callable[[Asked], Given], request: Asked) -> Given:
-        """Make a call, and repeat it while the server cannot be reached: the gate may come back."""
+        """Make a call, and repeat it while the server cannot be reached."""
         until, pause = time.monotonic() + _PATIENCE, _PAUSE
         while True:
             try:
@@ -302,7 +302,7 @@ class _Calls:
 
 
 def _is_away(error: httpx.HTTPError) -> bool:
-    """Return whether the gate has said that it does not reach the server."""
+    """Return whether the gate has answered that it cannot reach the server."""
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 

@@ -1,4 +1,4 @@
-"""Files of what a client remembers between tasks."""
+"""Files of a client's memory between tasks."""
 
 import shutil
 from pathlib import Path
@@ -10,14 +10,14 @@ from ccfcpp.engine.client import Memory
 
 
 class LostMemoryError(Exception):
-    """The version to go on with is missing or damaged."""
+    """The requested version of a memory is missing or damaged."""
 
 
 class MemoryStore:
     """The versions of one client's memory, as files.
 
-    The server may never hear of work that a client has done. So the server names the version to go
-    on with, and a new version never replaces an old one.
+    The server may not receive a client's work. So the server names the version to continue
+    with, and a new version never replaces an old one.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:

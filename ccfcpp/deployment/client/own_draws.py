@@ -1,4 +1,4 @@
-"""Randomness of a client's own, from which no server can draw again."""
+"""A client's own random numbers, which no server can reproduce."""
 
 import hashlib
 import secrets
@@ -14,15 +14,15 @@ _FILE, _BYTES = "secret", 32
 class OwnDraws:
     """Source of a deployed client's batches and views, by a secret in the folder of its state.
 
-    Whoever knows a run's seed could tell which images are in which sum, and solve for each. What a
-    client draws is the same whenever it is asked again, also after it was restarted.
+    Whoever knows a run's seed could tell which images are in which sum, and solve for each. A
+    client's draws are the same whenever they are repeated, also after it was restarted.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
 
     def of_run(self, run: str) -> Randomness:
-        """Return the source of a run, which no two runs have in common."""
+        """Return the source of a run, different for each run."""
         return self._source(f"run {run}")
 
     @property

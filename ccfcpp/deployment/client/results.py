@@ -1,4 +1,4 @@
-"""What a client finds of its own images, in files that stay with their owner."""
+"""A client's results for its own images, in files that stay with their owner."""
 
 import csv
 import io
@@ -34,14 +34,14 @@ def save_results(
     images: Tensor,
     pictures: Pictures | None = None,
 ) -> None:
-    """Save what was found, a table of it, and pictures of the images that its page shows.
+    """Save the results, a table of them, and pictures of the images that the owner's page shows.
 
     Args:
-        folder: Of the client's state.
+        folder: Folder of the client's state.
         found: The cluster or the predicted class of each image, int64 of shape (images,).
-        rows: The cluster of each image and how sure it is, with its file; empty for none.
+        rows: The cluster of each image and its confidence, with its file; empty for none.
         images: uint8 of shape (images, channels, height, width), or vectors.
-        pictures: Of vectors of photos, what shows some of these by their names.
+        pictures: For vectors of photos, a function that shows some of these by their names.
     """
     _save(folder / _FOUND, found=found)
     for name in (_PICTURES, "clusters.csv"):
@@ -65,12 +65,12 @@ def _save(path: Path, **arrays: Tensor) -> None:
 
 
 def typical(rows: Sequence[Row]) -> Chosen:
-    """Return the rows of each cluster that are nearest to its centre, or surest of it."""
+    """Return the rows of each cluster nearest to its centre, or with the highest confidence."""
     return _ends(rows, lambda row: row.get("distance", -_number(row, "probability")))
 
 
 def unsure(rows: Sequence[Row]) -> Chosen:
-    """Return the rows of each cluster that are least sure of it, or farthest from its centre."""
+    """Return the rows of each cluster with the lowest confidence, or farthest from its centre."""
     return _ends(rows, lambda row: row.get("probability", -_number(row, "distance")))
 
 
@@ -91,12 +91,12 @@ def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
 
 @dataclass(frozen=True)
 class ClientResults:
-    """What a client has saved of its last run.
+    """The results of a client's last run, as saved.
 
     Attributes:
-        rows: The cluster of each image, as ``clusters.csv`` has it.
+        rows: The cluster of each image, as in ``clusters.csv``.
         pictures: Small images, uint8 of shape (channels, height, width), by the number of the row.
-        skipped: The files that were left out, as ``skipped.csv`` has them.
+        skipped: The files that were left out, as in ``skipped.csv``.
     """
 
     rows: Sequence[Row] = ()
@@ -105,7 +105,7 @@ class ClientResults:
 
     @staticmethod
     def read(folder: Path) -> "ClientResults":
-        """Read it from the folder of a client's state; what is not there is empty.
+        """Read the results in the folder of a client's state; missing ones are empty.
 
         Raises:
             UsageError: A file is damaged.

@@ -1,6 +1,6 @@
-"""What the owner of a client's images allows.
+"""The rules of the owner of a client's images.
 
-Nothing here imports PyTorch, which the help of a command need not wait for.
+Nothing here imports PyTorch, so that the help of a command appears at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ NO_ROSTER = (
 
 
 class ForbiddenError(Exception):
-    """The owner of the images does not allow what a run would send; the message says what."""
+    """The owner of the images does not allow a run to send something; the message says what."""
 
 
 class Rules(Section):
@@ -104,7 +104,7 @@ class Rules(Section):
 
     @property
     def floor(self) -> "Floor":
-        """What is demanded of a secure sum."""
+        """The protection that is required of a secure sum."""
         from ccfcpp.privacy.sums.identity import Floor
 
         return Floor(self.colluders, self.honest)
@@ -135,15 +135,15 @@ class Rules(Section):
             )
 
     def names(self, spec: "RunSpec") -> bool:
-        """Return whether a run hears the names of classes: a classifier cannot be without."""
+        """Return whether a run learns the names of classes, which a classifier always does."""
         return "counts" in self.allow or spec.command == "classify"
 
     def check_data(self, spec: "RunSpec", samples: int, held: int, classes: int) -> None:
-        """Check the number of samples that train, of those that a client holds, and of its classes.
+        """Check the number of training samples, of all samples of a client, and of its classes.
 
         Raises:
             ForbiddenError: There are fewer samples than the owner wants in any sum, or so many
-                classes that their names would tell samples apart, as patients' numbers do.
+                classes that their names could identify samples, as patients' numbers do.
         """
         if samples < self.smallest_count:
             raise ForbiddenError(
@@ -182,7 +182,7 @@ class Rules(Section):
 
 
 def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
-    """Return the rules of a file, under those that are given; those alone if there is no file.
+    """Return the rules of a file, overridden by those given; only the latter without a file.
 
     Args:
         path: YAML with the fields of ``Rules``.

@@ -67,7 +67,7 @@ FOUND = "found"
 
 
 class ClientRun(ABC, Generic[Model]):
-    """A client's side of a run, whose server sends a ``Model`` to count with.
+    """Base class of a client's side of a run, whose server sends a ``Model`` to count with.
 
     Attributes:
         images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
@@ -100,15 +100,15 @@ class ClientRun(ABC, Generic[Model]):
         """Class of each test image, int64 of shape (images,); None if they are unknown."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Save what the client needs to use the model by itself."""
+        """Save the model and settings that the client needs to use the model by itself."""
         return
 
     def table(self, model: Model, client: Client, found: Tensor) -> list[dict[str, object]]:
-        """Return a row for each image, for the owner: its file, and what was found."""
+        """Return a row for each image, for the owner: its file, and its result."""
         return []
 
     def client(self, number: int) -> Client:
-        """Return the holder of the images."""
+        """Return the client with the images."""
         images = self.images.to(self.device)
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
@@ -123,8 +123,8 @@ class ClientRun(ABC, Generic[Model]):
 
         Args:
             least: The fewest images over which a sum is sent.
-            tells: Whether the number of images of each class may be told.
-            guard: What protects the client in secure sums.
+            tells: Whether the number of images of each class may be sent.
+            guard: Protection of the client in secure sums.
         """
         privacy = self.config.section(PrivacyConfig)
         alike = privacy.level == "client"
@@ -141,9 +141,9 @@ class ClientRun(ABC, Generic[Model]):
         return {}
 
     def check_place(self, exchange: str, number: int, index: int) -> None:
-        """Check that the exchanges after the last round come there, in their order.
+        """Check that the exchanges after the last round come at their place and in their order.
 
-        Their sums are over the clusters that a model has: of many models they would tell images.
+        Their sums are over a model's clusters; for many models they would reveal images.
 
         Raises:
             RefusedUpdateError: They do not.
@@ -191,7 +191,7 @@ class ClusteringClient(ClientRun[Final[Any]]):
         self.algorithm = make_algorithm(self.problem)
 
     def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the sums by which the clustering is judged without labels."""
+        """Return the clients' sums that measure the clustering without labels."""
         if self.config.privacy.level != "none":
             return {}
         self.judging = NAMES
@@ -202,7 +202,7 @@ class ClusteringClient(ClientRun[Final[Any]]):
         return self.algorithm.assign_delivered(model.model, client)
 
     def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
-        """Return the cluster of each image, by its file, and how sure it is."""
+        """Return the cluster of each image, by its file, and the confidence in it."""
         sure = confidence(self.algorithm, model.model, client, found, model.typical)
         columns = columns_of({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
@@ -238,7 +238,7 @@ class ClassificationClient(ClientRun[ServerState]):
         self._test_images = data.images[self._test].to(device)
 
     def prepare(self) -> None:
-        """Build the method of classification, and what evaluates it."""
+        """Build the method of classification, and its evaluator."""
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
         self.algorithm = classification(self.config, self.spec, self.device)
@@ -259,7 +259,7 @@ class ClassificationClient(ClientRun[ServerState]):
 
 
 class Counting(ClientWork[Model, Counts]):
-    """A client assigns its images with the server's model and counts them."""
+    """The client's count of its images by class and cluster, assigned by the server's model."""
 
     def __init__(self, run: ClientRun[Model], tells: bool) -> None:
         self.run = run
@@ -269,7 +269,7 @@ class Counting(ClientWork[Model, Counts]):
     def local_updates(
         self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Counts]:
-        """Count images by class and cluster. The assignments stay in the client's scratch."""
+        """Count images by class and cluster, and store the assignments in the client's scratch."""
         (client,) = clients
         found = self.run.assign(message, client).cpu()
         client.scratch[FOUND] = found
@@ -298,13 +298,13 @@ def load_for(
     """Load a client's own images, in the shape that the run asks for, or its vectors.
 
     Args:
-        spec: Description of the run; it cannot name another place. Before it has a shape, images
+        spec: Description of the run, which cannot name another place. Until it has a shape, images
             have the one that follows from them.
         place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
         skip: Share of the files that may be unreadable; the default where it is None.
-        encoder: What makes vectors of images or texts, by the name that the owner gives. The run
+        encoder: Name of the encoder for images or texts, as the owner gives it. The run
             may say which one all clients have, and never makes a client load one.
-        own: What columns are, by the names that the owner gives.
+        own: Roles of columns, as the owner gives them.
 
     Raises:
         UsageError: They cannot be read.
@@ -341,7 +341,7 @@ def load_for(
 
 
 def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
-    """Return the settings that name columns, as the owner has them: a run names none."""
+    """Return the settings that name columns, as the owner gives them; a run must not name any."""
     for key, usual in _COLUMNS.items():
         named = getattr(vectors, key)
         if getattr(own, key) == usual != named:

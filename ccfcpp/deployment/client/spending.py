@@ -1,10 +1,10 @@
-"""What a client's images have cost in privacy, by the client's own reckoning.
+"""The privacy loss of a client's images, counted by the client itself.
 
-A server says which ε a run has. The client does not rely on that: it counts what it was asked for,
-and with which noise. Where clients add the noise, what it counts does not depend on the server at
-all, as far as the secure sum holds; else the server has to add what it says. On the client level
-every sum counts in full, since whoever sees the client take part knows that it was sampled; on the
-image level the client samples its images itself.
+A server states the ε of a run. The client does not rely on that: it counts the sums it was asked
+for, and their noise. Where clients add the noise, this count does not depend on the server at
+all, as long as the secure sum holds; else the server has to add the noise that it states. On the
+client level every sum counts in full, since whoever sees the client take part knows that it was
+sampled; on the image level the client samples its images itself.
 """
 
 import json
@@ -32,9 +32,9 @@ class Part:
     Attributes:
         run: Token of the run.
         noise: Standard deviation of the sum's noise, by what one client or image can change it.
-        sampled: With which probability an image is in it; 1 on the client level.
+        sampled: Probability that an image is in it; 1 on the client level.
         follows: Whether it is over the same sample as the part before of the same ``steps``.
-        steps: What draws the samples, such as the steps of one network.
+        steps: Name of what draws the samples, such as the steps of one network.
     """
 
     run: str
@@ -44,7 +44,7 @@ class Part:
     steps: str = ""
 
     def extends(self, before: "Part | None") -> bool:
-        """Whether it is over the same sample as the part that was sent directly before."""
+        """Return whether it is over the same sample as the part that was sent directly before."""
         return before is not None and replace(before, follows=True) == self
 
     @staticmethod
@@ -52,7 +52,7 @@ class Part:
         """Return the part of an exchange.
 
         Raises:
-            ForbiddenError: The run does not say how much noise there is, or it cannot be counted.
+            ForbiddenError: The run does not state its noise, or the part cannot be counted.
         """
         if privacy.noise is None:
             raise ForbiddenError("the run does not say how much noise its sums get")
@@ -80,7 +80,7 @@ class Spending:
         self._parts = self._read()
 
     def allow(self, part: Part, delta: float, in_run: float | None, in_all: float | None) -> None:
-        """Write a part down before it is sent.
+        """Record a part before it is sent.
 
         Args:
             part: The client's part of a sum.
@@ -89,7 +89,7 @@ class Spending:
             in_all: The largest ε of all runs together; None: any.
 
         Raises:
-            ForbiddenError: It would cost more. Then it is not written down.
+            ForbiddenError: The ε would exceed a limit. Then the part is not recorded.
         """
         after = [*self._parts, part]
         own = [each for each in after if each.run == part.run]
@@ -130,7 +130,7 @@ class Spending:
 
 
 def epsilon_spent(parts: list[Part], delta: float) -> float:
-    """Return ε of parts of sums, in the order in which they were sent."""
+    """Return the ε of parts of sums, in the order in which they were sent."""
     found: dict[float, list[Release]] = {}
     for before, part in zip([None, *parts], parts, strict=False):
         releases = found.setdefault(part.noise, [])

@@ -1,4 +1,4 @@
-"""How a client knows the others in a secure sum: by a roster that the authority has signed."""
+"""Identities of clients in a secure sum, by a roster that the authority has signed."""
 
 import hashlib
 import json
@@ -34,13 +34,13 @@ _TITLE = b"ccfcpp secure sum\n"
 
 
 class KeyIdentity:
-    """A client of a run, whose key signs, and which knows the keys of all clients of a roster.
+    """The identity of a client whose key signs, with the keys of all clients of a roster.
 
     Args:
         private: The client's key.
-        keys: The clients', by their numbers.
-        context: What a signature is for beside its content: the run, and all that clients are told
-            of it.
+        keys: The clients' keys, by their numbers.
+        context: Content that every signature includes: the run, and all that clients are told of
+            it.
     """
 
     def __init__(self, private: PrivateKey, keys: Sequence[PublicKey], context: bytes) -> None:
@@ -70,13 +70,13 @@ class KeyIdentity:
 
 
 class Rosters:
-    """The signed rosters that a client knows, and what it has shown in the runs with them.
+    """The signed rosters that a client knows, and the sums of the runs with them.
 
     Args:
         private: The client's key.
         authority: File of the authority's certificate.
-        folder: Rosters are kept there.
-        say: Tells the owner something.
+        folder: Folder of the rosters.
+        say: Shows the owner a message.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Rosters:
         self._before: dict[str, dict[tuple[int, int], Before]] = defaultdict(dict)
 
     def take(self, content: bytes) -> None:
-        """Keep a roster that the server has passed on, and tell the owner of a new one.
+        """Store a roster that the server has passed on, and show the owner a new one.
 
         Raises:
             ForbiddenError: The authority has not signed it, or this client is not on it.
@@ -104,17 +104,17 @@ class Rosters:
             self._say(f"secure sums with {_described(roster)}")
 
     def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
-        """Return what protects this client in a run.
+        """Return the protection of this client in a run.
 
         Args:
             run: Token of the run.
-            spec: Description of the run. All clients must have been told the same: others, with
-                which vectors vanish, would leave one client alone in a sum.
-            number: Of this client, by which it is on the roster.
-            floor: What its owner demands of a sum.
+            spec: Description of the run. All clients must have the same: with different ones,
+                other clients' vectors could vanish and leave one client alone in a sum.
+            number: Number of this client on the roster.
+            floor: The protection that its owner requires of a sum.
 
         Raises:
-            ForbiddenError: There is no such roster, or this client is another one on it.
+            ForbiddenError: There is no such roster, or this client has another number on it.
         """
         path = self._path(spec.roster)
         if not spec.roster or not path.exists():

@@ -1,4 +1,4 @@
-"""The way to a client's server: through which proxy, and why it does not lead there."""
+"""The connection to a client's server: its proxy, and reasons of failure."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def proxy_to(server: str) -> Proxy | None:
     """Return the proxy for a server, given by host and port; None where none is to be used.
 
     Raises:
-        UsageError: It is none that can be used.
+        UsageError: The proxy cannot be used.
     """
     host = server.rpartition(":")[0].strip("[]")
     variable = next((name for name in _VARIABLES if os.environ.get(name)), None)
@@ -71,7 +71,7 @@ class Reason(NamedTuple):
 
     Attributes:
         text: For the owner of the client, with the remedy.
-        final: Whether only somebody can change it, so that it is refused at the start.
+        final: Whether a retry is useless, so that the client ends at the start.
     """
 
     text: str
@@ -128,7 +128,7 @@ _REASONS = {
 
 
 def reason(error: Exception, proxy: Proxy | None = None) -> Reason:
-    """Return why the server cannot be reached, also where the way leads through a proxy."""
+    """Return why the server cannot be reached, directly or through a proxy."""
     text, kind = str(error), type(error).__name__
     if isinstance(error, httpx.HTTPStatusError):
         answer = error.response

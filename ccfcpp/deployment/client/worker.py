@@ -1,4 +1,4 @@
-"""The worker of a client: it holds images and does the work that a server asks for."""
+"""The worker of a client, which holds images and does the work that a server asks for."""
 
 import time
 import traceback
@@ -58,7 +58,7 @@ _UNREADABLE = "0" * 32
 
 @dataclass
 class Tally:
-    """Work of a client in a round, for a line when the round is over."""
+    """Totals of a client's work in a round, for a line when the round is over."""
 
     of: tuple[str, int] = "", -1
     names: list[str] = field(default_factory=list)
@@ -74,14 +74,14 @@ class Tally:
 
 
 class Worker:
-    """A resident client, which keeps what it has loaded and built from one task to the next.
+    """A resident client, which keeps loaded data and built networks from task to task.
 
     Args:
         load: Loads the client's images in the size that a run asks for.
-        folder: What the client remembers, and its log.
-        rules: What the owner of the images allows.
+        folder: Folder of the client's memory and log.
+        rules: The owner's rules.
         server: Host and port of the server, for the log.
-        rosters: By which it knows other clients; without them it takes part in no secure sums.
+        rosters: Identify other clients; without them it takes part in no secure sums.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Worker:
         self._active: _ActiveRun | None = None
 
     def answer(self, packet: Packet) -> Packet:
-        """Do what a request asks for. Every request gets a response, and none raises an error."""
+        """Do the work of a request. Every request gets a response, and none raises an error."""
         try:
             request = Request.read(packet.header)
         except MessageError as error:
@@ -137,7 +137,7 @@ class Worker:
         return Packet(response.written(), payload)
 
     def _note(self, request: Request, response: Response, sent: int) -> None:
-        """Write an answer into the owner's log, before it is sent."""
+        """Record an answer in the owner's log, before it is sent."""
         spec, kinds, privacy = request.spec, tuple[Kind, ...](), PrivacyConfig()
         with suppress(UsageError):  # Then nothing is sent.
             kinds, privacy = spec.kinds, spec.privacy
@@ -178,7 +178,7 @@ class Worker:
         return self.rosters
 
     def _guard(self, request: Request) -> Safeguard:
-        """Return what protects this client in the secure sums of a run."""
+        """Return the protection of this client in the secure sums of a run."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
         told = request.run, request.spec, request.client
@@ -237,7 +237,7 @@ class Worker:
         return Response(nonce=request.nonce, remembers=remembers), sent
 
     def _comes_again(self, request: Request, message: object) -> bool:
-        """Return whether the model comes again, as after a lost answer: counts do not.
+        """Return whether the model comes again, as after a lost answer; counts are sent only once.
 
         Raises:
             MessageError: Another exchange was answered before.
@@ -254,7 +254,7 @@ class Worker:
         return False
 
     def _done(self, spec: RunSpec) -> str:
-        """Return what the owner has at the end of a run."""
+        """Describe the owner's files at the end of a run."""
         if spec.command == "classify":
             return "done: the run is over"
         return (
@@ -263,7 +263,7 @@ class Worker:
         )
 
     def _spend(self, request: Request, work: ClientWork[object, object]) -> None:
-        """Count the part of a sum that a request asks for, before there is one."""
+        """Record the part of a sum that a request asks for, before it is computed."""
         privacy, rules = request.spec.privacy, self.rules
         if privacy.level != "none" and isinstance(work, SendsParts):
             part = Part.of(request.run, privacy, work.work.exchange)
@@ -299,7 +299,7 @@ class Worker:
         return update, remembers
 
     def _activate(self, request: Request) -> "_ActiveRun":
-        """Return the client's side of the run, built again if the run is another one."""
+        """Return the client's side of the run, built when the run changes."""
         active = self._active
         now = request.round, request.index
         # A server that goes on from a checkpoint may send another model of a version seen before.
@@ -316,7 +316,7 @@ class Worker:
         return active
 
     def _load(self, spec: RunSpec) -> AnyData:
-        """Load the images, and tell the owner what became of the files."""
+        """Load the images, and show the owner how the files were read."""
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
@@ -329,10 +329,10 @@ class Worker:
 
 
 class _ActiveRun:
-    """All that a client has built for a run.
+    """Everything that a client has built for a run.
 
     Attributes:
-        reached: The round and the place in it of the last request.
+        reached: Round and index of the last request.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class _ActiveRun:
             self.randomness, self.client.grouping = draws.of_run(request.run), draws.grouping
 
     def is_of(self, request: Request) -> bool:
-        """Whether a request is of this run."""
+        """Return whether a request is of this run."""
         return self._of == (request.run, request.session, request.spec, request.client)
 
 
@@ -368,7 +368,7 @@ def _check_shape(run: ClientRun[object]) -> None:
 
 
 def _described(request: Request) -> str:
-    """Return a request in some words."""
+    """Describe a request in a few words."""
     if request.kind == "hello":
         return f"{printable(request.spec.method)} asks for the images' facts"
     return f"round {request.round + 1}, {printable(request.exchange)}"

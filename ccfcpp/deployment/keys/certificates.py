@@ -91,7 +91,7 @@ def new_key() -> PrivateKey:
 
 
 def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
-    """Return a private key as PKCS #8, sealed under a passphrase if there is one."""
+    """Return a private key as PKCS #8, encrypted if there is a passphrase."""
     sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
 
@@ -104,7 +104,7 @@ def certificate_pem(certificate: Certificate) -> bytes:
 def client_pem(key: PrivateKey, passphrase: str | None = None) -> bytes:
     """Return a client's private key in OpenSSH's format, the only one that Flower reads.
 
-    One that is sealed is PKCS #8: OpenSSH's format would need another package for that.
+    With a passphrase it is PKCS #8, since OpenSSH's format would need another package for that.
     """
     if passphrase:
         return private_pem(key, passphrase)
@@ -117,14 +117,14 @@ def is_sealed(file: Path) -> bool:
 
 
 def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
-    """Return the private key in a file; its passphrase is asked for where it needs one.
+    """Return the private key in a file, and ask for its passphrase if it needs one.
 
     Args:
-        file: Of a key of an authority, a server or a client.
-        passphrase: If it is known already.
+        file: File of the key of an authority, a server or a client.
+        passphrase: The passphrase, if it is known already.
 
     Raises:
-        UsageError: The passphrase is another one, or the file holds no key of this kind.
+        UsageError: The passphrase is wrong, or the file holds no key of this kind.
         OSError: The file cannot be read.
     """
     content, sealed = file.read_bytes(), is_sealed(file)
@@ -261,7 +261,7 @@ def is_signed_by(certificate: Certificate, authority: Certificate) -> bool:
 def _unsigned(
     subject: x509.Name, issuer: x509.Name, public: PublicKey, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return what both kinds of certificate have in common."""
+    """Return a builder with the fields that both kinds of certificates share."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -1,4 +1,4 @@
-"""Files of keys: their names, their places and how they are written."""
+"""Files of keys: their names, places and permissions."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files of a server's keys, and the certificate of the authority that has signed its own."""
+    """Files of a server's keys, and the certificate of the authority that signed its own."""
 
     certificate: Path
     key: Path
@@ -41,12 +41,12 @@ class ServerKeys:
 
 
 def private_path(folder: Path, name: str) -> Path:
-    """Return where the private key of a client lies in a folder of keys."""
+    """Return the path of a client's private key in a folder of keys."""
     return folder / "clients" / f"{name}.key"
 
 
 def public_path(roster: Path, name: str) -> Path:
-    """Return where the public key of a client lies on a roster."""
+    """Return the path of a client's public key on a roster."""
     return roster / f"{name}{PUBLIC_SUFFIX}"
 
 

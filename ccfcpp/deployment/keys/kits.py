@@ -1,4 +1,4 @@
-"""Kits: one file for a site, with all that it needs to take part in a federation."""
+"""Kits: one file for a site, with everything it needs to take part in a federation."""
 
 import hashlib
 import io
@@ -95,14 +95,14 @@ def make_kit(
 ) -> Path:
     """Make a client's key, put it on the roster, and write a zip for its site.
 
-    The private key is in the zip alone, sealed.
+    The private key is only in the zip, encrypted.
 
     Args:
-        folder: Of the authority's certificate, the server's if it is there, and the roster.
+        folder: Folder of the authority's certificate, the roster, and perhaps the server's.
         name: The client's.
         server: Host and port of the server, as ``HOST:PORT``.
-        out: The zip, which must not be there.
-        passphrase: Of the key. It must go to the site another way than the zip.
+        out: The zip, which must not exist.
+        passphrase: Passphrase of the key. It must not be sent together with the zip.
         wheel: The package, which goes into the zip.
         constraints: A line ``name==version --hash=sha256:…`` for all that the package needs.
 
@@ -138,7 +138,7 @@ def make_kit(
 
 
 def _package(wheel: Path | None, constraints: Path | None) -> tuple[dict[str, bytes], str]:
-    """Return the files by which a site installs the package, and what it has to do."""
+    """Return the files for installing the package, and the instructions for it."""
     if wheel is None:
         if constraints is not None:
             raise UsageError("--constraints is for a kit with the package: give --wheel, too")

@@ -1,6 +1,6 @@
-"""Keys for a test federation on one machine, which are made automatically in one folder.
+"""Keys for a test federation on one machine, made automatically in one folder.
 
-Messages are encrypted and signed as over a network. But the keys are not separated: whoever may
+Messages are encrypted and signed as over a network. But the keys are not separated: anyone who can
 read the folder can pretend to be the server or any client.
 """
 

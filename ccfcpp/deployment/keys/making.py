@@ -139,8 +139,8 @@ def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
     signed here.
 
     Args:
-        folder: Of the server's keys, and perhaps of the authority's.
-        roster: Of the clients' public keys.
+        folder: Folder of the server's keys, and perhaps of the authority's.
+        roster: Folder of the clients' public keys.
 
     Returns:
         The roster, and whether the authority's key lies in the folder.
@@ -162,7 +162,7 @@ def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
 def _signed(
     path: Path, keys: Mapping[str, PublicKey], authority: Certificate
 ) -> SignedRoster | None:
-    """Return the signed roster in a file; None if it is missing, or is not of these clients."""
+    """Return the signed roster in a file; None if it is missing, or has other clients."""
     if not path.is_file():
         return None
     try:

@@ -23,7 +23,7 @@ def passphrase_of(key: Path) -> str:
 
 
 def new_passphrase(key: str) -> str:
-    """Return a passphrase for a key that is to be made; it is typed twice.
+    """Return a passphrase for a new key, which is typed twice.
 
     Raises:
         UsageError: As for ``passphrase_of``, or the two differ.

@@ -1,6 +1,6 @@
-"""Requests: how a client asks to be put on a roster, and how it gets another key.
+"""Requests, by which a client asks to be put on a roster, or for a new key.
 
-A request is a file with the client's name and public key, which its private key has signed: nobody
+A request is a file with the client's name and public key, signed by its private key: nobody
 else can ask for that key. To replace a key that is on the roster, that one signs, too.
 """
 
@@ -40,7 +40,7 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class RosterRequest:
-    """A client's wish to be on the roster.
+    """A client's request to be on the roster.
 
     Attributes:
         name: The client's.
@@ -57,7 +57,7 @@ class RosterRequest:
         """Read a request, and check that the owner of the key has made it.
 
         Raises:
-            UsageError: It cannot be read, or another one has signed it.
+            UsageError: It cannot be read, or its signature is wrong.
         """
         try:
             with file.open("rb") as opened:
@@ -75,7 +75,7 @@ class RosterRequest:
 
     @staticmethod
     def made(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
-        """Return a request as the content of a file."""
+        """Return the content of a file with a request."""
         line = roster_line(name, key.public_key()).encode()
         signatures = [signed(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
@@ -90,13 +90,13 @@ class RosterRequest:
 
 
 def fingerprint(key: PublicKey) -> str:
-    """Return what two people can compare of a key, such as by telephone."""
+    """Return a short form of a key that two people can compare, such as by telephone."""
     digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
 
 def _decoded(text: bytes) -> bytes:
-    """Return what a text stands for in base64, of which it is the only form."""
+    """Decode base64, of which only the standard form is accepted."""
     content = base64.b64decode(text, validate=True)
     if base64.b64encode(content) != text:
         raise ValueError("another form of base64")
@@ -181,7 +181,7 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
 
 def take_off_roster(name: str, roster: Path) -> Path:
-    """Take a client off a roster; its key stays beside it, under a name that no server reads.
+    """Take a client off a roster, and keep its key beside it under a name that no server reads.
 
     Raises:
         UsageError: It is not on the roster.

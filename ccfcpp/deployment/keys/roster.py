@@ -31,7 +31,7 @@ so."""
 
 @dataclass(frozen=True)
 class SignedRoster:
-    """The clients of a federation, as its authority has signed them.
+    """The clients of a federation, signed by its authority.
 
     Attributes:
         keys: Their public keys by name. Clients have their numbers in this order.
@@ -62,19 +62,19 @@ class SignedRoster:
 
     @staticmethod
     def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
-        """Sign some clients by the authority's key."""
+        """Return a roster that the authority's key has signed."""
         body = "".join(f"{roster_line(name, key)}\n" for name, key in keys.items()).encode()
         signature = base64.b64encode(signed(authority, _TITLE + body))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
 
     @property
     def digest(self) -> str:
-        """What stands for its clients: the same if they are signed again."""
+        """Digest of its clients, which does not depend on the signature."""
         return hashlib.sha256(self.content.partition(b"\n")[2]).hexdigest()
 
 
 def signed_file(roster: Path) -> Path:
-    """Return the place of the signed file, which lies beside the folder of a roster."""
+    """Return the path of the signed file, beside the folder of a roster."""
     return roster.with_name(f"{roster.name}.signed")
 
 
@@ -109,7 +109,7 @@ def read_roster(folder: Path) -> dict[str, bytes]:
 
     Returns:
         The keys by name, in the order of names. Each is a PEM block of its
-        ``SubjectPublicKeyInfo``, which is what Flower registers.
+        ``SubjectPublicKeyInfo``, the form that Flower registers.
     """
     return {name: _as_pem(key) for name, key in roster_keys(folder).items()}
 
@@ -120,7 +120,7 @@ def _as_pem(key: PublicKey) -> bytes:
 
 
 def roster_keys(folder: Path) -> dict[str, PublicKey]:
-    """Read the same keys as ``read_roster``, as keys."""
+    """Read the same keys as ``read_roster``, as objects."""
     if not folder.is_dir():
         raise UsageError(
             f"there is no roster {folder}: make a folder, and put the clients' .pub files there"
@@ -157,7 +157,7 @@ def _read(path: Path) -> PublicKey:
 
 
 def _written(key: PublicKey) -> str:
-    """Return a key on one line."""
+    """Format a key on one line."""
     point = key.public_bytes(
         serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
     )

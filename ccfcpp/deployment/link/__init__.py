@@ -1,1 +1,1 @@
-"""What both ends share: packets, messages and the calls that carry them."""
+"""Shared parts of server and clients: packets, messages and the calls that carry them."""

@@ -1,4 +1,4 @@
-"""What server and clients each build from the description of a run: its algorithm, and its counts.
+"""The parts that server and clients both build from a run's description: algorithm and counts.
 
 Scores need classes, which only clients have. So clients count their images by class and cluster, in
 an exchange that both sides know.
@@ -26,11 +26,11 @@ COUNTS = "counts"
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of a client's images of each class are in which cluster or predicted class.
+    """Number of a client's images by class and cluster, or predicted class.
 
     Attributes:
         table: int64 of shape (classes, clusters or predicted classes). Its shape is (0, 0) if the
-            client has no labels or does not tell.
+            client has no labels or does not send them.
     """
 
     table: Tensor
@@ -54,7 +54,7 @@ def counts_exchange(algorithm: Built) -> Exchange[Any, Counts]:
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
-    """Return the problem of clustering that a run describes."""
+    """Return the clustering problem that a run describes."""
     noisy = config.privacy.level != "none"
     rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)

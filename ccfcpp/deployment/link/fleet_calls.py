@@ -23,5 +23,5 @@ UNSIGNED = "the call is not signed"
 
 
 def signed_part(path: str, time: str, body: bytes) -> bytes:
-    """Return what a client signs of a call: its method, path and body, and the time."""
+    """Return the bytes of a call that a client signs: its method, path and body, and the time."""
     return "\n".join(("POST", path, time, hashlib.sha256(body).hexdigest())).encode()

@@ -11,12 +11,12 @@ _HEADER, _PAYLOAD, _FILE = "head", "payload", "file"
 
 
 def payload_record(payload: bytes) -> ArrayRecord:
-    """Return a payload as Flower carries it: as one array, since many take ten times as long."""
+    """Return a payload as Flower's record with one array, since many take ten times as long."""
     return ArrayRecord({_FILE: Array("uint8", (len(payload),), "safetensors", payload)})
 
 
 def record_of(header: bytes, payload: ArrayRecord) -> RecordDict:
-    """Return a header and a payload as Flower carries them.
+    """Return a header and a payload as Flower's records.
 
     They are separate, so that a payload that goes to many clients is stored once.
     """

@@ -65,7 +65,7 @@ class _Header(Section):
 
 
 class Request(_Header):
-    """Header of what the server asks of a client.
+    """Header of a request from the server to a client.
 
     Attributes:
         kind: ``hello`` asks for the facts of its images; ``work`` asks for the work of an exchange.
@@ -77,9 +77,9 @@ class Request(_Header):
         round: Number of the round, from 0.
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
-        samples: Samples of all clients that are asked, as ``Task`` has them.
-        session: How often the server was started again in this run.
-        remembered: Version of the client's memory to go on with; empty for none.
+        samples: Samples of all clients that are asked, as in ``Task``.
+        session: How often the server was restarted in this run.
+        remembered: Version of the client's memory to continue with; empty for none.
         kept: Version that the server's checkpoint names; it may be needed again.
     """
 
@@ -108,13 +108,13 @@ class Request(_Header):
 
 
 class Response(_Header):
-    """Header of what a client answers.
+    """Header of a client's answer.
 
     Attributes:
-        nonce: That of the request.
+        nonce: The request's nonce.
         status: ``done``; ``refused``: the system itself says why there is no update; ``forbidden``:
-            the owner does not allow it; ``lost``: the memory to go on with is missing; ``failed``:
-            anything else, which only the client's own log explains.
+            the owner does not allow it; ``lost``: the memory to continue with is missing;
+            ``failed``: anything else, which only the client's own log explains.
         reason: One line; empty if the work failed, since an error's text may quote anything.
         remembers: Whether the client's memory has changed to the request's ``version``.
         facts: The response to ``hello``.
@@ -149,7 +149,7 @@ class Response(_Header):
 
 
 def printable(text: str) -> str:
-    """Return text from elsewhere on one line, without control characters for a terminal."""
+    """Return untrusted text on one line, without control characters for a terminal."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
 

@@ -26,13 +26,13 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Undelivered:
-    """Takes the place of a response if a client's node has failed."""
+    """The result in place of a response if a client's node has failed."""
 
     reason: str
 
 
 class Link(Protocol):
-    """Carrier of packets between the server and the clients' nodes, such as Flower's grid."""
+    """Interface of what carries packets between server and clients, such as Flower's grid."""
 
     def online(self) -> Mapping[str, int]:
         """Return the nodes that are online, by the name under which their key is registered."""
@@ -42,11 +42,11 @@ class Link(Protocol):
 
         Args:
             node: The receiver.
-            packet: What to send.
-            seconds: How long the packet, or the response, may be on its way.
+            packet: The packet.
+            seconds: Largest time that the packet, or the response, may take.
 
         Returns:
-            A ticket with which to ask for the response; None if the node is gone.
+            A ticket for ``pull``; None if the node is offline.
         """
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
@@ -54,7 +54,7 @@ class Link(Protocol):
 
 
 class Nobody:
-    """A link to no client, for a run that is only looked at."""
+    """A link to no client, for a run that is not started."""
 
     def online(self) -> Mapping[str, int]:
         """Return no node."""

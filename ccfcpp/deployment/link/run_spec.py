@@ -37,12 +37,12 @@ class RunSpec(Section):
         image_shape: Channels, height and width of an image, or the length of a vector; empty until
             clients have been asked.
         columns: Names of a vector's columns, in the order of the run; empty if they have none.
-        clusters: Number of clusters k, or the largest where it is to be found; 0 in classification.
+        clusters: Number of clusters k, or its largest candidate; 0 in classification.
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
         clients: Number of participating clients.
-        roster: Digest of the signed roster, by which clients know each other in secure sums; empty
-            without these.
+        roster: Digest of the signed roster, by which clients identify each other in secure sums;
+            empty without these.
     """
 
     command: Literal["cluster", "classify"]
@@ -58,7 +58,7 @@ class RunSpec(Section):
     @field_validator("config")
     @classmethod
     def _names_no_place(cls, config: Tree) -> Tree:
-        """Leave out what means nothing to a client, such as paths, which it must not look at."""
+        """Remove settings without meaning for a client, such as paths, which it must not read."""
         told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
         for section, place in _PLACES:
             if isinstance(found := told.get(section), dict):
@@ -75,7 +75,7 @@ class RunSpec(Section):
 
     @property
     def unit(self) -> str:
-        """What a sample is: ``image`` or ``vector``."""
+        """The word for a sample: ``image`` or ``vector``."""
         return "vector" if len(self.image_shape) == 1 else "image"
 
     @property
@@ -92,7 +92,7 @@ class RunSpec(Section):
             raise UsageError("what the run does for privacy cannot be read") from error
 
     def with_noise(self, noise: float) -> "RunSpec":
-        """Return a copy that says how much noise there is."""
+        """Return a copy that states the standard deviation of the noise."""
         settings = self.config.get("privacy")
         privacy = {**(settings if isinstance(settings, dict) else {}), "noise": noise}
         return self.model_copy(update={"config": {**self.config, "privacy": privacy}})
@@ -116,18 +116,18 @@ class RunSpec(Section):
 
 
 class Facts(Section):
-    """What a client says about its images before a run.
+    """A client's facts on its images before a run.
 
     Attributes:
         samples: Number of images that take part in training.
-        sizes: The sizes of all its images, as they lie there, and whether some are in colour; None
+        sizes: The original sizes of all its images, and whether some are in colour; None
             if it holds vectors.
         length: The length of its vectors; 0 if it holds images.
         columns: Names of a vector's columns, if they have any.
         encoder: Content hash of the encoder that made its vectors; empty where it names none.
         skipped: Number of files that it leaves out, since they cannot be read or are no images.
         classes: Names of its classes, if it has labels and may name them.
-        counts: Whether it will tell how many images of each class are in which cluster.
+        counts: Whether it will send its numbers of images by class and cluster.
     """
 
     samples: Size
@@ -141,5 +141,5 @@ class Facts(Section):
 
     @property
     def unit(self) -> str:
-        """What a sample is: ``image`` or ``vector``."""
+        """The word for a sample: ``image`` or ``vector``."""
         return "vector" if self.length else "image"

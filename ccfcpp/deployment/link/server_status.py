@@ -1,4 +1,4 @@
-"""How far a server is, as it tells its clients beside each answer, and its operator on request."""
+"""Progress of a server, sent to its clients with each answer, and to its operator on request."""
 
 from typing import Annotated, Literal
 
@@ -19,15 +19,15 @@ Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 class ServerStatus(Section):
-    """How far a server is. It names no client.
+    """Progress of a server. It names no client.
 
     Attributes:
         phase: ``waiting`` for clients; ``training``; or ``ending``, when the last round is over.
-        there: Number of clients that are there, while it waits.
-        wanted: Number of clients for which it waits.
+        there: Number of connected clients, while it waits.
+        wanted: Number of clients that it waits for.
         round: Number of the round, from 0.
         rounds: Number of rounds.
-        left: Estimated time of all rounds that are left, in seconds; None if it is not known.
+        left: Estimated time of all remaining rounds, in seconds; None if it is not known.
     """
 
     phase: Literal["waiting", "training", "ending"] = "waiting"
@@ -39,7 +39,7 @@ class ServerStatus(Section):
 
     @staticmethod
     def read(text: str) -> "ServerStatus | None":
-        """Parse the text of a header; None if it is of another form."""
+        """Parse the text of a header; return None if it is of another form."""
         if len(text) > _MOST_LETTERS:
             return None
         try:
@@ -53,7 +53,7 @@ class ServerStatus(Section):
 
     @property
     def step(self) -> tuple[str, int, int]:
-        """What a reader who is told of each change once wants to hear of."""
+        """The part of the status whose changes are worth a message."""
         return self.phase, self.there, self.round
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which clients have answered the handshake, and which may take part in a run."""
+"""The handshake's answers, and the clients that may take part in a run."""
 
 import json
 from collections import Counter
@@ -18,15 +18,16 @@ _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
 
 
 class Admission:
-    """Admits clients to a run by what they answer.
+    """Admits clients to a run by their answers.
 
-    What a client says of its images is checked here: it must not keep the others from a run.
+    The facts that a client states on its images are checked here; it must not keep others from a
+    run.
 
     Args:
         names: All clients that are admitted.
-        least: How many must take part; None: all that can.
-        observer: Told of each client.
-        like: What the samples of all must be like; None: like those of most that answer.
+        least: Smallest number of clients that must take part; None: all that can.
+        observer: Notified of each client.
+        like: Facts that the samples of all must match; None: those of most clients that answer.
         classes: All classes that a client may have; None: any.
     """
 
@@ -68,7 +69,7 @@ class Admission:
         return False
 
     def take(self, name: str, request: Request, packet: Packet) -> None:
-        """Note the answer of a client."""
+        """Record the answer of a client."""
         try:
             facts = _facts(request, packet)
             if self.like:
@@ -98,11 +99,11 @@ class Admission:
         return self.least or max(1, len(self.names) - len(self.refused))
 
     def _leave_out_other_kinds(self) -> bool:
-        """Leave out whose samples are not of the kind that most clients hold.
+        """Leave out clients whose samples are not of the kind that most clients hold.
 
         Returns:
-            Whether that can be told: while some have not answered, it is told by as many as the run
-            needs.
+            Whether that is decided: while some have not answered, it is decided by as many as the
+            run needs.
         """
         kinds = Counter(map(_kind, self.found.values()))
         counts = sorted(kinds.values())
@@ -137,12 +138,12 @@ class Admission:
 
 
 def _kind(facts: Facts) -> tuple[object, ...]:
-    """All that the samples of a run have in common."""
+    """Return the properties that the samples of all clients of a run share."""
     return facts.unit, facts.encoder, facts.length, frozenset(facts.columns)
 
 
 def _check_kind(facts: Facts, usual: Facts) -> None:
-    """Check that a client's samples are of the kind that the others hold."""
+    """Check that a client's samples are of the same kind as the others'."""
     if facts.unit != usual.unit:
         raise MessageError(f"it holds {facts.unit}s, and the others hold {usual.unit}s")
     if facts.encoder != usual.encoder:

@@ -1,4 +1,4 @@
-"""The channel to the clients: its link, how long it waits, and who is told of them."""
+"""The channel to the clients: its link, time limits and observer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ longer than the time limit."""
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the server waits, in seconds.
+    """Time limits of the server, in seconds.
 
     Attributes:
         answer: Time limit for the responses to a task.
@@ -38,21 +38,21 @@ class Timeouts:
 
 
 class Observer:
-    """Observer of the clients of a server. This one ignores what it is told."""
+    """Observer of a server's clients, whose methods do nothing here."""
 
     def told(self, name: str, line: str) -> None:
-        """Observe what a client has said, or why it cannot take part."""
+        """Handle a client's answer, or the reason why it cannot take part."""
 
     def stands(self, member: "Member", before: Standing, now: Standing) -> None:
-        """Observe that the standing of a client has changed."""
+        """Handle a change of a client's standing."""
 
     def lingers(self, names: Sequence[str], seconds: float) -> None:
-        """Observe which clients are waited for after the last round, and for how long."""
+        """Handle the wait for some clients after the last round, of some seconds."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The way to the clients of a server, with its time limits and its observer."""
+    """The server's link to its clients, with its time limits and its observer."""
 
     link: Link
     timeouts: Timeouts = Timeouts()

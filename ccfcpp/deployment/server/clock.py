@@ -1,8 +1,8 @@
-"""Flower's clock for a server, without the jumps of the machine's.
+"""Flower's clock for a server, without the jumps of the machine's clock.
 
 Flower measures by the time of day how long a client has been silent and how old a signature is. If
-the clock is set, or if this process is stopped for a while, all clients would be gone at once, or
-one that is gone would count as online for hours. So Flower gets another clock. It counts the time
+the clock is set, or if this process is stopped for a while, all clients would count as offline at
+once, or an offline one as online for hours. So Flower gets another clock. It counts the time
 in which this process has run: it ignores the time of day, and a pause counts little.
 """
 
@@ -39,7 +39,7 @@ class SteadyClock:
 
 @contextmanager
 def steady_clock() -> Iterator[None]:
-    """Let Flower have a steady clock within the context."""
+    """Replace Flower's clock by a steady one within the context."""
     flower = vars(date)
     before = flower["datetime"]
     # All of Flower's modules have the function ``now`` of this one, which looks here.

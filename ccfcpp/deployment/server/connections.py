@@ -1,4 +1,4 @@
-"""The gate's connections: how many there may be, and how long one may take to ask for something.
+"""The gate's connections: their number, and the time for making a request.
 
 uvicorn limits neither: it waits for the head of a request as long as the connection lasts, and a
 connection that begins no TLS handshake takes a file of the process for a minute. So connections are
@@ -26,12 +26,12 @@ _FULL = 0.1
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What the gate bears.
+    """Limits of the gate's connections.
 
     Attributes:
-        connections: How many connections there may be; fewer where the process may not have so many
+        connections: Largest number of connections; fewer where the process may not have so many
             files.
-        from_one: How many of them may come from one address.
+        from_one: Largest number of connections from one address.
         patience: Seconds for a TLS handshake, and for the head of each request.
     """
 
@@ -41,7 +41,7 @@ class ConnectionLimits:
 
 
 class ConnectionLimiter:
-    """Accepts connections for a server of uvicorn that listens nowhere itself."""
+    """Accepts connections for a server of uvicorn that does not listen itself."""
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
         self.server = server
@@ -73,7 +73,7 @@ class ConnectionLimiter:
         return self._open.total() >= self._most or self._open[address] >= self.limits.from_one
 
     async def _begin(self, connection: socket.socket, address: str) -> None:
-        """Shake hands, and hand over to uvicorn."""
+        """Make the TLS handshake, and pass the connection to uvicorn."""
         config = self.server.config
 
         def end() -> None:
@@ -102,7 +102,7 @@ class TimedProtocol(H11Protocol):
     """uvicorn's protocol with a deadline for the head of each request.
 
     Attributes:
-        made: Whether there was a connection, whose end is told by ``end``.
+        made: Whether there was a connection, whose end calls ``end``.
     """
 
     def __init__(
@@ -120,18 +120,18 @@ class TimedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first request may begin."""
+        """Start the deadline of the first request."""
         self.made = True
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request. Whoever has begun one must end its head."""
+        """Receive a part of a request, whose head has to end before the deadline."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """There is nothing to wait for."""
+        """Cancel the deadline."""
         self._forget()
         self._end()
         super().connection_lost(exc)

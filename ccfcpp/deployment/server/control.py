@@ -1,6 +1,6 @@
-"""What a running server's operator can ask of it, over a Unix socket in the run's folder.
+"""Requests of a running server's operator, over a Unix socket in the run's folder.
 
-The socket lies in a folder that its owner alone may enter. A request is one line, and so is the
+The socket lies in a folder that only its owner may enter. A request is one line, and so is the
 answer, as JSON.
 """
 
@@ -36,8 +36,8 @@ def controlled(run: Path, answers: Answers) -> Iterator[Path]:
     """Answer the operator within the context.
 
     Yields:
-        A folder of the server's own in the run's. Where no run has begun in the end, nothing of
-        either folder is left.
+        A folder of the server's own in the run's. If no run has begun at the end, both folders are
+        deleted.
 
     Raises:
         UsageError: A server is running there already, or the folder cannot be written.
@@ -112,7 +112,7 @@ def ask(run: Path, what: str) -> Json:
 
 
 def _instead(paths: RunPaths) -> str:
-    """What can be done where no server is running."""
+    """Return advice for where no server is running."""
     run = paths.path
     if paths.summary.is_file():
         return f"its run has ended; ccfcpp report {run} shows it"
@@ -131,7 +131,7 @@ def _is_answered(run: Path) -> bool:
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """Give a path of the socket in a folder that is short enough for the system."""
+    """Yield a path of the socket in a folder that is short enough for the system."""
     path = str(folder / _SOCKET)
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield path

@@ -1,4 +1,4 @@
-"""Admit clients to a run: before it begins, when it is resumed, and while it is under way."""
+"""Admission of clients to a run: before it begins, when it is resumed, and during it."""
 
 import math
 import time
@@ -31,10 +31,10 @@ def enrol(
     least: int | None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
-    """Ask the admitted clients what they hold, until ``least`` can take part; None: all that can.
+    """Ask the admitted clients for facts on their images, until ``least`` can take part.
 
-    Clients have their numbers in the order of ``names``. With secure sums each is sent the roster
-    that the authority has signed.
+    With None, it is until all that can take part have answered. Clients are numbered in the order
+    of ``names``. With secure sums each is sent the roster that the authority has signed.
     """
     spec = first_spec(command, config.model_dump(mode="json"))
     if roster is not None:
@@ -44,7 +44,7 @@ def enrol(
 
 
 def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
-    """Wait until the clients of a resumed run are there again."""
+    """Wait until the clients of a resumed run are connected again."""
     names = [member.name for member in enrolment.members]
     wanted = min(least or len(names), len(names))
     known: set[str] = set()
@@ -59,22 +59,22 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
 
 
 class Enroller:
-    """Enrols the admitted clients that take no part in a run yet.
+    """Enrols admitted clients that do not take part in a run yet.
 
-    In the handshake a server asks a client what it holds.
+    In the handshake a server asks a client for facts on its images.
 
     Args:
-        channel: The way to the clients.
+        channel: The channel to the clients.
         enrolment: The clients that take part; none before the run.
         config: Configuration of the run.
-        admitted: All clients that are admitted; a client's number is its place here, where no
-            other client has it.
-        grew: Called with the enrolment when clients have been taken in.
-        roster: With secure sums: what clients are sent, to know each other by.
-        least: How many of them ``gathered`` waits for; None: all that can take part.
+        admitted: All clients that are admitted; a client's number is its position here, unless
+            another client has it.
+        grew: Called with the enrolment when clients have joined.
+        roster: With secure sums: the roster that clients are sent, to identify each other.
+        least: Number of clients that ``gathered`` waits for; None: all that can take part.
 
     Attributes:
-        names: Of those that may come.
+        names: Names of the clients that may join.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Enroller:
         self._asked: dict[str, tuple[Request, str, float]] = {}
 
     def gathered(self) -> Enrolment:
-        """Wait for as many of them as the run needs; return the enrolment with these.
+        """Wait for as many clients as the run needs; return the enrolment with these.
 
-        There is no limit of time for that.
+        There is no time limit.
 
         Raises:
             UsageError: There are none, or too few can take part.
@@ -127,7 +127,7 @@ class Enroller:
         return found
 
     def come(self) -> Enrolment | None:
-        """Ask who has come online; return the enrolment with those that have answered, if any."""
+        """Ask clients that came online; return the enrolment with those that answered, if any."""
         if not self.names:
             return None
         self._look()
@@ -141,7 +141,7 @@ class Enroller:
         return self.enrolment
 
     def _look(self) -> None:
-        """Ask those that have come online, and take the answers that have come."""
+        """Ask clients that have come online, and process the answers that have come."""
         self._ask()
         for name, (request, ticket, since) in list(self._asked.items()):
             answer, seconds = self._channel.link.pull(ticket), time.monotonic() - since
@@ -167,7 +167,7 @@ class Enroller:
                 self._asked[name] = request, ticket, time.monotonic()
 
     def _with(self, new: Mapping[str, Facts]) -> Enrolment:
-        """Return the enrolment with more clients, of which these facts are known."""
+        """Return the enrolment with more clients, given their facts."""
         before = self.enrolment
         spec, members = before.spec, {member.id: member for member in before.members}
         for name, facts in new.items():
@@ -193,7 +193,7 @@ class Enroller:
 
 
 def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig) -> Tree:
-    """Return what the first clients of a run settle, such as the shape in which images meet."""
+    """Return the settings that a run's first clients determine, such as the images' shape."""
     first = known[0]
     shape: tuple[int, ...] = (first.length,)
     if not first.length:
@@ -209,7 +209,7 @@ def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: RunCon
 
 
 def _may_come(spec: RunSpec, roster: "SignedRoster | None") -> bool:
-    """Return whether clients may come after the start.
+    """Return whether clients may join after the start.
 
     Noise is for a fixed number of clients. Secure sums need the roster that was signed at the
     start, which a resumed run does not have.

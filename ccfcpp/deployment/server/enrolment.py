@@ -1,4 +1,4 @@
-"""The clients of a deployed run: the handshake with them, and what the run's folder keeps.
+"""The clients of a deployed run: the handshake with them, and their record in the run's folder.
 
 It needs no Flower.
 """
@@ -30,7 +30,7 @@ _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The clients of a run and what they were sent. A resumed run needs it.
+    """The clients of a run and what they were sent, which a resumed run needs.
 
     Attributes:
         run: Token of the run, which names the clients' memories.
@@ -38,7 +38,7 @@ class Enrolment:
         members: The clients.
         seconds: Time of the quickest response in the handshake.
         skipped: Number of files that the clients leave out.
-        known: Of a run that goes on from a finished one: how many clients that one had; else 0.
+        known: Number of clients of the finished run that this one continues; else 0.
         sessions: How often the run was resumed.
     """
 
@@ -53,7 +53,7 @@ class Enrolment:
 
     @property
     def waits_for_newcomers(self) -> bool:
-        """Whether it goes on from a finished run, and no new client has come."""
+        """Whether it continues a finished run, and no new client has joined."""
         return len(self.members) == self.known
 
     def with_config(self, config: RunConfig) -> "Enrolment":
@@ -66,7 +66,8 @@ class Enrolment:
     ) -> DeployedRun:
         """Return the run with these clients.
 
-        ``come`` gives the enrolment with the clients that have come since the last call, if any.
+        ``come`` returns the enrolment with the clients that have joined since the last call, if
+        any.
         """
 
         def larger() -> DeployedRun | None:
@@ -105,9 +106,9 @@ def rehearse(config: RunConfig, command: str, clients: int) -> None:
     """Refuse a run that would fit no clients, before any of them is asked.
 
     Args:
-        config: Of the run.
+        config: Configuration of the run.
         command: What the clients learn.
-        clients: How many would take part.
+        clients: Number of clients that would take part.
 
     Raises:
         UsageError: Settings do not fit the system or the number of clients, or the server's own

@@ -1,4 +1,4 @@
-"""The results of a run whose images are with clients on other machines: of their tables of counts.
+"""Evaluation of a run whose images are held on other machines, by tables of counts.
 
 Scores need classes, which only clients have. So clients count their images by class and cluster,
 or by class and predicted class.
@@ -38,16 +38,16 @@ _AFTER_THE_ROUND = 10**6
 
 
 class CountsEvaluator(Evaluator[Any]):
-    """Judges by the counts that clients send; each keeps the assignments of its images to itself.
+    """Scores states by the counts that clients send; assignments stay at the clients.
 
     Args:
         config: Configuration of the run.
         spec: Description of the run.
         algorithm: The system.
         members: The clients that take part.
-        absent: How many are absent for the whole run.
-        deployed: The way to the clients.
-        skipped: How many files clients have left out.
+        absent: Number of clients that are absent for the whole run.
+        deployed: The transport to the clients.
+        skipped: Number of files that clients have left out.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CountsEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return scores over the images of the clients that tell, in rounds that are scored."""
+        """Return scores over the images of clients that send counts, in rounds that are scored."""
         algorithm = self.algorithm
         due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
@@ -107,7 +107,7 @@ class CountsEvaluator(Evaluator[Any]):
     def results(
         self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> Results:
-        """Return scores over the clients that tell, and their tables."""
+        """Return scores over the clients that send counts, and their tables."""
         algorithm, message = self.algorithm, self._sent_to_count(state, told)
         found, missing = self._handed_out(message)
         arrays = {}
@@ -134,7 +134,7 @@ class CountsEvaluator(Evaluator[Any]):
         return Results({**NO_SCORES, **scores, **got, **known}, model, facts.header, arrays)
 
     def _sent_to_count(self, state: Any, told: Judged | None = None) -> object:
-        """Return what clients need of a state to count: what any of them receives at the end."""
+        """Return the part of a state that clients need to count, as they receive it at the end."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
         return Final(self.algorithm.delivery(state), told.typical if told else None)
@@ -144,7 +144,7 @@ class CountsEvaluator(Evaluator[Any]):
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
         """Return some clients' tables, and why there is no answer, by the client's number.
 
-        Clients that do not tell are in neither.
+        Clients that do not send counts are in neither.
         """
         task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
         members = by_size(members)
@@ -163,7 +163,7 @@ class CountsEvaluator(Evaluator[Any]):
     def _handed_out(
         self, message: object
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Give every client the last model, also to those that come while the server lingers."""
+        """Send every client the last model, also those that connect while the server lingers."""
         deployed, waiting = self.deployed, self._members
         rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger

@@ -51,7 +51,7 @@ _IN_PARTS = Undelivered("its answer did not arrive whole")
 
 @dataclass(frozen=True)
 class _Asked:
-    """A message that is on its way: to whom, when that node was activated, and for how long."""
+    """A sent message: its node, when that was activated, and its time limit."""
 
     node: int
     activated: str
@@ -59,14 +59,14 @@ class _Asked:
 
 
 class _BoundedStore(InMemoryObjectStore):
-    """Flower's store of objects, in which no message has many, and none leaves one behind."""
+    """Flower's store of objects, with few objects for a message and none left over."""
 
     def __init__(self) -> None:
         super().__init__()
         self._came_with: dict[str, list[str]] = {}
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Note the objects of a message that are to come.
+        """Announce the objects of a message before they arrive.
 
         Raises:
             ValueError: They are too many, or others than the message had before.
@@ -82,7 +82,7 @@ class _BoundedStore(InMemoryObjectStore):
         return found
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep the content of an object, whose parts are what it says, whoever named others."""
+        """Store an object's content, whose own list of parts replaces any announced one."""
         with self.lock_store:
             super().put(object_id, object_content)
             named = get_object_children_ids_from_object_content(object_content)
@@ -92,7 +92,7 @@ class _BoundedStore(InMemoryObjectStore):
             entry.child_object_ids = parts
 
     def delete(self, object_id: str) -> None:
-        """Delete an object, and what came with it and belongs to no other one."""
+        """Delete an object, and the parts that belong to no other one."""
         super().delete(object_id)
         if object_id not in self.store:
             # A tree can hang objects below one that has other parts, where Flower forgets them.
@@ -105,13 +105,13 @@ class Fleet:
 
     Args:
         roster: Public keys by the client's name, as PEM.
-        admitted: Gives the names of the clients that are still on the roster.
+        admitted: Returns the names of the clients that are still on the roster.
 
     Attributes:
         factory: Gives Flower's state to its handlers.
         announce: Called with the name of a client for which there is a message, in the thread that
             sends it.
-        status: Gives what clients are told of how far the server is; empty for nothing.
+        status: Returns the server's progress, which clients are sent; empty for none.
     """
 
     def __init__(
@@ -141,20 +141,20 @@ class Fleet:
         return {node.name: node.node_id for node in nodes}
 
     def name_of(self, key: bytes) -> str | None:
-        """Return whose key it is, as the calls' header has it; None if it is not on the roster."""
+        """Return the name of a key, given as in the calls' header; None if unknown."""
         return self._names.get(key)
 
     def hear(self, key: bytes) -> None:
-        """Note that the client with a key has made a call, whose signature is good."""
+        """Record a call of the client with a key, whose signature is valid."""
         if name := self.name_of(key):
             self._heard[name] = time.monotonic()
 
     def silent(self) -> dict[str, float]:
-        """Return for how many seconds nothing was heard of each client that was ever heard of."""
+        """Return the seconds since the last call of each client that has ever called."""
         return {name: time.monotonic() - when for name, when in list(self._heard.items())}
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet to a node. A payload that goes to several nodes is kept once."""
+        """Send a packet to a node. A payload that goes to several nodes is stored once."""
         message = self._message(node, packet, seconds)
         ticket: str = message.metadata.message_id
         session = self._state.start_session(self._run)
@@ -172,7 +172,7 @@ class Fleet:
         return ticket
 
     def awaits(self, node: int, ticket: str, reply: str) -> bool:
-        """Return whether a reply to a message, by its name, is awaited: the first from its node."""
+        """Return whether a reply, by its name, is the first to a message, and from its node."""
         asked = self._asked.get(ticket)
         own = asked is not None and asked.node == node
         return own and self._replies.setdefault(ticket, reply) == reply
@@ -188,10 +188,10 @@ class Fleet:
         return found
 
     def beat(self) -> None:
-        """Keep the run alive, as Flower sees it; at least once in half a minute.
+        """Keep the run alive for Flower; call it at least every half minute.
 
-        Flower ends a run when there was no beat, so also when the clock was set. Then it begins
-        anew, and what was asked before is in vain.
+        Flower ends a run without beats, for instance when the clock was set. Then a new run begins
+        and earlier requests are lost.
         """
         if not self._state.acknowledge_task_heartbeat(self._task):
             self._run, self._task = _running(self._state)
@@ -204,7 +204,7 @@ class Fleet:
                 self._dismiss(key)
 
     def _dismiss(self, key: bytes) -> None:
-        """Refuse all calls of a client from now on: it was taken off the roster."""
+        """Refuse all further calls of a client that was taken off the roster."""
         del self._names[key]
         node = self._state.get_node_id_by_public_key(b64decode(key))
         if node is not None:
@@ -234,7 +234,7 @@ class Fleet:
         return record
 
     def _why_none_comes(self, asked: _Asked) -> Undelivered | None:
-        """Return why no reply will come. Flower does not tell it of a node that comes back."""
+        """Return why no reply will come, which Flower does not report of a node that comes back."""
         node = self._node(asked.node)
         if str(node.last_activated_at) != asked.activated:
             return _AGAIN
@@ -245,7 +245,7 @@ class Fleet:
         return node
 
     def _reply_to(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the reply to a message, once all of its objects are there."""
+        """Return the reply to a message, once all of its objects have arrived."""
         if ticket not in self._delivered:
             try:
                 found = self._state.get_message_res({ticket}, self._run)
@@ -263,7 +263,7 @@ class Fleet:
     def _whole(self, name: str) -> Packet | Undelivered | None:
         """Return the packet in a reply; None while one of its objects has not arrived.
 
-        Objects name their parts, and may name one many times: each is looked at once.
+        Objects name their parts, and may name one many times: each is read once.
         """
         contents: dict[str, bytes] = {}
         waiting = [name]

@@ -1,11 +1,11 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
-Of the calls only those are there that the clients of this package make. Flower's handlers and its
+Only the calls that the clients of this package make are served. Flower's handlers and its
 check of signatures are used as they are. Six things are added: a client that asks for messages
-gets its answer when there is one, and need not ask again and again; each answer tells the time of
-the clock by which signatures are checked; where the signature is good, how far the server is; a
-large body is read only from who has signed the time of its call, and one at a time; no body is
-parsed that is not signed; and clients send replies to what they were asked, nothing else.
+gets its answer when there is one, and need not poll; each answer has the time of
+the clock by which signatures are checked; with a valid signature, also the server's progress; a
+large body is read only from a client that has signed the time of its call, and one at a time; no
+unsigned body is parsed; and clients can send only replies to what they were asked.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
 
 
 async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuse a message that answers none: Flower would keep it as one that the server sends."""
+    """Refuse a message that is no reply, which Flower would take for one from the server."""
     pushed = getattr(request.state, "protobuf_request", None)
     if isinstance(pushed, PushMessagesRequest):
         told = [message.metadata for message in pushed.messages_list]
@@ -100,7 +100,7 @@ async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -
 
 
 class _SignedCalls:
-    """Lets signed calls through; who asks for messages is answered when there is one."""
+    """Passes signed calls on, and answers requests for messages when there is one."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
@@ -157,7 +157,7 @@ class _SignedCalls:
             arrival.clear()
 
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
-        """Whether a call is signed; Flower checks when, and for which node.
+        """Return whether a call is signed; Flower checks when, and for which node.
 
         Without its body it is the time that must be signed, by a client of the roster.
         """
@@ -173,7 +173,7 @@ class _SignedCalls:
             return False
 
     def _told(self, scope: Scope, send: Send) -> Send:
-        """Return what sends an answer, with more headers."""
+        """Return a function that sends an answer with more headers."""
         key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def told(message: Message) -> None:
@@ -273,7 +273,7 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
 
 
 def _flower_says(log: Path) -> None:
-    """Send Flower's warnings and errors to a file; of each call that is all right it tells, too."""
+    """Write Flower's warnings and errors to a file, without its lines on successful calls."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
     for handler in list(logger.handlers):

@@ -1,4 +1,4 @@
-"""A run that goes on from a finished one whose clients are on other machines, with new ones."""
+"""Continuation, with new clients, of a finished run whose clients are on other machines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from ccfcpp.runs.environment import choose_device
 
 
 def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
-    """Make the folder of a run that goes on from a finished one, for clients that are yet to come.
+    """Make the folder of a run that continues a finished one, for clients that will join.
 
     Args:
         path: Folder of the finished run of ``ccfcpp serve``, of Fed-SCAN.
@@ -23,7 +23,7 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
 
     Returns:
         The new folder, in which the run can be resumed from its start. Its enrolment has the
-        finished run's clients; who else is on the roster joins as a latecomer.
+        finished run's clients; other clients on the roster join later.
 
     Raises:
         UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the

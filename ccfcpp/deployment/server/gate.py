@@ -1,10 +1,10 @@
-"""The gate: a reverse proxy that lets through the calls that clients need, and nothing else.
+"""The gate: a reverse proxy that forwards only the calls that clients need.
 
 A client makes eight calls, each a POST of its own path. The gate forwards a request if its path is
 one of these, byte for byte, and forwards it to a constant path: no part of the request decides
 where it goes. Behind it is a Unix socket of the server's user.
 
-The gate does not check who calls. What is behind it does, by the signature in the headers.
+The gate does not authenticate callers. The server behind it does, by the signature in the headers.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Gate:
         most_bytes: The largest body of any request.
 
     Attributes:
-        closing: Whether nobody is to be kept waiting any more.
+        closing: Whether callers must not wait any longer.
     """
 
     def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
@@ -103,7 +103,7 @@ class Gate:
         return min(self.most_bytes, LARGE.get(request.url.path, SMALL))
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
-        """Return the fleet's answer, without its body yet; a refusal if there is none."""
+        """Return the fleet's answer, with its body unread; a refusal if there is none."""
         most = self._most(request)
         body = _limited(request.stream(), most)
         try:
@@ -119,9 +119,9 @@ class Gate:
             return _refused(502, "the fleet cannot be reached")
 
     async def _while_there(self, request: Request, body: bytes) -> httpx.Response | Response:
-        """Wait for the answer as long as the client does.
+        """Wait for the answer while the client stays connected.
 
-        The fleet answers when there is a message. One that is fetched for a client that is gone
+        The fleet answers when there is a message. One that is fetched for a disconnected client
         would be lost.
         """
         asking = asyncio.create_task(self._pass_on(request, body))
@@ -164,7 +164,7 @@ async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator
 
     Raises:
         _TooLargeError: It is larger than allowed, whatever its announced length.
-        TimeoutError: It comes at less than the least rate.
+        TimeoutError: It comes more slowly than the smallest allowed rate.
     """
     size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()
     while True:

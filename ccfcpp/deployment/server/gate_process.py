@@ -1,6 +1,6 @@
 """The gate in a process of its own.
 
-Strangers who use up the gate's files, memory or time take nothing from the run that way. The port
+So strangers who use up the gate's files, memory or time do not affect the run. The port
 belongs to the process of the run: a gate that ends is started again, and callers wait meanwhile.
 """
 
@@ -38,8 +38,8 @@ def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
     """Keep a gate open within the context, in a process of its own.
 
     Args:
-        setting: Where it listens, and what is behind it.
-        log: File for what the process has to say.
+        setting: The address of the gate, and the socket behind it.
+        log: File for the process's output.
 
     Yields:
         The port on which it listens.

@@ -31,7 +31,7 @@ must not use a connection that is just being closed."""
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Where a gate listens, and what is behind it.
+    """The address of a gate, and the socket behind it.
 
     Attributes:
         host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
@@ -39,8 +39,8 @@ class GateSetting:
         keys: The server's keys.
         behind: Unix socket of the fleet.
         most_bytes: The largest size of a request's body.
-        limits: How many connections there may be, and how long one may take.
-        passphrase: Of the server's key; None if it is not sealed.
+        limits: Limits of its connections.
+        passphrase: Passphrase of the server's key; None if it is not sealed.
     """
 
     host: str
@@ -85,7 +85,7 @@ def check_setting(setting: GateSetting) -> None:
     """Refuse files that cannot be used.
 
     Raises:
-        UsageError: One of them is missing, or is not what it should be.
+        UsageError: A file is missing, or is of another kind.
     """
     _server(setting, Gate(_client(setting), setting.most_bytes))
 
@@ -132,11 +132,11 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
 
 
 def listening_at(setting: GateSetting, patience: float = 0.0) -> socket.socket:
-    """Listen where a setting says.
+    """Listen on the address and port of a setting.
 
     Args:
         setting: The address and the port.
-        patience: How many seconds to wait for a port that is taken.
+        patience: Seconds to wait for a port that is taken.
 
     Raises:
         UsageError: The port is taken, or the address is not of this machine.

@@ -1,4 +1,4 @@
-"""A run whose images are with clients on other machines."""
+"""A run whose images are held by clients on other machines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,9 +46,9 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         spec: Description of the run.
         members: The clients that have been admitted.
         connect: Connects to them.
-        skipped: How many files they have left out.
-        larger: Returns the run with the clients that have come since the last round; None where
-            nobody has.
+        skipped: Number of files that they have left out.
+        larger: Returns the run with the clients that have joined since the last round; None if
+            none has.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def recorded(self) -> RunSetting:
-        """Return what the report tells beside log and results; only clients know who holds what."""
+        """Return the facts for the report, without the clients' classes, which only they know."""
         return RunSetting(
             self.algorithm.rounds,
             self.evaluator.describe(),
@@ -116,7 +116,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def as_of(self, number: int) -> "DeployedRun | None":
-        """Return the run with the clients that have come since the last round, if any."""
+        """Return the run with the clients that have joined since the last round, if any."""
         larger = self._larger()
         if larger is not None:
             larger.deployed.take_over(self.deployed)
@@ -125,11 +125,11 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Deployed:
-        """Return the way to the clients, which keep their own memories."""
+        """Return the transport to the clients, which store their own memories."""
         self.deployed.heed(should_stop)
         return self.deployed
 
     def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round; clients that have all left are not waited for."""
+        """Run the exchanges after the last round, without waiting if all clients have left."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
         return super().ended(federation, state)

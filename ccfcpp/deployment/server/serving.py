@@ -1,4 +1,4 @@
-"""A server of the federation: the fleet of its clients, and the gate before it."""
+"""A server of the federation: the fleet of its clients, and the gate in front of it."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Set
@@ -43,7 +43,7 @@ def open_server(
 
 
 def _still(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
-    """Return who is on the roster with the same key; of what cannot be read nothing is told."""
+    """Return the names on the roster with the same key; unreadable files are ignored."""
     try:
         there = names_on(roster)
     except OSError:

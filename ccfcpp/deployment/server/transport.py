@@ -51,7 +51,7 @@ class Deployed:
         run: Token of the run; a resumed run keeps it.
         session: How often the run was resumed.
         stopped: Whether the run was asked to stop.
-        patience: Time to wait while none of those that are asked can be: for ever, until the last
+        patience: Time to wait while no asked client is available: without limit, until the last
             round is over.
         standings: The standing of each client, by its number.
     """
@@ -70,7 +70,7 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to some clients and yield their replies. Wait while none can be asked."""
+        """Send a task to some clients and yield their replies; wait while none is available."""
         exchange, online = self.exchanges[task.exchange], self._once_one_is_free(members)
         payloads = _payloads(message, members)
         asked = [
@@ -82,15 +82,15 @@ class Deployed:
             yield self._reply(exchange, member, sent, until)
 
     def heed(self, stopped: Callable[[], bool]) -> None:
-        """Ask from now on whether the run was asked to stop."""
+        """Set a function that tells whether the run was asked to stop."""
         self.stopped = stopped
 
     def wait_at_most(self, seconds: float) -> None:
-        """Wait no longer than this while none of those that are asked can be."""
+        """Limit the time to wait while no asked client is available."""
         self.patience = seconds
 
     def take_over(self, other: "Deployed") -> None:
-        """Know of the same clients what another transport knows of them."""
+        """Copy another transport's knowledge of the same clients."""
         self.standings, self._late = other.standings, other._late
 
     def save(self) -> dict[int, str]:
@@ -98,7 +98,7 @@ class Deployed:
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Go on with other versions. A client that has lost its version starts anew."""
+        """Set other versions to continue with. A client that has lost its version starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
@@ -107,10 +107,11 @@ class Deployed:
         self._kept = dict(self._accepted)
 
     def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until a member is online and at no other work; return the nodes that are online.
+        """Wait until a member is online and idle; return the nodes that are online.
 
         Raises:
-            KeyboardInterrupt: The run is to stop after its round, which nobody there can end.
+            KeyboardInterrupt: The run is to stop after its round, which no connected client can
+                end.
         """
         until = time.monotonic() + self.patience
         while True:
@@ -155,7 +156,7 @@ class Deployed:
         return request, ticket
 
     def _is_busy(self, client: int) -> bool:
-        """Return whether a late response is still awaited; one that has come is dropped."""
+        """Return whether a late response is still awaited; one that has arrived is dropped."""
         if client not in self._late:
             return False
         ticket, until = self._late[client]
@@ -208,7 +209,7 @@ class Deployed:
 
 
 def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:
-    """Yield what each client is sent, which is made when it is sent."""
+    """Yield each client's payload, made when it is sent."""
     if isinstance(message, Addressed):
         yield from (serialize(message.to(member.id)) for member in members)
     else:

@@ -230,8 +230,8 @@ class OpenSteps:
             return self.bounding.open(
                 exchange, descent.network, batch, descent.parameters, plan.trips
             )
-        knows_all = batch.course is not None and not (known.totals or known.slopes)
-        if self._whole is not None and knows_all:
+        lagged, everyone = known.totals or known.slopes, sum(map(len, clients)) == task.samples
+        if self._whole is not None and batch.course is not None and everyone and not lagged:
             return self._whole.begin(batch)
         return Tape(batch.program(*batch.shown), descent.parameters)
 

@@ -13,6 +13,10 @@ from ccfcpp.engine.synchronised.contract import Advancing, Batch, Contribution
 from ccfcpp.engine.synchronised.tape import Tape, all_trips
 from ccfcpp.models.steps import Inputs, Record, Step
 
+_MOST_KINDS = 8
+"""Shapes that are captured. Clients of many sizes show a few images more or fewer from step to
+step, and each graph takes memory and time of its own."""
+
 
 class WholeSteps:
     """The steps of one network.
@@ -29,9 +33,10 @@ class WholeSteps:
     def begin(self, batch: Batch) -> Advancing:
         """Run or replay a step on a batch whose course is known."""
         key = batch.course, tuple((each.shape, each.dtype) for each in batch.shown)
-        if key not in self._kinds:
+        if key not in self._kinds and len(self._kinds) < _MOST_KINDS:
             self._kinds[key] = _Kind(batch, self._parameters, self._record)
-        return self._kinds[key].begin(batch)
+        kind = self._kinds.get(key)
+        return kind.begin(batch) if kind else Tape(batch.program(*batch.shown), self._parameters)
 
 
 class _Kind:
@@ -57,7 +62,7 @@ class _Kind:
         trips = all_trips(Tape(program, self._parameters))
         for place, found in zip(self._trips, trips, strict=False):
             _fill(place, found)
-        self._trips = self._trips or trips
+        self._trips = self._trips or [_copied(trip) for trip in trips]
 
 
 class _Answers:

@@ -1,10 +1,10 @@
-"""What releases with Gaussian noise cost: (ε, δ), by the library ``dp-accounting``.
+"""The privacy loss (ε, δ) of sums with Gaussian noise, by the library ``dp-accounting``.
 
 Neighbouring sets differ by one client, or one image, that adds to the sums in one of them and not
 in the other. There are two accountants, for the Gaussian and the Poisson-sampled Gaussian:
 
 - ``pld`` composes privacy loss distributions (Koskela, Jälkö and Honkela 2020; rounded upwards by
-  Doroshenko et al., *Connect the Dots*, 2022). Its ε is all but exact.
+  Doroshenko et al., *Connect the Dots*, 2022). Its ε is almost exact.
 - ``rdp`` adds up Rényi divergences (Mironov 2017; Mironov, Talwar and Zhang 2019). Its ε is larger.
 
 Noise that clients add in parts costs the same (``ccfcpp.privacy.sums.own_noise``).
@@ -36,11 +36,11 @@ _SHARE_OF_EPSILON = 1e-4
 
 @dataclass(frozen=True)
 class Release:
-    """Some sums with noise over one and the same sample of clients or images.
+    """Published sums with noise over one sample of clients or images.
 
     Attributes:
-        sampled: With which probability each of them is in the sample; 1: all are.
-        sums: How many sums are published of it, each with noise of its own.
+        sampled: Probability that a client or image is in the sample; 1: all are.
+        sums: Number of sums over the sample, each with noise of its own.
     """
 
     sampled: float
@@ -122,7 +122,7 @@ def least_noise(
     delta: float,
     accountant: Accountant = "pld",
 ) -> float:
-    """Find the noise with which all releases stay within a budget, to half a hundredth.
+    """Return the smallest noise with which all releases stay in a budget, to half a hundredth.
 
     Raises:
         UsageError: No noise does, up to a million times what one client or image can change.
@@ -146,7 +146,7 @@ def least_noise(
 
 @dataclass
 class Budget:
-    """How much of a budget is spent.
+    """A privacy budget, and how much of it is spent.
 
     Attributes:
         noise: Standard deviation of each sum's noise, by what one client or image can change it.
@@ -168,22 +168,22 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Return ε so far."""
+        """The ε of all releases so far."""
         return epsilon(self.releases, self.noise, self.delta, self.accountant)
 
     def allows(self, releases: Iterable[Release]) -> bool:
-        """Tell whether there is enough left for more releases."""
+        """Return whether the budget allows more releases."""
         after = self.releases + Counter(releases)
         spent = epsilon(after, self.noise, self.delta, self.accountant)
         return spent <= self.most * (1 + 1e-9)
 
 
 def read_ledger(path: Path) -> Counter[Release]:
-    """Read all releases of a run so far; a ``UsageError`` where the file is damaged.
+    """Read all releases of a run so far; raise ``UsageError`` where the file is damaged.
 
-    Each is written down before it is made. A round that is run again after an interruption
-    publishes anew, so it counts again: unlike the log, the ledger never forgets. Nothing was
-    published for a line that a crash has cut short: it counts as the one before.
+    Each is recorded before it is made. A round that is run again after an interruption
+    publishes again, so it counts again: unlike the log, the ledger never forgets. Nothing was
+    published for a line that a crash has cut short: it counts like the one before.
     """
     found: Counter[Release] = Counter()
     lines, rest = lines_of(path)
@@ -199,7 +199,7 @@ def read_ledger(path: Path) -> Counter[Release]:
 
 
 def add_to_ledger(path: Path, number: int, releases: list[Release]) -> None:
-    """Write a round's releases down; they outlast a crash."""
+    """Record a round's releases in a file that survives a crash."""
     entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
     lines, rest = lines_of(path)
     if rest:

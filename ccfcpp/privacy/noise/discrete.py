@@ -27,8 +27,8 @@ def discrete_normal(numbers: int, exponent: int, words: UniformWords) -> Integer
     """Draw from the discrete Gaussian: P(x) is proportional to exp(−x²/2s²), s = 2^exponent.
 
     Args:
-        numbers: How many numbers are drawn.
-        exponent: log₂ s, 0 to 24. The square of what is drawn fits int64 up to 180 s; more has a
+        numbers: Number of draws.
+        exponent: log₂ s, 0 to 24. The square of a draw fits int64 up to 180 s; more has a
             probability of exp(−180).
         words: The source of randomness.
 
@@ -48,7 +48,7 @@ def discrete_normal(numbers: int, exponent: int, words: UniformWords) -> Integer
 
 
 def _accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
-    """Return what is accepted of so many candidates (Algorithms 2 and 3, t = s)."""
+    """Draw candidates, and return those that are accepted (Algorithms 2 and 3, t = s)."""
     scale = 1 << exponent
     # The discrete Laplace distribution: |x| = u + s v, with weight exp(−|x|/s).
     drawn = words(candidates)
@@ -72,7 +72,7 @@ def _accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
 
 
 def _successes(numbers: int, words: UniformWords) -> Integers:
-    """Count how often an event of probability 1/e occurs before it first fails to."""
+    """Draw how often an event of probability 1/e occurs before its first failure."""
     found = np.zeros(numbers, np.int64)
     active = np.arange(numbers)
     while len(active):
@@ -102,13 +102,13 @@ def _is_exponential(numerators: Integers, bits: int, words: UniformWords) -> Fla
 
 
 def _top(drawn: NDArray[np.uint64], bits: int) -> Integers:
-    """Return the first bits of words, 63 at most, as integers."""
+    """Return the first bits of words, at most 63, as integers."""
     # A shift by all 64 bits is not defined.
     return (drawn >> np.uint64(1) >> np.uint64(_WORD - 1 - bits)).astype(np.int64)
 
 
 def _below(bound: int, numbers: int, words: UniformWords) -> NDArray[Any]:
-    """Draw uniform integers from 0 to below a bound."""
+    """Draw uniform integers from 0 to ``bound`` − 1."""
     most = np.uint64((1 << _WORD) - (1 << _WORD) % bound - 1)
     drawn = words(numbers)
     while len(again := np.flatnonzero(drawn > most)):

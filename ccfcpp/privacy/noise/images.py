@@ -1,6 +1,6 @@
 """A client's part of a synchronised step as a sum over images, each of them clipped.
 
-What ``ccfcpp.engine.synchronised.tape`` gives for a batch is here made for each image by itself:
+The contributions of ``ccfcpp.engine.synchronised.tape`` are here computed for each image by itself:
 with pooled sums S₁ … S_m, statistics t_i of them, and the pooled gradients λ_i at these sums known,
 image x adds s_i(x) to sum i, ∂/∂t_i [ℓ(x) + Σ_{j>i} ⟨λ_j, s_j(x)⟩] to the gradient at statistics i,
 and ∂/∂θ [ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩] to that of the model. PyTorch's ``vmap`` makes these for many
@@ -34,7 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """A program as far as known totals let it go."""
+    """A program in progress, run as far as the known totals allow."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]
@@ -42,7 +42,7 @@ class _Run:
 
 
 class _Driver(nn.Module):
-    """A module whose forward runs programs, so that parameters can be given from outside."""
+    """A module whose forward runs programs, so that they can be called with other parameters."""
 
     def __init__(self, network: nn.Module, program: Callable[..., Program]) -> None:
         super().__init__()
@@ -67,11 +67,11 @@ class _Driver(nn.Module):
 
 
 class ImageSums:
-    """A process's images on their way through the trips of one step.
+    """The images of a process during the exchanges of one step.
 
     Args:
-        batch: All images whose turn it is, one at least.
-        trips: What each trip of the step asks for; its tensors do not matter.
+        batch: All images of the step, at least one.
+        trips: Form of each exchange's contribution; the values of its tensors are ignored.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Return the clipped sums that the next trip asks for, float64."""
+        """Return the clipped sums of the next exchange, float64."""
         wanted = next(self._trips)
         self.totals |= totals
         self.slopes |= slopes
@@ -142,9 +142,9 @@ class ImageSums:
     def _surrogate(
         self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: ShownImages
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at some statistics; and figures.
+        """Compute ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the known λ, at some statistics; and metrics.
 
-        s_j does not depend on t_i for i ≥ j, so that what is not known yet does not matter.
+        s_j does not depend on t_i for i ≥ j, so that unknown λ do not matter.
         """
         run = self._run(parameters, at, image)
         assert run.objective is not None
@@ -154,14 +154,14 @@ class ImageSums:
         return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
-        """Return λ as far as it is known."""
+        """Return λ at a pooled sum if it is known, else 0."""
         slope = self._common[pool.name]
         if not pool.common and pool.name in self.slopes:
             slope = slope + self.slopes[pool.name]
         return slope_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
-        """Find the gradient of the common part at all statistics: the same from any image."""
+        """Compute the gradient of the common part at all statistics, the same from any image."""
         first = tuple(of[0] for of in self.shown)
         self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {
@@ -175,20 +175,20 @@ class ImageSums:
 
 
 def _numbers(wanted: Contribution) -> int:
-    """Estimate how many numbers there are of one image."""
+    """Estimate the number of values that are computed for one image."""
     kinds: list[Mapping[str, Tensor]] = list(vars(wanted).values())
     return max(10_000, sum(part.numel() for parts in kinds for part in parts.values()))
 
 
 class ImageBounding:
-    """Bounds what each image adds to a sum: the engine's ``Bounding``."""
+    """Bounds on what each image adds to a sum; implements the engine's ``Bounding``."""
 
     def __init__(self, config: PrivacyConfig) -> None:
         self.config = config
         self._source = NoiseSource(Randomness(0) if config.reproducible_noise else None)
 
     def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Draw images of a client, ``share`` on average, each by itself so that nobody can redraw.
+        """Draw images of a client, ``share`` on average, independently and secretly.
 
         Returns:
             int64 indices, ascending; perhaps none.
@@ -197,9 +197,10 @@ class ImageBounding:
         return (drawn < share / samples).nonzero().flatten()
 
     def views(self, randomness: Randomness) -> Randomness:
-        """Return a source that nobody can draw from again.
+        """Return a source of random numbers that nobody else can reproduce.
 
-        By views, whoever knows the seed could tell how many images of a client are shown.
+        With known views, whoever knows the seed could tell how many images of a client are in a
+        step.
         """
         if self.config.reproducible_noise:
             return randomness
@@ -217,10 +218,10 @@ class ImageBounding:
         parameters: Mapping[str, Tensor],
         trips: Sequence[Contribution],
     ) -> ImageSums:
-        """Begin a step in which each image's part is bounded."""
+        """Start a step in which each image's part is bounded."""
         return ImageSums(network, batch, parameters, image_bounds(self.config, exchange), trips)
 
 
 def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
-    """Return what bounds each image's part in a run; None where nothing does."""
+    """Return the bounds on each image's part in a run; None without any."""
     return ImageBounding(config) if config.level == "image" else None

@@ -1,4 +1,4 @@
-"""Give a run differential privacy: for clients, or for images."""
+"""Differential privacy of a run: for clients, or for images."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -32,18 +32,18 @@ _LEAST_OWN_NOISE = 1e-6
 
 
 class Level(ABC):
-    """The mechanism of a run, and its guard.
+    """Base class of a run's mechanism, which also guards its budget.
 
     Args:
         rounds: The server's work in each round, as far as it can be foreseen.
-        randomness: The run's source, for noise that can be drawn again.
+        randomness: The run's source, for reproducible noise.
 
     Attributes:
-        neighbours: What two sets of images differ by that cannot be told apart.
-        hides: What cannot be told, in words.
+        neighbours: The difference of two sets of images that cannot be told apart.
+        hides: What stays secret, in words.
         trusted: Who is trusted, and with what.
         public: What is not protected.
-        contributors: What a mean is divided by, whoever takes part: clients, or images.
+        contributors: The divisor of a mean, for any sample: a number of clients, or of images.
 
     Raises:
         UsageError: The budget does not allow a round.
@@ -86,7 +86,7 @@ class Level(ABC):
 
     @abstractmethod
     def releases(self, works: Works) -> list[Release]:
-        """Return what a round publishes."""
+        """Return the releases of a round."""
 
     def _trusted(self) -> str:
         config = self.config
@@ -100,17 +100,17 @@ class Level(ABC):
         )
 
     def open(self, path: Path) -> None:
-        """Go on with what a run's ledger says is spent."""
+        """Load the releases in a run's ledger."""
         self._ledger = path
         self.budget.releases = read_ledger(path)
 
     def allows(self, number: int, works: Works) -> bool:
-        """Tell whether the budget has enough left for a round."""
+        """Return whether the budget allows a round."""
         self.is_spent = not self.budget.allows(self.releases(works))
         return not self.is_spent
 
     def begins(self, number: int, works: Works) -> None:
-        """Spend what a round costs, before it publishes anything."""
+        """Spend the budget for a round, before it publishes anything."""
         releases = self.releases(works)
         if self._ledger is not None:
             add_to_ledger(self._ledger, number, releases)
@@ -118,7 +118,7 @@ class Level(ABC):
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
-        """Return ε so far."""
+        """Return the ε so far, for the report."""
         return {"epsilon": self.budget.spent}
 
     def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
@@ -127,7 +127,7 @@ class Level(ABC):
         return bounds.noised(totals, self.budget.noise, self.source, step)
 
     def header(self) -> str:
-        """Return what a run says before its first round."""
+        """Return the line that a run prints before its first round."""
         config = self.config
         planned = min(self.planned.spent, config.epsilon)
         line = (
@@ -142,7 +142,7 @@ class Level(ABC):
         return line
 
     def describe(self) -> dict[str, object]:
-        """Return what a summary says of it."""
+        """Return the facts on privacy for a summary."""
         return {
             "level": self.config.level,
             "epsilon": self.budget.spent,
@@ -161,10 +161,10 @@ class Level(ABC):
 
 
 class ClientLevel(Level):
-    """Keep anybody from telling whether a client took part.
+    """Differential privacy for clients: nobody can tell whether a client took part.
 
     In each round each of the N connected clients is invited with probability q (``sampled``), and
-    all sums of the round are over the same clients. A mean is divided by q N, whoever takes part.
+    all sums of the round are over the same clients. A mean is divided by q N, for any sample.
     """
 
     neighbours = "one client, with all its images, is there or is not"
@@ -192,7 +192,7 @@ class ClientLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def header(self) -> str:
-        """Return what a run says first; also that noise drowns what clients send."""
+        """Return the line that a run prints first, with a warning if noise dominates the sums."""
         line, times = super().header(), self.budget.noise / self.contributors
         if times >= 1:
             line += (
@@ -206,7 +206,7 @@ class ClientLevel(Level):
         """Return one release for all sums of a round, which are over one sample of clients.
 
         In secure sums each client learns who else was asked: the sample is no secret then, and
-        makes no loss smaller.
+        does not reduce the privacy loss.
         """
         sums = sum(work.exchange.travels for work in works)
         sampled = 1.0 if self.config.secure_sums else self.sampled
@@ -214,12 +214,12 @@ class ClientLevel(Level):
 
 
 class ImageLevel(Level):
-    """Keep anybody from telling whether an image was there.
+    """Differential privacy for images: nobody can tell whether an image was in the data.
 
-    Clients clip what each of their images adds (``image_sums``), and the sum gets noise.
+    Clients clip each image's part of a sum (``image_sums``), and the sum gets noise.
 
     Raises:
-        UsageError: What an image adds is not bounded in one of the exchanges.
+        UsageError: An image's part is not bounded in one of the exchanges.
     """
 
     neighbours = "one image of one client is there or is not"
@@ -253,7 +253,7 @@ class ImageLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
-        """Return a release for exchanges that follow each other, over one sample of images."""
+        """Return a release for each group of exchanges over one sample of images."""
         found: list[Release] = []
         for work in works:
             images = work.exchange.images
@@ -267,7 +267,7 @@ class ImageLevel(Level):
 def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:
     """Refuse settings in which rounds are likely to have too few clients.
 
-    Such a round publishes nothing, which tells: it must be all but impossible, also where one of
+    A round that publishes nothing reveals something: it must be almost impossible, also if one of
     the clients is left out of all rounds.
     """
     # Imported where it is needed: it is slow to import.
@@ -285,12 +285,12 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
 
 @dataclass(frozen=True)
 class PoissonSampling(Availability):
-    """Invites each client by itself, with the probability ``sample_fraction``.
+    """Invites each client independently, with the probability ``sample_fraction``.
 
-    The accountant takes clients to be sampled so. Who is invited must be secret.
+    The accountant assumes this sampling. The invited clients must stay secret.
 
     Attributes:
-        reproducible: Whether it follows from the run's seed all the same, and protects nothing.
+        reproducible: Whether the sample follows from the run's seed, and protects nothing.
     """
 
     reproducible: bool = False
@@ -311,7 +311,7 @@ class PoissonSampling(Availability):
 
 
 def sampling_of(config: PrivacyConfig) -> Callable[..., Availability]:
-    """Return how clients of a round are chosen; its arguments are those of ``Availability``."""
+    """Return the class that samples a round's clients; its arguments are ``Availability``'s."""
     if config.level != "client":
         return Availability
     return partial(PoissonSampling, reproducible=config.reproducible_noise)

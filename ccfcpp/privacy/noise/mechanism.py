@@ -1,12 +1,12 @@
-"""The Gaussian mechanism: what each contributor adds is clipped, and the sum gets noise.
+"""The Gaussian mechanism: each contributor's part is clipped, and the sum gets noise.
 
 Source: McMahan, Ramage, Talwar and Zhang, *Learning Differentially Private Recurrent Language
 Models* (ICLR 2018); Abadi et al., *Deep Learning with Differential Privacy* (CCS 2016).
 
 The parts of an update are of different sizes, so each group of them has a bound C_g of its own, and
-a share w_g of what a sum may cost, Σ w_g = 1. Group g gets noise of standard deviation z C_g/√w_g:
-divided by C_g/√w_g, one contributor changes all groups together by √Σw_g = 1 at most, and the noise
-of each number is z.
+a share w_g of the privacy loss of a sum, Σ w_g = 1. Group g gets noise of standard deviation
+z C_g/√w_g: divided by C_g/√w_g, one contributor changes all groups together by √Σw_g = 1 at most,
+and the noise of each number is z.
 """
 
 import math
@@ -34,7 +34,7 @@ _SHARE_OF_REPORTS = 0.04
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """Return the share w of each group of an update in what a sum may cost."""
+    """Return the share w of each group of an update in the privacy loss of a sum."""
     found = list(names)
     known = {name: declared_part(parts, name) for name in found}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
@@ -48,13 +48,12 @@ def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large a contribution to an exchange may be.
+    """Bounds on a contribution to an exchange.
 
     Attributes:
         clip: C of groups that have no bound of their own.
-        of_group: C by group, or by what is before its ``/``.
-        batch: What parts ``of_batch`` are divided by in the end, where bounds are those of what is
-            not divided yet.
+        of_group: C by group, or by the part of its name before ``/``.
+        batch: Final divisor of parts ``of_batch``, where bounds are for undivided parts.
     """
 
     exchange: AnyExchange
@@ -63,14 +62,14 @@ class Bounds:
     batch: float = 1.0
 
     def of(self, group: str) -> float:
-        """Return the bound C that holds for a group."""
+        """Return the bound C of a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
         part = declared_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Addends:
-        """Scale down each group of one contributor's parts to its bound where it is beyond.
+        """Scale down each group of one contributor's parts to its bound.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
@@ -110,7 +109,7 @@ class Bounds:
         return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
 
     def _factors(self, group: str, norms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return by how much each contributor is scaled down, and whose numbers are not finite."""
+        """Return each contributor's scale factor, and whose numbers are not finite."""
         factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
@@ -123,10 +122,9 @@ class Bounds:
         Args:
             totals: float64 by name.
             noise: z, the standard deviation by what one contributor can change.
-            source: Of random numbers.
-            step: Clients have rounded their numbers to multiples of it, after they had clipped
-                them. So one contributor can change each number by so much more, and d numbers
-                together by √d times that.
+            source: Source of random numbers.
+            step: Clients have rounded their clipped numbers to multiples of it. So one contributor
+                can change each number by that much more, and d numbers together by √d times that.
         """
         found: Addends = {}
         grouped = self._groups(totals)
@@ -142,19 +140,19 @@ class Bounds:
     def steps(
         self, parts: Mapping[str, Tensor], noise: float, deviation: float
     ) -> dict[str, float]:
-        """Return of what numbers become multiples, so that integers have noise of z = ``noise``.
+        """Return the rounding step of each sum, so that integers have noise of z = ``noise``.
 
         With the step h of a group, whose d numbers are rounded to multiples of it, one contributor
         changes them by C + √d h at most. Noise of ``deviation`` steps is z (C + √d h)/√w if
         h = z C/√w / (deviation − z √d/√w).
 
         Args:
-            parts: Sums by name, whose numbers do not matter.
+            parts: Sums by name, whose values are ignored.
             noise: Standard deviation by what one contributor can change.
-            deviation: That of the noise, in steps.
+            deviation: Standard deviation of the noise, in steps.
 
         Returns:
-            The step by name; not positive, or infinite, where the noise is too little for any.
+            The step by name; not positive, or infinite, where the noise is too small for any.
         """
         found: dict[str, float] = {}
         grouped = self._groups(parts)
@@ -171,22 +169,22 @@ class Bounds:
 
 
 def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return how large a contribution to an exchange may be, on the level of a run."""
+    """Return the bounds on a contribution to an exchange, for the run's level of privacy."""
     return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
 def clipped_by_client(config: PrivacyConfig, exchange: AnyExchange, parts: Addends) -> Addends:
-    """Clip a client's parts on the client level; on the image level each image's have been."""
+    """Clip a client's parts on the client level; on the image level images are clipped already."""
     return client_bounds(config, exchange).clipped(parts) if config.level == "client" else parts
 
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return how large a client's part of a sum may be."""
+    """Return the bounds on a client's part of a sum."""
     return Bounds(exchange, config.clip, _configured(config, exchange.usual))
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return how large an image's part of a sum may be; a ``ValueError`` where it has none."""
+    """Return the bounds on an image's part of a sum; raise ``ValueError`` where it has none."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")
@@ -198,16 +196,16 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def _configured(config: PrivacyConfig, usual: Mapping[str, float]) -> dict[str, float]:
-    """Return bounds by group: the group's own, else ``privacy.clip`` times what is usual."""
+    """Return bounds by group: the group's own, else ``privacy.clip`` times the usual size."""
     return {name: config.clip * size for name, size in usual.items()} | config.clips
 
 
 class NoiseSource:
-    """Random numbers that nobody can draw again: of ChaCha20, with keys of the operating system.
+    """Secret random numbers: by ChaCha20, with keys of the operating system.
 
     Args:
-        reproducible: Where it is given, numbers follow from it, and protect nothing from whoever
-            knows the run's seed.
+        reproducible: If given, numbers follow from this source instead, and protect nothing from
+            whoever knows the run's seed.
     """
 
     def __init__(self, reproducible: Randomness | None = None) -> None:
@@ -230,14 +228,14 @@ class NoiseSource:
     def discrete(self, numbers: int, exponent: int, purpose: str) -> Integers:
         """Draw discrete Gaussians of deviation 2^exponent, int64 of shape (numbers,).
 
-        Where they follow from the run's seed, they are others for another purpose.
+        If numbers are reproducible, each purpose has different ones.
         """
         own = self._reproducible
         words = np.random.Philox(own.integer(purpose)).random_raw if own else _words()
         return discrete_normal(numbers, exponent, words)
 
     def of(self, randomness: Randomness) -> "NoiseSource":
-        """Return the source for another round or client, where numbers follow from anything."""
+        """Return the source for another round or client, if numbers are reproducible."""
         return self if self._reproducible is None else NoiseSource(randomness)
 
     def _generator(self, randomness: Randomness) -> np.random.Generator:
@@ -248,7 +246,7 @@ class NoiseSource:
 
 
 def _words() -> UniformWords:
-    """Begin a cryptographic stream of words, by a key that serves once and nobody else has."""
+    """Start a cryptographic stream of random words, with a fresh secret key."""
     # Imported where it is needed: it is an extra.
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20

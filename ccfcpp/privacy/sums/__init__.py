@@ -1,1 +1,1 @@
-"""Secure sums: the server learns sums over clients, and no part of a client."""
+"""Secure sums: the server learns only the sum over clients, and no client's part."""

@@ -1,7 +1,7 @@
-"""How the updates of several clients become one that says all that the server needs.
+"""Combination of the updates of several clients into one with everything the server needs.
 
-Where a server needs a sum or a mean alone, nobody has to see a summand. What adds up follows from
-what the parts of an update mean.
+Where a server needs only a sum or a mean, it need not see a summand. What adds up follows from
+the meaning of an update's parts.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _PRESENT = " present"
 
 
 def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
-    """Refuse an exchange in which the server needs each client's part of something."""
+    """Refuse an exchange in which the server needs single clients' parts."""
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
@@ -48,11 +48,11 @@ class Addition:
     """How the updates of an exchange add up.
 
     Args:
-        exchange: It has no part of which the server needs each client's.
-        message: What went down.
+        exchange: An exchange without parts that the server needs from each client.
+        message: The message of the exchange.
         alike: Whether all clients count alike in a mean, since sums have noise. Numbers of images
-            beside a mean that divide no sum, and means that serve the report alone, are then no
-            part. Else a client counts by the part that the exchange names.
+            beside a mean that divide no sum, and means that only the report needs, are then left
+            out. Else a client counts by the part that the exchange names.
     """
 
     def __init__(self, exchange: AnyExchange, message: object, alike: bool = False) -> None:
@@ -64,10 +64,10 @@ class Addition:
         self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Addends:
-        """Return what of an update adds up: sums, counts, and weighted changes and losses.
+        """Return the parts of an update that add up: sums, counts, weighted changes and losses.
 
-        Integer entries of a mean are counters (``num_batches_tracked``), whose mean means nothing:
-        they stay as they went down.
+        Integer entries of a mean are counters (``num_batches_tracked``), whose mean is of no use:
+        they stay as in the message.
         """
         tensors = pack(update)
         found: Addends = {}
@@ -88,7 +88,7 @@ class Addition:
         return found
 
     def zeros(self, form: Form) -> Addends:
-        """Return the parts of an update of a form, without their numbers."""
+        """Return zeros in place of the parts of an update of some form."""
         found: Addends = {}
         for name, spec in form.items():
             part = declared_part(self.exchange.parts, name)
@@ -99,12 +99,12 @@ class Addition:
         return found
 
     def whole(self, form: Form, totals: Mapping[str, Tensor], contributors: float) -> object:
-        """Make the update that stands for all, from the sums of their parts.
+        """Make one update in place of all, from the sums of their parts.
 
         Args:
             form: The form of an update.
-            totals: float64 tensors by the names that ``parts`` gave.
-            contributors: What a mean is divided by, where all clients count alike.
+            totals: float64 tensors by the names that ``parts`` returns.
+            contributors: The divisor of a mean, where all clients count alike.
 
         Raises:
             RefusedUpdateError: The weights of a mean are not positive.
@@ -124,7 +124,7 @@ class Addition:
     def _mean(
         self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
     ) -> Tensor | None:
-        """Return a mean over those that have it; None where nobody does, or it is not sent."""
+        """Return a mean over the clients that have it; None if no client does, or if unsent."""
         if not spec.dtype.is_floating_point:
             return self.message.get(name, spec.zeros(self.device))
         if name not in totals:
@@ -168,12 +168,12 @@ class Addition:
 
     @property
     def _divisors(self) -> set[str]:
-        """Counts without which a sum says nothing."""
+        """Names of counts that sums are divided by."""
         parts = self.exchange.parts.items()
         return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
 
     def _base(self, name: str) -> Tensor:
-        """Return where a mean counts from: what went down under its name, else 0."""
+        """Return the base of a mean's changes: the message's tensor of its name, else 0."""
         return self.message.get(name, _NONE).to(self.device).double()
 
 

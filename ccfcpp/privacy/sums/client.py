@@ -1,4 +1,4 @@
-"""The clients' half of sums: what a client holds for one is in memory alone, and gone after it."""
+"""The clients' half of secure sums, whose state is in memory only, and is deleted afterwards."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +57,9 @@ def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -
 
 
 class SendsParts(AnyClientWork):
-    """A client's work, of which the parts that add up are sent.
+    """Base class of clients' work in which only the parts that add up are sent.
 
-    On the client level they are clipped here; on the image level those of each image were.
+    On the client level they are clipped here; on the image level each image's part already is.
     """
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
@@ -67,18 +67,18 @@ class SendsParts(AnyClientWork):
         self.work = work
 
     def parts(self, message: object, update: object) -> Addends:
-        """Return what of its update a client adds to a sum."""
+        """Return the parts of an update that a client adds to a sum."""
         exchange = self.work.exchange
         parts = addition_of(self.config, exchange, message).parts(update)
         return clipped_by_client(self.config, exchange, parts)
 
     def own(self, task: Task) -> Task:
-        """Return the task as the system knows it."""
+        """Return the task under the system's own name of the exchange."""
         return dataclasses.replace(task, exchange=self.work.exchange.name)
 
 
 class WithinBounds(SendsParts):
-    """A client's work, of which bounded parts are sent that the server may see."""
+    """A client's work that sends bounded parts, which the server may see."""
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
         super().__init__(config, work)
@@ -105,9 +105,9 @@ class WithinBounds(SendsParts):
 
 
 class Participants:
-    """Holds the parts in the secure sum that goes on, of the clients of one process.
+    """The parts of this process's clients in the current secure sum.
 
-    A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
+    A stage raises ``RefusedUpdateError`` where the server asks for more than an honest sum needs.
     """
 
     def __init__(self, config: PrivacyConfig, clients: int, guard: Safeguard) -> None:
@@ -117,14 +117,14 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """Return a client's part in a task's sum."""
+        """Return a client's part in the sum of a task."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Begin a client's part (stage 1); what was made for another sum is gone."""
+        """Start a client's part (stage 1), and delete that of an earlier sum."""
         asked = message.read()
         if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
@@ -150,12 +150,12 @@ class Participants:
         )
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> ClientRows:
-        """Send tags to those that are in the sum (stage 4)."""
+        """Send tags to the clients in the sum (stage 4)."""
         tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
         return ClientRows.of(tags, TAG_BYTES)
 
     def send_shown(self, task: Task, message: Letters, client: int) -> ShownShares:
-        """Show shares, once (stage 5); the sum is over then."""
+        """Reveal shares, once (stage 5), which ends the sum."""
         participant = self.of(task, client)
         del self._parts[client]
         shown = participant.revealed(message.read(client, TAG_BYTES))
@@ -166,7 +166,7 @@ class Participants:
 
 @dataclass(eq=False)
 class ProtocolStage(ClientWork[Message, Update]):
-    """The work of clients at a stage before or after the exchange itself."""
+    """Base class of the clients' work at a stage before or after the exchange itself."""
 
     exchange: Exchange[Message, Update]
     answer: Callable[[Task, Message, int], Update]
@@ -181,7 +181,7 @@ class ProtocolStage(ClientWork[Message, Update]):
 def _or_refused(
     made: Callable[P, Update], *args: P.args, **more: P.kwargs
 ) -> Update | RefusedUpdateError:
-    """Make an update; where it is refused, return the refusal."""
+    """Call a function that makes an update, and return its refusal if it raises one."""
     try:
         return made(*args, **more)
     except RefusedUpdateError as refusal:
@@ -189,7 +189,7 @@ def _or_refused(
 
 
 class UnderMasks(SendsParts):
-    """Stage 3: the work itself, of which masked numbers are sent."""
+    """Stage 3: the work itself, which sends masked numbers."""
 
     def __init__(
         self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
@@ -203,7 +203,7 @@ class UnderMasks(SendsParts):
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[MaskedParts | RefusedUpdateError]:
-        """Put the parts of each client that add up under masks, in fixed point."""
+        """Mask each client's parts that add up, as fixed-point numbers."""
         answers: dict[int, MaskedParts | RefusedUpdateError] = {}
         there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
@@ -244,14 +244,14 @@ def works_in_sums(
 ) -> dict[str, AnyClientWork]:
     """Wrap the clients' work so that the server gets sums, by the name of the exchange.
 
-    What does not travel stays as it is; a client on another machine is never asked for it, since
-    nothing would hide it.
+    Exchanges that are not sent stay as they are; a client on another machine is never asked for
+    one, since nothing would hide it.
 
     Args:
         works: The work of a system.
-        config: What the run does for privacy.
-        clients: How many clients the run has.
-        guard: What protects a client from a server that lies.
+        config: Settings of privacy.
+        clients: Number of clients of the run.
+        guard: Protection of a client from a dishonest server.
     """
     found = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]
@@ -270,12 +270,12 @@ def works_in_sums(
 
 
 def flattened(parts: Mapping[str, Tensor]) -> Tensor:
-    """Write all numbers of some tensors as one vector, in the order of their names."""
+    """Concatenate all numbers of some tensors to one vector, in the order of their names."""
     return torch.cat([parts[name].flatten() for name in sorted(parts)])
 
 
 def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Addends:
-    """Split a vector into the tensors it was made of, which are like others of their names."""
+    """Split a vector into tensors with the names and shapes of others."""
     names = sorted(like)
     pieces = torch.split(vector, [like[name].numel() for name in names])
     return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}

@@ -1,4 +1,4 @@
-"""Real numbers as integers modulo 2³² or 2⁶⁴, whose sums are exact."""
+"""Fixed-point numbers: integers modulo 2³² or 2⁶⁴, whose sums are exact."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class FixedPoint:
 
     Attributes:
         bits: 32 or 64.
-        fraction: Of these, bits behind the point.
+        fraction: Number of bits after the binary point.
     """
 
     bits: int
@@ -29,16 +29,16 @@ class FixedPoint:
 
     @property
     def words(self) -> np.dtype[Any]:
-        """Return the type of a number on its way: little-endian and without sign."""
+        """The dtype of a number as it is sent: little-endian, unsigned."""
         return np.dtype("<u4" if self.bits == 32 else "<u8")
 
     @property
     def step(self) -> float:
-        """Return the distance of neighbouring numbers; rounding is by half of it at most."""
+        """The distance of neighbouring numbers; rounding errors are at most half of it."""
         return math.ldexp(1.0, -self.fraction)
 
     def largest(self, summands: int) -> float:
-        """Return the largest size of numbers of which a sum of so many cannot overflow."""
+        """Return the largest size of numbers with which a sum of ``summands`` cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
         whole = ((1 << (self.bits - 1)) - 1) // summands - 1
         return whole * self.step * (1 - math.ldexp(1.0, -50))
@@ -48,10 +48,10 @@ class FixedPoint:
 
         Args:
             values: float64 of shape (numbers,).
-            summands: Of how many such vectors the sum may be taken.
+            summands: Largest number of such vectors in the sum.
 
         Raises:
-            RefusedUpdateError: One of them is not finite, or too large for the sum.
+            RefusedUpdateError: A number is not finite, or too large for the sum.
         """
         array = values.cpu().numpy()
         if not np.isfinite(array).all():

@@ -1,4 +1,4 @@
-"""What protects a client of secure sums from a server that lies: identities and a floor."""
+"""Protection of a client of secure sums from a dishonest server: identities and a floor."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -12,33 +12,33 @@ SIGNATURE_BYTES = 96
 
 
 class Identity(Protocol):
-    """A client that others can recognise."""
+    """Interface of a client that others can recognise."""
 
     def signed(self, content: bytes) -> bytes:
         """Return this client's signature of some content, of ``SIGNATURE_BYTES``."""
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
-        """Raise ``RefusedUpdateError`` unless a client has signed some content."""
+        """Raise ``RefusedUpdateError`` unless a client has signed the content."""
 
 
 class Unsigned:
-    """Clients of one process, in which there is nobody who could lie to them."""
+    """The identity of clients in one process, which need no protection from each other."""
 
     def signed(self, content: bytes) -> bytes:
-        """Return zeros."""
+        """Return zeros in place of a signature."""
         return bytes(SIGNATURE_BYTES)
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
-        """Accept what nobody has signed."""
+        """Accept any signature."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What the owner of a client demands of a secure sum.
+    """The smallest protection that a client's owner accepts in a secure sum.
 
     Attributes:
-        colluders: How many of the other clients may work together with the server.
-        honest: The fewest honest clients whose sum the server may then learn, this one among them.
+        colluders: Number of other clients that may work together with the server.
+        honest: The fewest honest clients whose sum the server may then learn, including this one.
     """
 
     colluders: int = 0
@@ -58,12 +58,13 @@ class Floor:
 
 @dataclass(frozen=True)
 class Before:
-    """What a client has taken part in when it first showed shares for the sum of a task.
+    """A sum that a client took part in, up to its first reveal of shares for the task.
 
     Attributes:
         asked: The clients that were asked.
         holders: The holders of its secrets.
-        included: Whose vectors were in the sum: itself, and those whose holder it was.
+        included: The clients in the sum, as far as it knows: itself, and those whose secrets it
+            holds.
     """
 
     asked: Set[int]
@@ -73,14 +74,14 @@ class Before:
 
 @dataclass(frozen=True)
 class Safeguard:
-    """What protects a client of secure sums from a server that lies.
+    """Protection of a client of secure sums from a dishonest server.
 
     Attributes:
-        identity: By what clients know each other.
-        floor: What is demanded of a sum.
-        before: The sums for which it has shown shares, by round and index of the task. A server
+        identity: How clients recognise each other.
+        floor: The smallest protection of a sum that is accepted.
+        before: The sums for which it has revealed shares, by round and index of the task. A server
             that was interrupted may ask for the same sum again, and for no other one: the
-            difference of two sums could be a single vector. None: nothing is kept.
+            difference of two sums could be a single vector. None: none are stored.
     """
 
     identity: Identity = field(default_factory=Unsigned)

@@ -1,9 +1,9 @@
-"""Masks that cancel, and what they are made of: keys, agreements and streams.
+"""Masks that cancel in a sum, and their cryptography: keys, key agreement and streams.
 
-Keys are X25519's (RFC 7748), what is derived from an agreement is HKDF's (RFC 5869) with SHA-256,
-a stream is AES-256's in counter mode, and what one client sends another through the server is
-sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``. It is an extra, and so
-it is imported where it is used.
+Keys are X25519's (RFC 7748), keys derived from an agreement are by HKDF (RFC 5869) with SHA-256,
+a stream is AES-256's in counter mode, and messages from client to client through the server are
+sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``. It is an optional
+dependency, and so it is imported where it is used.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class KeyPair:
 
     @staticmethod
     def new() -> KeyPair:
-        """Draw a pair that was never there before."""
+        """Draw a new random pair."""
         return KeyPair(secrets.token_bytes(KEY_BYTES))
 
     @cached_property
     def public(self) -> bytes:
-        """Return the public key, 32 bytes."""
+        """The public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     @cached_property
@@ -49,9 +49,9 @@ class KeyPair:
         return X25519PrivateKey.from_private_bytes(self.private)
 
     def agreed(self, public: bytes, purpose: bytes) -> bytes:
-        """Derive what only the owners of two keys know: 32 bytes for one purpose.
+        """Derive a secret that only the owners of two keys know: 32 bytes for one purpose.
 
-        Raises ``RefusedUpdateError`` where the public key is none.
+        Raises ``RefusedUpdateError`` where the public key is invalid.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -76,10 +76,10 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
 
 
 def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
-    """Seal what only the other owner of a key can read; it gets ``TAG_BYTES`` longer.
+    """Encrypt content for the other owner of a key; it gets ``TAG_BYTES`` longer.
 
-    A key serves for one message at a stage in each direction. One without content is a tag: it says
-    that its sender has been there.
+    A key serves for one message at a stage in each direction. One without content is a tag: it
+    proves that its sender took part.
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -87,7 +87,7 @@ def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: byt
 
 
 def opened_from(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """Open what a sender has sealed; a ``RefusedUpdateError`` where it was changed."""
+    """Decrypt what a sender has sealed; raise ``RefusedUpdateError`` where it was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

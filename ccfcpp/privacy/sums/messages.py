@@ -1,6 +1,6 @@
-"""What travels for a sum of which the server sees bounded parts, or no part at all.
+"""Messages of a secure sum, or of a sum of bounded parts that the server sees.
 
-What comes from elsewhere may have any shapes and dtypes: it is checked when it is read.
+Received messages may have any shapes and dtypes: they are checked when they are read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,11 +52,11 @@ class ClientRows:
 
     @staticmethod
     def of(rows: Mapping[int, bytes], width: int) -> "ClientRows":
-        """Write rows by client."""
+        """Pack rows of bytes by client."""
         return ClientRows(numbers_of(rows), _row(b"".join(rows.values())).view(len(rows), width))
 
     def read(self, width: int) -> dict[int, bytes]:
-        """Read the rows by client."""
+        """Return the rows by client."""
         numbers = _numbers(self.clients)
         _check(self.rows, torch.uint8, len(numbers), width)
         return {n: _bytes(row) for n, row in zip(numbers, self.rows.cpu(), strict=True)}
@@ -64,11 +64,11 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class Letters:
-    """Rows of bytes that some clients send others. Each receives its own ones alone.
+    """Rows of bytes from clients to clients; each client receives only its own.
 
     Attributes:
-        receivers: For whom each row is, int32 of shape (rows,).
-        rows: From whom it is, and what it says.
+        receivers: Receiver of each row, int32 of shape (rows,).
+        rows: Sender of each row, and its content.
     """
 
     receivers: Tensor
@@ -76,14 +76,14 @@ class Letters:
 
     @staticmethod
     def of(routed: Mapping[int, Mapping[int, bytes]], width: int) -> "Letters":
-        """Write rows by receiver and sender."""
+        """Pack rows by receiver and sender."""
         each = [(to, sender, row) for to, inbox in routed.items() for sender, row in inbox.items()]
         table = _row(b"".join(row for *_, row in each)).view(len(each), width)
         senders = numbers_of(sender for _, sender, _ in each)
         return Letters(numbers_of(to for to, *_ in each), ClientRows(senders, table))
 
     def to(self, client: int) -> "Letters":
-        """Return what is for a client."""
+        """Return the rows for a client."""
         count, rows = self.receivers.numel(), self.rows.rows
         _check(self.receivers, _NUMBER, count)
         _check(self.rows.clients, _NUMBER, count)
@@ -92,28 +92,28 @@ class Letters:
         return Letters(self.receivers[place], ClientRows(self.rows.clients[place], rows[place]))
 
     def read(self, client: int, width: int) -> dict[int, bytes]:
-        """Read the rows for a client, by sender."""
+        """Return the rows for a client, by sender."""
         return self.to(client).rows.read(width)
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A sum begins.
+    """The first message of a sum.
 
     Attributes:
-        clients: The numbers of those that are asked, int32 of shape (clients,).
+        clients: Numbers of the clients that are asked, int32 of shape (clients,).
     """
 
     clients: Tensor
 
     def read(self) -> list[int]:
-        """Read the clients' numbers."""
+        """Return the clients' numbers."""
         return _numbers(self.clients)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A client's public keys, and who holds shares of its secrets.
+    """A client's public keys, and the holders of its secrets' shares.
 
     Attributes:
         public: uint8 of shape (64,).
@@ -127,18 +127,18 @@ class Keys:
 
     @staticmethod
     def of(offer: Offer) -> "Keys":
-        """Write some keys."""
+        """Pack an offer of keys."""
         return Keys(_row(offer.public), numbers_of(offer.holders), _row(offer.signature))
 
     def read(self) -> Offer:
-        """Read the keys."""
+        """Return the offer of keys."""
         _check(self.public, torch.uint8, PUBLIC_BYTES)
         _check(self.signature, torch.uint8, SIGNATURE_BYTES)
         return Offer(_bytes(self.public), _numbers(self.holders), _bytes(self.signature))
 
 
 def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Letters:
-    """Write the keys of clients for those that have masks in common, by receiver and owner."""
+    """Pack the keys of clients for those that share masks with them, by receiver and owner."""
     routed = {
         receiver: {n: bytes([e.entrusts]) + e.public + e.signature for n, e in owners.items()}
         for receiver, owners in known.items()
@@ -147,17 +147,17 @@ def letters_of_neighbours(known: Mapping[int, Mapping[int, Neighbour]]) -> Lette
 
 
 def neighbours_in(letters: Letters, client: int) -> dict[int, Neighbour]:
-    """Read the neighbours of a client."""
+    """Return the neighbours of a client, by their numbers."""
     rows, end = letters.read(client, NEIGHBOUR_BYTES), 1 + PUBLIC_BYTES
     return {n: Neighbour(row[1:end], row[end:], row[0] == 1) for n, row in rows.items()}
 
 
 @dataclass(frozen=True)
 class Mail:
-    """What goes with the message of an exchange under masks.
+    """Sealed content that is sent with the message of an exchange under masks.
 
     Attributes:
-        boxes: Sealed shares, from those whose holder a client is.
+        boxes: Sealed shares, from clients whose shares the receiver holds.
         shared: A byte from each of its own holders that has sent shares to its own ones.
     """
 
@@ -166,34 +166,34 @@ class Mail:
 
     @staticmethod
     def of(boxes: Mapping[int, Mapping[int, bytes]], shared: Mapping[int, Sequence[int]]) -> "Mail":
-        """Write the boxes by receiver and sender, and who has shared by receiver."""
+        """Pack the boxes by receiver and sender, and the clients that have shared by receiver."""
         marks = {receiver: dict.fromkeys(numbers, b"\0") for receiver, numbers in shared.items()}
         return Mail(Letters.of(boxes, BOX_BYTES), Letters.of(marks, 1))
 
     def to(self, client: int) -> "Mail":
-        """Return what is for a client."""
+        """Return the mail for a client."""
         return Mail(self.boxes.to(client), self.shared.to(client))
 
     def read(self, client: int) -> tuple[dict[int, bytes], list[int]]:
-        """Read the boxes for a client by sender, and its holders that have shared."""
+        """Return the boxes for a client by sender, and its holders that have shared."""
         return self.boxes.read(client, BOX_BYTES), [*self.shared.read(client, 1)]
 
 
 @dataclass(frozen=True)
 class WithMail(Generic[Message]):
-    """A message that brings mail."""
+    """A message with mail."""
 
     message: Message
     mail: Mail
 
     def to(self, client: int) -> "WithMail[Message]":
-        """Return the message with the mail for a client."""
+        """Return the message with the mail for one client."""
         return replace(self, mail=self.mail.to(client))
 
 
 @dataclass(frozen=True)
 class BoundedParts:
-    """The parts of a client's update that add up, float64 by name."""
+    """The parts of a client's update that add up, within bounds: float64 by name."""
 
     parts: dict[str, Tensor]
 
@@ -203,9 +203,9 @@ class MaskedParts:
     """The parts of a client's update that add up, under masks.
 
     Attributes:
-        words: All numbers, in the order of their parts' names, as integers modulo 2 to the bits of
-            a number: int32 or int64 of shape (numbers,).
-        tags: What it tells those with which it has masks in common.
+        words: All numbers, in the order of their parts' names, as integers modulo 2 to the power of
+            their bits: int32 or int64 of shape (numbers,).
+        tags: Tags for the clients with which it shares masks.
     """
 
     words: Tensor
@@ -213,12 +213,12 @@ class MaskedParts:
 
     @staticmethod
     def of(words: Words, tags: Mapping[int, bytes]) -> "MaskedParts":
-        """Write masked numbers and tags."""
+        """Pack masked numbers and tags."""
         signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
         return MaskedParts(signed, ClientRows.of(tags, TAG_BYTES))
 
     def read(self, form: FixedPoint, numbers: int) -> tuple[Words, dict[int, bytes]]:
-        """Read the masked numbers and the tags."""
+        """Return the masked numbers and the tags."""
         _check(self.words, torch.int32 if form.bits == 32 else torch.int64, numbers)
         return self.words.cpu().numpy().view(form.words), self.tags.read(TAG_BYTES)
 
@@ -232,11 +232,11 @@ class ShownShares:
 
     @staticmethod
     def of(shown: Revealed) -> "ShownShares":
-        """Write some shares."""
+        """Pack some shares."""
         return ShownShares(*(ClientRows.of(shares, SHARE_BYTES) for shares in shown))
 
     def read(self) -> Revealed:
-        """Read the shares by client."""
+        """Return the shares by client."""
         found = Revealed(self.seeds.read(SHARE_BYTES), self.keys.read(SHARE_BYTES))
         if not all(is_share(share) for of in found for share in of.values()):
             raise RefusedUpdateError("a share holds a number beyond its prime")
@@ -252,25 +252,25 @@ STAGES = frozenset(stage.name for stage in (KEYS, SHARES, AGREEMENT, UNMASKING))
 
 
 def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
-    """Make the exchange in which the bounded parts of an exchange that adds up are sent."""
+    """Return the exchange that sends the bounded parts of another exchange's updates."""
     parts = {"parts": Sum()} if exchange.is_sum else {}
     name, memory = f"{exchange.name} within bounds", exchange.uses_memory
     return Exchange(name, exchange.message, BoundedParts, parts, uses_memory=memory)
 
 
 def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
-    """Make the exchange in which these come under masks; its message brings the boxes."""
+    """Return the exchange that sends these parts under masks, with the boxes in its message."""
     name, memory = f"{exchange.name} under masks", exchange.uses_memory
     return Exchange(name, generic(WithMail, exchange.message), MaskedParts, uses_memory=memory)
 
 
 def digest_of(exchange: AnyExchange, message: object) -> bytes:
-    """Digest an exchange and its message, tensor by tensor, to 32 bytes."""
+    """Compute a digest of an exchange and its message, 32 bytes."""
     return bytes.fromhex(content_hash(exchange.name, pack(message)))
 
 
 def numbers_of(clients: Iterable[int]) -> Tensor:
-    """Write numbers of clients as they travel."""
+    """Pack numbers of clients as they are sent."""
     return torch.tensor([*clients], dtype=_NUMBER)
 
 

@@ -1,12 +1,12 @@
-"""Noise that clients add in parts, under the masks of a secure sum: nobody sees the sum without it.
+"""Noise that clients add in parts, under the masks of a secure sum, which hide sums without it.
 
 Source: Kairouz, Liu and Steinke, *The Distributed Discrete Gaussian Mechanism for Federated
 Learning with Secure Aggregation* (ICML 2021).
 
 Each client scales its clipped numbers, rounds them to integers, and adds to each an integer of its
-own from the discrete Gaussian of variance s². A sum that the server can learn holds the parts of m
-honest clients at least (``min_honest_clients``), and the noise is made for these: of m clients
-alone it has the variance that the accountant is told. What more clients add only hides more.
+own from the discrete Gaussian of variance s². A sum that the server can learn has the parts of at
+least m honest clients (``min_honest_clients``), and the noise is scaled for these: of m clients
+alone it has the variance that the accountant assumes. The noise of more clients only hides more.
 
 **What it costs.** What the accountant says of one Gaussian of variance m s² (1 − 2⁻²⁰)²:
 
@@ -15,8 +15,8 @@ alone it has the variance that the accountant is told. What more clients add onl
 2. A continuous Gaussian of variance m s² − 4 whose value x becomes an integer z, with weights
    exp(−(z − x)²/8), is that discrete one up to factors of 1 ± 2·10⁻³⁴ in each number (Peikert, *An
    Efficient and Parallel Gaussian Sampler for Lattices*, 2010, section 3; by Poisson summation).
-   Such rounding knows nothing of the images, and commutes with shifts by integers. So the discrete
-   Gaussian costs no more than the continuous one, whether images are sampled or not.
+   Such rounding does not depend on the images, and commutes with shifts by integers. So the
+   discrete Gaussian costs no more than the continuous one, whether images are sampled or not.
 
 With s = 2²⁴ all these factors together change ε by less than 10⁻²⁰, for 10⁶ numbers in 10⁶ sums.
 The shift itself is that of integers: clipped, and then rounded, which ``Bounds.steps`` counts.
@@ -44,14 +44,14 @@ _MOST = 2.0**52
 
 
 def min_honest_clients(terms: Terms, colluders: int) -> int:
-    """Return how many honest clients are in a sum at least, also where the server lies.
+    """Return the fewest honest clients in a sum, even if the server is dishonest.
 
     Args:
-        terms: Those of the sum.
-        colluders: How many clients tell the server what they know.
+        terms: Terms of the sum.
+        colluders: Number of clients that tell the server all they know.
 
     Raises:
-        RefusedUpdateError: So many could have the server learn a single client's numbers.
+        RefusedUpdateError: So many could let the server learn a single client's numbers.
     """
     if honest := terms.honest(colluders):
         return honest
@@ -66,9 +66,9 @@ class OwnNoise:
     """The noise of one sum, of which each client adds a part.
 
     Attributes:
-        bounds: How large a contribution may be.
+        bounds: Bounds on a contribution.
         noise: z, the standard deviation by what one contributor can change.
-        honest: How many clients' parts make up that noise.
+        honest: Number of clients whose parts make up that noise.
     """
 
     bounds: Bounds
@@ -77,10 +77,10 @@ class OwnNoise:
 
     @staticmethod
     def of(config: PrivacyConfig, exchange: AnyExchange, terms: Terms) -> "OwnNoise | None":
-        """Make the noise of an exchange's sum; None where clients add none.
+        """Return the noise of an exchange's sum; None where clients add none.
 
         Raises:
-            RefusedUpdateError: The noise is not known, or there are too many colluders.
+            RefusedUpdateError: The noise is unknown, or there are too many colluders.
         """
         if not config.own_noise:
             return None
@@ -94,8 +94,8 @@ class OwnNoise:
 
         Args:
             parts: float64 by name.
-            source: Of its noise.
-            purpose: Names the sum.
+            source: Source of the noise.
+            purpose: Name of the sum.
 
         Raises:
             RefusedUpdateError: The numbers are too large, or too many, for so little noise.
@@ -113,7 +113,7 @@ class OwnNoise:
         return found
 
     def scaled(self, totals: Mapping[str, Tensor]) -> Addends:
-        """Scale the sums, with their noise, to the numbers' own units."""
+        """Scale the noisy sums back to the units of the clients' numbers."""
         steps = self._steps(totals)
         return {name: total * steps[name] for name, total in totals.items()}
 

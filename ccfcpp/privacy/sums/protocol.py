@@ -75,12 +75,13 @@ _SHARES, _MASKED, _INCLUDED = range(3)
 
 
 class Offer(NamedTuple):
-    """What a client sends in the first stage.
+    """A client's message in the first stage.
 
     Attributes:
         public: c_u and s_u.
-        holders: The numbers of those that hold shares of its secrets, ascending, its own too.
-        signature: Of the terms, its number and its keys.
+        holders: Numbers of the clients that hold shares of its secrets, ascending, including its
+            own.
+        signature: Signature of the terms, its number and its keys.
     """
 
     public: bytes
@@ -89,11 +90,11 @@ class Offer(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """What a client is told of another one with which it has a mask in common.
+    """The facts on another client with a common mask.
 
     Attributes:
         public: Its keys.
-        signature: Of these.
+        signature: Signature of these.
         entrusts: Whether it has chosen the client as a holder.
     """
 
@@ -103,11 +104,11 @@ class Neighbour(NamedTuple):
 
 
 class Revealed(NamedTuple):
-    """What a client sends in the last stage.
+    """A client's message in the last stage.
 
     Attributes:
         seeds: Its shares of b, by the client that is in the sum.
-        keys: Its shares of the private s, by the client that is gone.
+        keys: Its shares of the private s, by the client that dropped out.
     """
 
     seeds: Mapping[int, bytes]
@@ -119,18 +120,18 @@ Tags = dict[int, bytes]
 
 
 class Participant:
-    """A client's part in one sum. Each stage comes once, and in its turn; a failure ends the part.
+    """A client's part in one sum. Each stage runs once, in order; a failure ends the part.
 
-    Two vectors under the same masks would tell the server their difference. A stage raises
-    ``RefusedUpdateError`` out of its turn, where too few clients are there, and where what the
-    server gives is not sound.
+    Two vectors under the same masks would reveal their difference to the server. A stage raises
+    ``RefusedUpdateError`` out of order, where too few clients are left, and where the server's
+    message is not sound.
 
     Args:
         number: The client's.
-        terms: Those of the sum.
+        terms: Terms of the sum.
         asked: The numbers of all clients that are asked.
-        identity: What signs this client's keys, and knows the others' signatures.
-        before: A sum for the same task, for which this client has shown shares; None if there is
+        identity: Signs this client's keys, and checks the others' signatures.
+        before: A sum for the same task, for which this client has revealed shares; None if there is
             none.
     """
 
@@ -163,7 +164,7 @@ class Participant:
         self._has_masks = False
 
     def keys(self) -> Offer:
-        """Offer c_u and s_u, and say who holds shares (stage 1)."""
+        """Return c_u, s_u and the holders of shares (stage 1)."""
         public = self._public
         signature = self.identity.signed(self._stated(self.number, public))
         return Offer(public, self.holders, signature)
@@ -190,11 +191,11 @@ class Participant:
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes], shared: Collection[int]) -> None:
-        """Take what others have sealed, before there is a vector (stage 3).
+        """Store what others have sealed, before there is a vector (stage 3).
 
         Args:
-            boxes: By sender.
-            shared: Those of its own holders that have sent shares to theirs.
+            boxes: Boxes by sender.
+            shared: Its own holders that have sent shares to theirs.
         """
         self._enter("masked vector")
         if not all(n in self._known and self._known[n].entrusts for n in boxes):
@@ -212,10 +213,10 @@ class Participant:
         self._has_masks = True
 
     def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
-        """Put the vector x_u under its masks, and make tags (stage 3).
+        """Mask the vector x_u, and make tags (stage 3).
 
         Args:
-            vector: It is left as it is.
+            vector: The vector, which is not changed.
             about: Digest of the message that it answers.
         """
         if not self._has_masks:
@@ -229,7 +230,7 @@ class Participant:
         return total, {other: self._sealed(other, _MASKED) for other in self._edges}
 
     def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
-        """Make tags for those whose vectors have arrived (stage 4).
+        """Make tags for the clients whose vectors have arrived (stage 4).
 
         Args:
             arrived: Tags of stage 3, by the client whose holder this one is.
@@ -244,7 +245,7 @@ class Participant:
         return {other: self._sealed(other, _INCLUDED) for other in found}
 
     def revealed(self, included: Mapping[int, bytes]) -> Revealed:
-        """Show shares that take the masks off the sum (stage 5).
+        """Reveal shares that remove the masks from the sum (stage 5).
 
         Args:
             included: Tags of stage 4, by its own holders.
@@ -261,7 +262,7 @@ class Participant:
 
     @property
     def shown(self) -> Before:
-        """Return what it has taken part in, once it has shown shares."""
+        """The sum that it took part in, once it has revealed shares."""
         return Before(self._asked, self.holders, self._included)
 
     @property
@@ -282,11 +283,11 @@ class Participant:
             self.identity.check(number, each.signature, self._stated(number, each.public))
 
     def _stated(self, number: int, public: bytes) -> bytes:
-        """Return what a client signs, of fixed length: what all are told, and its keys."""
+        """Return the content that a client signs, of fixed length: terms, and its keys."""
         return self._told + number.to_bytes(8, "big") + public
 
     def _check_same(self, what: str, clients: Collection[int]) -> None:
-        """Refuse a second sum for a task over others than the first one."""
+        """Refuse a second sum for a task over other clients than the first one."""
         if self.before is not None and getattr(self.before, what) != clients:
             raise RefusedUpdateError(
                 "a second sum for the same task, over other clients: their difference could be the "
@@ -294,13 +295,13 @@ class Participant:
             )
 
     def _enter(self, stage: str) -> None:
-        """Begin a stage. No other one follows where it does not come to its end."""
+        """Start a stage. If it fails, no other one can follow."""
         if self._turn != stage:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
         self._turn = "over"
 
     def _sealed(self, receiver: int, what: int, content: bytes = b"") -> bytes:
-        """Seal what only the receiver can read, and only this client can have sealed."""
+        """Seal content from this client that only the receiver can read."""
         return sealed_for(self._seal(receiver), what, self.number, content, self.terms.purpose)
 
     def _opened(self, sender: int, what: int, box: bytes) -> bytes:
@@ -313,7 +314,7 @@ class Participant:
             return False
 
     def _seal(self, other: int) -> bytes:
-        """Return the key of boxes and tags on which two clients have agreed."""
+        """Return the key of boxes and tags that two clients share."""
         if other not in self._seals:
             public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
@@ -321,7 +322,7 @@ class Participant:
 
 
 def _digest(terms: Terms, asked: Collection[int]) -> bytes:
-    """Digest the terms of a sum and who is asked, to 32 bytes."""
+    """Compute a digest of the terms of a sum and of the asked clients, 32 bytes."""
     known = dataclasses.asdict(terms) | {"purpose": terms.purpose.hex()}
     return bytes.fromhex(content_hash([known, sorted(asked)]))
 
@@ -337,7 +338,7 @@ def _masks(keys: bytes) -> bytes:
 def _add_mask(
     total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms, about: bytes
 ) -> None:
-    """Put the mask that two clients have in common on a vector, with the sign of the first."""
+    """Add the common mask of two clients to a vector, with the sign of the first."""
     seed = own.agreed(_masks(keys), b"mask " + about + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
@@ -347,13 +348,13 @@ def _add_mask(
 
 
 class Collector:
-    """The server's part in one sum. What it is given is all that it sees.
+    """The server's part in one sum, which uses nothing but its arguments.
 
     Its stages raise ``BelowThresholdError`` where too few clients are left, and
     ``RefusedUpdateError`` where a vector or the shares cannot be used.
 
     Args:
-        terms: Those of the sum.
+        terms: Terms of the sum.
         asked: The numbers of all clients that are asked.
         about: Digest of the message that vectors answer.
     """
@@ -371,7 +372,7 @@ class Collector:
         self._total: Words | None = None
 
     def check(self, number: int, offer: Offer) -> None:
-        """Refuse keys and holders with which other clients would refuse the sum."""
+        """Refuse keys and holders that would make other clients refuse the sum."""
         drawn = set(offer.holders)
         fits = len(offer.holders) == len(drawn) == self.terms.holders
         if not fits or number not in drawn or not drawn <= self._asked:
@@ -384,7 +385,7 @@ class Collector:
         self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
-        """Return what each client is told of its neighbours (after stage 1)."""
+        """Return the facts on its neighbours for each client (after stage 1)."""
         self.terms.check(len(offers), "keys")
         self._offers = offers
         self._wards = {number: [] for number in offers}
@@ -408,14 +409,14 @@ class Collector:
     def routed(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Return boxes by receiver and sender, and which holders have shared (after stage 2)."""
+        """Return boxes by receiver and sender, and the holders that have shared (after stage 2)."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
         return mail, {n: sorted(self.others(n) & self._sharers) for n in boxes}
 
     def take(self, number: int, masked: Words, tags: Mapping[int, bytes]) -> None:
-        """Count a vector in (stage 3); nothing is kept but the total and the tags."""
+        """Add a vector (stage 3); only the total and the tags are stored."""
         if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
         if self._edges(number) != tags.keys():
@@ -428,7 +429,7 @@ class Collector:
         self._tags[number] = tags
 
     def arrived(self) -> dict[int, Tags]:
-        """Return the tags that each may see whose vector has come (after stage 3)."""
+        """Return the tags for each client whose vector has come (after stage 3)."""
         self.terms.check(len(self._tags), "masked vectors")
         return {
             number: {other: self._tags[other][number] for other in self._known_wards(number)}
@@ -436,7 +437,7 @@ class Collector:
         }
 
     def included(self, tags: Mapping[int, Mapping[int, bytes]]) -> dict[int, Tags]:
-        """Return what holders say of each that has answered (after stage 4)."""
+        """Return the holders' tags for each client that has answered (after stage 4)."""
         self.terms.check(len(tags), "agreement")
         return {
             number: {
@@ -467,7 +468,7 @@ class Collector:
         return total
 
     def _edges(self, number: int) -> set[int]:
-        """Return those with whom a client has masks in common."""
+        """Return the clients that share masks with a client."""
         return (self.others(number) | set(self._wards[number])) & self._sharers
 
     def _known_wards(self, number: int) -> list[int]:

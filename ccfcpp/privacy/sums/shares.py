@@ -1,4 +1,4 @@
-"""Secrets in shares, of which a threshold gives the secret and fewer give nothing.
+"""Secret sharing: a threshold of shares gives the secret, and fewer reveal nothing.
 
 Source: Shamir, *How to Share a Secret* (1979). A secret is cut into numbers of 16 bits; each is the
 value at 0 of a random polynomial of degree t − 1 over the field of 65,537 elements, and holder i
@@ -26,8 +26,8 @@ def split_secret(secret: bytes, holders: int, threshold: int) -> list[bytes]:
 
     Args:
         secret: Bytes, an even number of them.
-        holders: How many shares, below 65,537. Holder i has the number i + 1.
-        threshold: How many of them give the secret.
+        holders: Number of shares, below 65,537. Holder i has the number i + 1.
+        threshold: Number of shares that give the secret.
 
     Raises:
         ValueError: The threshold is above the number of holders, or there are too many of these.
@@ -43,15 +43,15 @@ def split_secret(secret: bytes, holders: int, threshold: int) -> list[bytes]:
 
 
 def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Join shares to their secret.
+    """Recover a secret from its shares.
 
     Args:
-        shares: By the holder's place, from 0; a threshold of them at least.
-        threshold: How many are needed.
+        shares: By the holder's place, from 0; at least as many as the threshold.
+        threshold: Number of shares that are needed.
 
     Raises:
-        ValueError: There are too few, or they are shares of no secret. Where there are more than a
-            threshold, a wrong one among them is noticed but with a probability of 1 in 65,537.
+        ValueError: There are too few, or they are shares of no secret. With more shares than the
+            threshold, a wrong one goes unnoticed with a probability of 1 in 65,537.
     """
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares of the {threshold} that are needed")
@@ -65,7 +65,7 @@ def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def is_share(share: bytes) -> bool:
-    """Tell whether all values of a share are in the field."""
+    """Return whether all values of a share are in the field."""
     return bool((np.frombuffer(share, _DRAW) < PRIME).all())
 
 
@@ -92,14 +92,14 @@ def _powers(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def _weights(
     numbers: tuple[int, ...], threshold: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute what gives a secret from its shares, and what gives 0 from all of them.
+    """Compute weights of shares that give the secret, and others that give 0 for valid shares.
 
     The first are Lagrange's weights for the value at 0. The others are the numbers
     f(x_i) / Π_j (x_i − x_j) with a random polynomial f of degree n − t − 1: their products with
     the values of any polynomial of degree t − 1 add up to 0 (Cascudo and David, *SCRAPE*, 2017).
 
     Args:
-        numbers: Where the n shares are values, a threshold of them or more.
+        numbers: Positions of the n shares' values, at least as many as the threshold.
         threshold: t.
 
     Returns:
@@ -118,5 +118,5 @@ def _weights(
 
 
 def _apart(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Give each number with the product of its differences, all others minus itself."""
+    """Return each number x with the product of all others minus x."""
     return [(own, math.prod(n - own for n in numbers if n != own)) for own in numbers]

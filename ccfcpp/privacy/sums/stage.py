@@ -1,4 +1,4 @@
-"""The stage at which clients' updates become one sum before the server's work sees them."""
+"""The stage that combines clients' updates into one sum for the server's work."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -54,9 +54,9 @@ Answer = TypeVar("Answer")
 
 
 class Summing:
-    """A stage that gives the loop one update for all clients.
+    """A stage that gives the loop one update in place of all clients'.
 
-    An exchange that does not travel goes through as it is.
+    An exchange that is not sent passes unchanged.
     """
 
     def __init__(self, config: PrivacyConfig, mechanism: Level | None = None) -> None:
@@ -64,7 +64,7 @@ class Summing:
         self.mechanism = mechanism
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Give one reply for all whose sum it is, and one for each that has no part in it."""
+        """Yield one reply for all clients in the sum, and one for each other client."""
         if not request.exchange.travels:
             yield from inner(request)
             return
@@ -111,7 +111,7 @@ class Summing:
         yield combined(update, included, said)
 
     def _added(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
-        """Count an update in; return why it has no part in the sum, where it has none."""
+        """Add an update; return the reason if it has no part in the sum."""
         if isinstance(reply.update, RefusedUpdateError):
             return reply.update
         try:
@@ -125,7 +125,7 @@ class Summing:
 def _explained(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Say why there is no sum, with the reason of the first client that was refused, if any."""
+    """Explain why there is no sum, with the reason of the first refused client, if any."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
@@ -133,7 +133,7 @@ def _explained(
 
 
 class Total(ABC):
-    """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none."""
+    """Base class of sums over clients; steps raise ``RefusedUpdateError`` where there is none."""
 
     def __init__(
         self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
@@ -148,41 +148,41 @@ class Total(ABC):
         self.bytes_up = self.bytes_down = 0
 
     def begin(self) -> None:  # noqa: B027 - most sums need nothing
-        """Do what has to be done before clients work."""
+        """Prepare the sum before clients work."""
 
     @abstractmethod
     def replies(self) -> Iterator[Reply]:
-        """Give what comes of the request at each client."""
+        """Yield the clients' replies to the request."""
 
     @abstractmethod
     def add(self, reply: Reply) -> None:
-        """Count a client's reply in, where it can be used."""
+        """Add a client's reply, if it can be used."""
 
     @abstractmethod
     def total(self) -> Tensor:
         """Return the sum, a float64 vector."""
 
     def published(self) -> Addends:
-        """Return the sums by name, with the server's noise where it adds any."""
+        """Return the sums by name, with noise if the server adds any."""
         totals, mechanism = unflattened(self.total(), self.like), self.stage.mechanism
         return mechanism.published(self.request.exchange, totals) if mechanism else totals
 
     def ask(
         self, exchange: AnyExchange, message: object, clients: Iterable[int]
     ) -> ExchangeRequest:
-        """Make a request to some clients in another exchange."""
+        """Return a request to some clients in another exchange."""
         task = dataclasses.replace(self.request.task, exchange=exchange.name)
         members = [self.request.member[number] for number in clients]
         return dataclasses.replace(self.request, task=task, message=message, members=members)
 
 
 class OpenSum(Total):
-    """The server sees every client's parts, in which all is within bounds."""
+    """A sum in which the server sees every client's parts, all within bounds."""
 
     _total: Tensor | None = None
 
     def replies(self) -> Iterator[Reply]:
-        """Give bounded parts."""
+        """Yield the replies with bounded parts."""
         exchange = within_bounds(self.request.exchange)
         return self.inner(self.ask(exchange, self.request.message, self.request.member))
 
@@ -201,7 +201,7 @@ class OpenSum(Total):
         self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
-        """Return the sum of what has come."""
+        """Return the sum of the parts that have come."""
         if self._total is None:
             raise RefusedUpdateError("there is nothing to add up")
         return self._total
@@ -212,11 +212,11 @@ def _form(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Size]]:
 
 
 class SecureSum(Total):
-    """The server sees masked numbers and, in the end, the sum alone.
+    """A sum in which the server sees masked numbers and, at the end, only the total.
 
     Before the exchange clients send keys, and then shares. With the exchange each gets what others
-    have sealed for it, and answers with its numbers under masks. After it those whose numbers have
-    come agree on who is in the sum, and then send what takes the masks off it.
+    have sealed for it, and answers with its masked numbers. After it the clients whose numbers have
+    come agree on who is in the sum, and then send what removes the masks.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class SecureSum(Total):
         self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
-        """Collect keys, and boxes with shares."""
+        """Collect keys, and sealed shares."""
         collector, asked = self.collector, [member.id for member in self.request.members]
         offers = self._asked(KEYS, Begun(numbers_of(asked)), asked, "keys", self._offer)
         known = letters_of_neighbours(collector.neighbours(offers))
@@ -239,7 +239,7 @@ class SecureSum(Total):
         self.bytes_down += sum(size(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
-        """Give masked numbers of those that have shared, and why there are none of others."""
+        """Yield masked numbers of the clients that have shared, and reasons for the others."""
         for number, reason in self.lost.items():
             yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
@@ -247,14 +247,14 @@ class SecureSum(Total):
         yield from self.inner(self.ask(masked, message, self._sharers))
 
     def add(self, reply: Reply) -> None:
-        """Count masked numbers in."""
+        """Add masked numbers to the total."""
         numbers = sum(part.numel() for part in self.like.values())
         update = _of_type(MaskedParts, reply.update)
         self.collector.take(reply.client, *update.read(self.terms.form, numbers))
         self.bytes_up += size(pack(update))
 
     def total(self) -> Tensor:
-        """Agree on who is in the sum, and take the masks off."""
+        """Have clients agree on who is in the sum, and remove the masks."""
         collector = self.collector
         arrived = collector.arrived()
         message = Letters.of(arrived, TAG_BYTES)
@@ -268,7 +268,7 @@ class SecureSum(Total):
         return self.terms.form.decoded(collector.total(revealed))
 
     def published(self) -> Addends:
-        """Return the sums by name, with noise: that of the server, or of the clients."""
+        """Return the sums by name, with the noise of the server or of the clients."""
         own = OwnNoise.of(self.stage.config, self.request.exchange, self.terms)
         return own.scaled(unflattened(self.total(), self.like)) if own else super().published()
 
@@ -291,7 +291,7 @@ class SecureSum(Total):
         stage: str,
         read: Callable[[int, Update], Answer],
     ) -> dict[int, Answer]:
-        """Return the answers at a stage, as read, by the client's number; others are lost."""
+        """Return the parsed answers at a stage, by the client's number; other clients drop out."""
         request = self.ask(exchange, message, clients)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
         found: dict[int, Answer] = {}
@@ -310,7 +310,7 @@ class SecureSum(Total):
 
 
 def _of_type(kind: type[Update], update: object) -> Update:
-    """Return an update, if it is of the type that was asked for."""
+    """Return an update, if it is of the expected type."""
     if isinstance(update, RefusedUpdateError):
         raise update
     if not isinstance(update, kind):

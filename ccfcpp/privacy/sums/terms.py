@@ -16,19 +16,19 @@ _ASSUMED = 10
 
 
 class BelowThresholdError(RefusedUpdateError):
-    """Too few clients are left for a secure sum; nothing of it can be known."""
+    """Too few clients are left for a secure sum, which reveals nothing then."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What server and clients know of a sum before it begins.
+    """The terms of a sum, which server and clients know before it begins.
 
     Attributes:
-        purpose: Names this sum; nothing made for another one fits.
-        threshold: How many clients must be there in every stage: more than half of those asked.
-        form: How numbers travel.
-        asked: How many clients were asked; no number may be too large for a sum of so many.
-        holders: k: how many clients hold shares of a client's secrets, itself among them.
+        purpose: Name of this sum; nothing made for another one fits.
+        threshold: Number of clients needed in every stage: more than half of those asked.
+        form: How numbers are sent.
+        asked: Number of clients that were asked; no number may be too large for a sum of so many.
+        holders: k: number of clients that hold shares of a client's secrets, including itself.
     """
 
     purpose: bytes
@@ -43,18 +43,18 @@ class Terms:
 
     @property
     def quorum(self) -> int:
-        """Return how many shares give a secret: the threshold's part of the holders."""
+        """Number of shares that give a secret: the threshold's part of the holders."""
         return -(-self.threshold * self.holders // self.asked)
 
     def honest(self, colluders: int) -> int:
-        """Return the fewest honest clients whose sum a server may learn that lies with colluders.
+        """Return the fewest honest clients whose sum a dishonest server with colluders may learn.
 
         An honest holder gives its share of one of a client's two secrets, and a colluder its shares
         of both. So the server learns both secrets of a client only if 2 · quorum <= holders +
         colluders among these.
 
         Args:
-            colluders: How many of the other clients tell the server what they know.
+            colluders: Number of other clients that tell the server all they know.
 
         Returns:
             0 where the server could learn a single client's numbers.
@@ -63,11 +63,11 @@ class Terms:
         return self.quorum - worst if 2 * self.quorum > self.holders + worst else 0
 
     def check(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
+        """Raise ``BelowThresholdError`` where fewer clients than the threshold are left."""
         self._check(there, self.threshold, "clients", stage)
 
     def check_holders(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` where fewer holders than the quorum are there."""
+        """Raise ``BelowThresholdError`` where fewer holders than the quorum are left."""
         self._check(there, self.quorum, f"of {self.holders} holders of shares", stage)
 
     def _check(self, there: int, needed: int, whose: str, stage: str) -> None:
@@ -79,7 +79,7 @@ class Terms:
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
-    """Return what both sides know of the sum of a task, and all clients sign."""
+    """Return the terms of the sum of a task, which both sides know and all clients sign."""
     wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
     # With half of them the server could have both secrets of a client.
     threshold = max(2, asked // 2 + 1, wanted)
@@ -94,12 +94,12 @@ def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
 
 @lru_cache(maxsize=256)
 def fewest_holders(asked: int, threshold: int) -> int:
-    """Return how many clients hold shares of a client's secrets, if nothing else is asked for.
+    """Return the default number of clients that hold shares of a client's secrets.
 
-    Up to a hundred clients it is all of them. Of more it is the least number with which the sum is
-    there, and nobody's part of it can be known, if a tenth of the clients collude with the server
-    and another tenth is lost; but with a negligible probability. It grows with the logarithm of the
-    number of clients.
+    Up to a hundred clients it is all of them. Of more it is the smallest number with which, except
+    with a negligible probability, the sum can be computed and no client's part can be known,
+    if a tenth of the clients collude with the server and another tenth is lost. It grows with the
+    logarithm of the number of clients.
     """
     few = range(_ALL_HOLD, asked)
     return next((holders for holders in few if _suffices(asked, threshold, holders)), asked)
@@ -113,15 +113,15 @@ def _suffices(asked: int, threshold: int, holders: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def most_drawn(marked: int, others: int, drawn: int) -> int:
-    """Bound how many marked ones there are among some that are drawn at random.
+    """Return an upper bound on the marked items in a random sample.
 
     Args:
-        marked: How many are marked.
-        others: Of how many.
-        drawn: How many are drawn, without replacement.
+        marked: Number of marked items.
+        others: Number of all items.
+        drawn: Size of the sample, drawn without replacement.
 
     Returns:
-        A number that is exceeded with a probability of ``NEGLIGIBLE`` at most.
+        A number that is exceeded with a probability of at most ``NEGLIGIBLE``.
     """
     if drawn >= others:
         return min(marked, others)

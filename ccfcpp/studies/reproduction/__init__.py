@@ -1,1 +1,1 @@
-"""The papers' tables and figures by name: their runs, their pictures, and what held in them."""
+"""The papers' tables and figures by name: their runs, figures, and checked claims."""

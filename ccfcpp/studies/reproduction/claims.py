@@ -1,7 +1,7 @@
-"""Statements of the papers, held against numbers: in how many places they are true.
+"""Claims of the papers, checked against numbers: in how many places they are true.
 
-A statement is a number of views, each of which makes values from values, and a check: one view more
-and the bounds that all values then should be within.
+A claim is a sequence of views, each of which computes values from values, and a check: one more
+view, and bounds on all its values.
 """
 
 import operator
@@ -82,7 +82,7 @@ def leads(values: Values, systems: Sequence[str]) -> Values:
 
 
 def of(values: Values, systems: Systems) -> Values:
-    """Keep some systems."""
+    """Return the values of some systems."""
     return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
 
 
@@ -101,7 +101,7 @@ def steps(
 
 
 def losses_along(values: Values, systems: Systems = "all") -> Values:
-    """Return what systems lose from the first place on the axis of a panel to the last."""
+    """Return the decrease of systems from the first place on a panel's axis to the last."""
     found = {}
     for (panel, system), line in lines(values).items():
         places = [place for own, place in conditions(values) if own == panel]
@@ -112,7 +112,7 @@ def losses_along(values: Values, systems: Systems = "all") -> Values:
 
 
 def below_best(values: Values, system: str) -> Values:
-    """Return how far a system is, at each place, below its highest value in the panel."""
+    """Return how far a system is below its highest value in the panel, at each place."""
     return {
         (panel, place, system): max(line.values()) - value
         for (panel, _), line in lines(of(values, [system])).items()
@@ -171,7 +171,7 @@ where that is not the bounds itself."""
 
 
 def count(check: str, argument: Any, values: Values) -> Count:
-    """Count the places in which a check holds: of ``somewhere``, whether there is one."""
+    """Count the places in which a check holds; for ``somewhere``, 1 if there is one."""
     view, bounds = CHECKS[check]
     limits = (argument if bounds is None else bounds).items()
     tests = [
@@ -183,7 +183,7 @@ def count(check: str, argument: Any, values: Values) -> Count:
 
 
 def beside(paper: Values, ours: Values) -> Values:
-    """Return the paper's values under our conditions; all where the two share no panel."""
+    """Return the paper's values under our conditions; all if no panel is shared."""
     panels = {panel for panel, _, _ in ours}
     there = {*conditions(ours), *((panel, ANY) for panel in panels)}
     shared = any(panel in panels for panel, _, _ in paper)
@@ -192,7 +192,7 @@ def beside(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, and in how many places, of how many, it held in our runs.
+    """A claim, and in how many places it held in our runs, of how many.
 
     Attributes:
         paper: The same two numbers for the paper's own table, where it has been published.
@@ -211,9 +211,9 @@ class Claim:
 
 
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
-    """Write a paragraph on what was run, in a sentence, and on what held.
+    """Write a paragraph on what was run, in a sentence, and on the claims that held.
 
-    Statements without a place in which they could hold are left out.
+    Claims without a place in which they could hold are left out.
     """
     stated = [each for each in claims if each.of and each.stated]
     read_in = [each for each in claims if each.of and not each.stated]

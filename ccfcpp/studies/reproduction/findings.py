@@ -1,4 +1,4 @@
-"""What the finished runs of an item came to: its tables, claims and figures."""
+"""Results of the finished runs of an item: its tables, claims and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """What runs came to: tables, each with the paper's where published, claims and figures."""
+    """Results of runs: tables, each with the paper's where published, claims and figures."""
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
@@ -36,7 +36,7 @@ class Findings:
 
 
 def find_in(item: Item, results: Sequence[Result]) -> Findings:
-    """Make the tables and figures of an item's runs, and hold its claims against the tables."""
+    """Make the tables and figures of an item's runs, and check its claims."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
     }
@@ -107,7 +107,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
 def _pictures(
     item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
 ) -> list[DrawnFigure]:
-    """Draw single runs, or several together; ``left_out`` takes a line on each that fails."""
+    """Draw figures of runs; ``left_out`` receives a line for each that fails."""
     chosen = [
         result
         for result in first_seeds(results)

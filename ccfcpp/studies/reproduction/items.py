@@ -1,4 +1,4 @@
-"""Tables and figures of the papers, as the files ``configs/reproduce/papers`` describe them."""
+"""Tables and figures of the papers, described by the files ``configs/reproduce/papers``."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ Text = Annotated[str, BeforeValidator(printed_number)]
 
 
 class Block(Section):
-    """Runs over some shipped settings."""
+    """Runs over some presets."""
 
     files: tuple[str, ...] = ()
     """Names of shipped configuration files, such as ``feddecorr/table1``."""
@@ -45,7 +45,7 @@ class Block(Section):
 
 
 class TableSpec(Section):
-    """A table of scores. ``panel``, ``place`` and ``system`` are templates of labels."""
+    """Description of a table of scores; ``panel``, ``place`` and ``system`` are label templates."""
 
     title: str
     """The name of the measure in the table."""
@@ -72,7 +72,7 @@ class TableSpec(Section):
 
     @property
     def measured(self) -> Measure:
-        """The measure of a run."""
+        """The measure of a run in this table."""
         if self.spectrum is None:
             return MEASURES[self.measure]
         return partial(of_spectra, OF_SPECTRA[self.measure], self.spectrum)
@@ -86,7 +86,7 @@ class TableSpec(Section):
 
 
 class SpectraSpec(Section):
-    """Figures of singular values."""
+    """Description of figures of singular values."""
 
     of: Whose
     title: str = ""
@@ -96,7 +96,7 @@ class SpectraSpec(Section):
 
 
 class PictureSpec(Section):
-    """Figures of the models and images of runs with the first seed."""
+    """Description of figures of the models and images of runs with the first seed."""
 
     show: Literal["holdings", "covariance", "correlations", "plane"]
     title: str = ""
@@ -108,11 +108,10 @@ class PictureSpec(Section):
 
 
 class ClaimSpec(Section):
-    """A statement: a check against a table, or against what views make of it.
+    """A claim: a check against a table, or against values that views compute from it.
 
-    From ``places_to_last_of`` to ``of``, fields are views, in their order, each of what the one
-    before left. From ``higher`` on they are checks, of which each claim has one: ``claims.py`` says
-    what they do.
+    The fields from ``places_to_last_of`` to ``of`` are views, applied in their order. Those from
+    ``higher`` on are checks, of which each claim has one; ``claims.py`` defines them.
     """
 
     say: str
@@ -147,7 +146,7 @@ class ClaimSpec(Section):
     best_differs: str | None = None
 
     def view(self, values: Values) -> Values:
-        """Return the values that the check is held against."""
+        """Return the values that the check is applied to."""
         for name, make in VIEWS.items():
             if argument := getattr(self, name):
                 values = make(values, argument)
@@ -170,7 +169,7 @@ class ClaimSpec(Section):
 
 
 class Item(Section):
-    """A table or a figure of a paper."""
+    """Description of a table or a figure of a paper."""
 
     title: str
     command: Literal["cluster", "classify"]
@@ -199,7 +198,7 @@ class Item(Section):
 
 
 class Paper(Section):
-    """A file: the items of a paper."""
+    """A file with the items of a paper."""
 
     paper: str
     """The name with which the items' titles begin."""

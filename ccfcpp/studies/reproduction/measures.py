@@ -1,4 +1,4 @@
-"""Numbers of finished runs that tables and figures are made of."""
+"""Measures of finished runs for tables and figures."""
 
 import math
 import statistics
@@ -32,7 +32,7 @@ _SIGNIFICANT = math.exp(-2)
 def measure_runs(
     results: Sequence[Result], measure: Callable[[Result], Readings[T]]
 ) -> list[tuple[Result, Facts, T | None]]:
-    """Measure runs, the numbers with the same facts one after the other."""
+    """Measure runs, and put numbers with the same facts one after the other."""
     found = [(result, *reading) for result in results for reading in measure(result)]
     kinds = dict.fromkeys(tuple(facts.items()) for _, facts, _ in found)
     order = {facts: number for number, facts in enumerate(kinds)}
@@ -49,7 +49,7 @@ def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result)
 
 
 def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
-    """Return singular values that a run has kept of its models; None where they are not finite.
+    """Return singular values of a run's models; None where they are not finite.
 
     They are in descending order, of shape (dimensions,).
     """
@@ -85,7 +85,7 @@ OF_SPECTRA: Mapping[str, Callable[[Tensor], float]] = {
 
 
 def summarised(key: str, result: Result, factor: float = 1.0) -> Readings[float]:
-    """Return what the summary says of a run, times a factor, such as 100 for percent."""
+    """Return a value of a run's summary, times a factor, such as 100 for percent."""
     value = result.summary.get(key)
     return [({}, None if value is None else factor * value)]
 
@@ -110,7 +110,7 @@ def _accuracy_by_round(result: Result) -> Readings[float]:
 
 
 def _seconds_of_a_round(result: Result) -> Readings[float]:
-    """Return the median of all rounds but the first, which does things for the first time."""
+    """Return the median time of all rounds but the first, which also prepares."""
     seconds = [float(row["seconds"]) for row in result.folder.read_log()[1:]]
     return [({}, statistics.median(seconds) if seconds else None)]
 

@@ -1,4 +1,4 @@
-"""Which runs a table or a figure needs, and where they and their images lie."""
+"""The runs that a table or a figure needs, and their folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def write_digit_domains(folder: Path) -> Path:
-    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there."""
+    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they exist."""
     path = folder / DIGIT_DOMAINS
     done = path.with_suffix(".done")
     if done.is_file():
@@ -51,7 +51,7 @@ def write_digit_domains(folder: Path) -> Path:
 
 
 def stored(axes: Axes, config: C) -> Planned[C]:
-    """Plan a run in a folder that is named by its whole configuration: items share their runs."""
+    """Plan a run in a folder named by its whole configuration, so that items share runs."""
     # A folder of images may be moved, as data sets' folders may.
     name, method = dataset_name(config), values_of(config)["method"]
     return Planned(axes, config, Path(f"{method}-{name}-{config_hash(config, dataset=name)[:12]}"))
@@ -67,7 +67,7 @@ def plan_item(
 ) -> list[Planned[RunConfig]]:
     """Plan all runs of an item, or those on one data set, with single values over everything.
 
-    Images that are made go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
+    Generated images go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
     is None.
 
     Raises:
@@ -96,10 +96,10 @@ def plan_item(
 
 
 def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
-    """Return the folder of images that no name of a data set stands for.
+    """Return the folder of images that are no named data set.
 
-    ``digit-domains`` is written first, into the folder ``made``. Others are images that nobody may
-    hand on, which lie among the data sets.
+    ``digit-domains`` is written first, into the folder ``made``. Others are images that may not be
+    redistributed; they lie among the data sets.
 
     Raises:
         UsageError: The folder is missing.

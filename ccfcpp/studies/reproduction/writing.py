@@ -20,7 +20,7 @@ _MOST_PLACES = 12
 
 
 def scale(results: Sequence[Result]) -> str:
-    """Say in a sentence what was run."""
+    """Describe in a sentence what was run."""
     names = ", ".join(dict.fromkeys(map(images, results)))
     rounds = sorted({int(result.summary["rounds"]) for result in results})
     seeds = sorted({result.config.seed for result in results})
@@ -37,9 +37,9 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Json]]]:
-    """Return tables for people by title, with the paper's values in parentheses.
+    """Return tables as text by title, with the paper's values in parentheses.
 
-    Where the paper has other images than we, its tables follow ours.
+    If the paper has other images, its tables follow ours.
     """
     tables = [(f"{ours.measure}: {panel}", _rows(ours, panel, paper)) for panel in ours.panels]
     if paper is not None and not set(paper.panels) & set(ours.panels):
@@ -96,14 +96,14 @@ def findings_as_text(
 
 
 def made_by(results: Sequence[Result]) -> list[str]:
-    """Name the sources and machines that made the runs."""
+    """Return the sources and machines that made the runs."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
     known = ([f"{k} {own[k]}" for k in _OF_A_SESSION if own.get(k) is not None] for own in sessions)
     return sorted(set(map(", ".join, known)))
 
 
 def write(folder: Path, text: str, findings: Findings) -> None:
-    """Write ``result.md`` of the text, a CSV file for each table, and the figures."""
+    """Write ``result.md`` with the text, a CSV file for each table, and the figures."""
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for drawn in findings.figures:

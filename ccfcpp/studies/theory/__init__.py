@@ -1,1 +1,1 @@
-"""The papers' mathematics beside simulated networks: ``ccfcpp verify-theory``."""
+"""Simulations of the papers' theorems: ``ccfcpp verify-theory``."""

@@ -1,4 +1,4 @@
-"""The papers' alignment assumption while a network learns the digits.
+"""The papers' alignment assumption, measured while a network learns the digits.
 
 FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 where k = k' and else 0,
 for the left singular vectors of the encoder and the right ones of the layer above it. The ICLR
@@ -68,7 +68,7 @@ class HeatMap:
 
 
 def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """State the alignment on the digits from several starts, and what it does to Theorem 1.
+    """State how well vectors align on the digits from several starts, and the effect on Theorem 1.
 
     Returns:
         The statements, and each pixel of the heat maps as a row.
@@ -98,7 +98,7 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """Draw the heat maps of all starts at ascending multiples of a quarter, the first one 0."""
+    """Compute the heat maps of all starts at ascending multiples of a quarter, from 0 on."""
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / 16).double().mT
     data = LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))

@@ -78,7 +78,7 @@ def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
 
 
 def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
-    """Follow gradient flow by the classical Runge-Kutta method of order four.
+    """Integrate gradient flow by the classical Runge-Kutta method of order four.
 
     The path has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
     width before).
@@ -157,8 +157,8 @@ def random_layers(
 class PairedVectors(NamedTuple):
     """Singular values (…, k) of encoder and head, and their vectors as columns (…, width, k).
 
-    The k-th stands with the k-th, up to the lesser rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
-    vectors of the head's k-th pair are turned over where u_k · v'_k would be negative: the theorems
+    The k-th of both belong together, up to the smaller rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
+    vectors of the head's k-th pair change sign where u_k · v'_k would be negative: the theorems
     need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
     """
 
@@ -202,7 +202,7 @@ def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
 def theorem_rates(
     network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
 ) -> Tensor:
-    """Return dσ_k/dt as the theorems have it, with M_k of ``depth_offsets`` and a drive B.
+    """Return dσ_k/dt by the theorems, with M_k of ``depth_offsets`` and a drive B.
 
     Eq. (32) of the FedDecorr paper (ICLR; B is N · G) and Eq. (7) of CCFC++ (Q̄).
     """

@@ -68,7 +68,7 @@ def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
     """Return N · G of Eqs. (32) and (33), G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, with means of each class.
 
     Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix, of shape (…, classes, inputs), without
-    the covariance, within each class, of outputs and inputs. Classes without samples add nothing.
+    the covariance of outputs and inputs within each class. Classes without samples add nothing.
     """
     samples_of = data.labels.sum(dim=-1)  # (…, classes)
     averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
@@ -104,7 +104,7 @@ def contrastive_drive(
 
 
 def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) -> Tensor:
-    """Return −k ∂ℓ/∂p̂ of Eq. (16), a column a sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
+    """Return −k ∂ℓ/∂p̂ of Eq. (16), a column for each sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
     sizes = data.members.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = 1 / sizes**2 if latent_weight == "appendix" else 1 / sizes
     sums = F.normalize(latents, dim=-2) @ (data.members * weights).mT  # column c: Σ_j ẑ_j, weighed
@@ -117,7 +117,7 @@ def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) ->
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:
-    """Turn labels, int64 of shape (…, samples), into columns, float64 (…, count, samples)."""
+    """Convert labels, int64 of shape (…, samples), to columns, float64 (…, count, samples)."""
     return F.one_hot(labels, count).double().mT
 
 

@@ -1,6 +1,7 @@
 """FedDecorr's Proposition 1: the variance of a correlation matrix's singular values.
 
-Source: Shi et al., Eqs. (7) and (48) (ICLR), (8) (TPAMI). It ties FedDecorr's loss to the spectrum.
+Source: Shi et al., Eqs. (7) and (48) (ICLR), (8) (TPAMI). It relates FedDecorr's loss to the
+spectrum.
 """
 
 import torch
@@ -22,7 +23,7 @@ def squared_deviations(matrix: Tensor) -> float:
 
 
 def squared_frobenius_norm(matrix: Tensor) -> float:
-    """Return ‖K‖²_F."""
+    """Return the squared Frobenius norm ‖K‖²_F."""
     return float(matrix.square().sum())
 
 
@@ -38,7 +39,7 @@ def correlations(z: Tensor) -> Tensor:
 
 
 def proposition_statements(randomness: Randomness) -> list[Statement]:
-    """State Proposition 1 of random representations, for both scales of the loss and at limits."""
+    """State Proposition 1 for random representations, for both scales of the loss and at limits."""
     generator = randomness.generator("proposition 1")
     drawn = []
     for samples, dimensions in _SHAPES:
@@ -49,7 +50,7 @@ def proposition_statements(randomness: Randomness) -> list[Statement]:
 
 
 def _everywhere(z: Tensor) -> list[Statement]:
-    """State what should hold for any representations."""
+    """State the parts of the proposition that hold for any representations."""
     samples, d = z.shape
     K = correlations(z)  # noqa: N806 - the paper's name
     deviations = squared_deviations(K)
@@ -70,7 +71,7 @@ def _everywhere(z: Tensor) -> list[Statement]:
 
 
 def _limits(z: Tensor) -> list[Statement]:
-    """State what a constant dimension does, and uncorrelated ones, half of them near collapse."""
+    """State the limits: a constant dimension, and uncorrelated ones, half of them near collapse."""
     dead = z.clone()
     dead[:, 0] = 1.0
     K = correlations(dead)  # noqa: N806

@@ -1,4 +1,4 @@
-"""Simulated paths of singular values, what the papers say of them, and the verdicts."""
+"""Simulated paths of singular values, the papers' statements on them, and the verdicts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Simulation:
         values: The encoder's singular values, of shape (times, …, k).
         rates: dσ_k/dt by differences of order four, of the same shape.
         resolved: Whether steps twice as long give the same rates, bool of shape (times, …). Where
-            two singular values almost meet, they turn faster than any fixed step can follow.
+            two singular values almost meet, they change faster than a fixed step can follow.
     """
 
     start: SplitNetwork
@@ -54,7 +54,7 @@ class Simulation:
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
-    """Follow the gradient flow from a start, at least 8 steps far."""
+    """Simulate gradient flow from a start, for at least 8 steps."""
     path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
     fine, coarse = central_differences(values, step), central_differences(values[::2], 2 * step)
@@ -114,11 +114,11 @@ def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tenso
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement, ``text``, of a theorem beside its simulation.
+    """A statement of a theorem, ``text``, with the simulated result.
 
     Attributes:
-        predicted: The number that it predicts; with the relation ``<`` a bound.
-        simulated: The number that came out.
+        predicted: The predicted number; with the relation ``<`` a bound.
+        simulated: The simulated number.
         relation: ``=``, or ``<`` where the papers say only that something is smaller.
         relative_error: The error of ``=``; None for ``<``.
     """
@@ -144,18 +144,18 @@ class Statement:
 
 
 def equal(text: str, predicted: float, simulated: float, error: float | None = None) -> Statement:
-    """State that a number is another one; by default the error is relative to the simulated one."""
+    """State that two numbers are equal; by default the error is relative to the simulated one."""
     error = abs(predicted - simulated) / abs(simulated) if error is None else error
     return Statement(text, predicted, simulated, "=", error)
 
 
 def smaller(text: str, bound: float, simulated: float) -> Statement:
-    """State that a number lies below another."""
+    """State that a number is smaller than another."""
     return Statement(text, bound, simulated, "<")
 
 
 def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Statement:
-    """State a formula for dσ_k/dt, and show the numbers of the fastest k, half-way.
+    """State a formula for dσ_k/dt, with the numbers of the fastest k, half-way.
 
     ``predicted`` has the shape of ``simulation.rates``.
     """
@@ -167,11 +167,11 @@ def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Stateme
 
 
 def worst(statements: Sequence[Statement]) -> Statement:
-    """Return that one which is farthest off, of the same statement in several settings."""
+    """Return the statement with the largest error, of several settings."""
     return max(statements, key=lambda each: each.relative_error or 0.0)
 
 
 def worst_rates(text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]) -> Statement:
-    """State a formula for dσ_k/dt at encoders of one, two and three layers, where it is worst."""
+    """State a formula for dσ_k/dt at encoders of one to three layers, where it is worst."""
     text += " = 1, 2, 3"
     return worst([about_rates(text, *each) for each in zip(predicted, paths, strict=True)])

@@ -1,4 +1,4 @@
-"""FedDecorr's Theorem 1, CCFC++'s Theorem III.4, and what the papers draw from them, simulated.
+"""Simulations of FedDecorr's Theorem 1, CCFC++'s Theorem III.4, and the papers' conclusions.
 
 Sources: Shi et al. (ICLR 2023), Eqs. (3), (32) to (47), Section 3.3; Yan et al., Eqs. (7), (8),
 (15), (20) to (31), and the paragraph after Theorem III.4.
@@ -58,7 +58,7 @@ _LAM = 0.5  # the paper's 0.001 would not show a slip in its term
 
 
 def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """Hold Theorem 1, as printed and as derived, and its conclusions against simulations.
+    """Compare Theorem 1, as printed and as derived, and its conclusions with simulations.
 
     Returns:
         The statements, and rows of a path for each depth of the encoder.
@@ -122,7 +122,7 @@ def _balanced_for_good(path: Simulation) -> Statement:
 
 
 def _converged(randomness: Randomness) -> Statement:
-    """Check the simulation itself: what the size of its steps does to its end."""
+    """Check the simulation itself: the effect of the step size on its end."""
     generator = randomness.generator("theorem 1, steps")
     drive = partial(exact_drive, data=_data(generator))
     start = _aligned(2, _CONSTANT, generator).at_clients(1)
@@ -159,7 +159,7 @@ def _without_assumptions(randomness: Randomness) -> list[Statement]:
 
 
 def _few_classes(randomness: Randomness) -> list[Statement]:
-    """State that fewer classes at a client give G of lower rank, and fewer values that grow."""
+    """State that fewer classes at a client give G of lower rank, and fewer growing values."""
     generator = randomness.generator("theorem 1, conclusions")
     held = list(range(1, CLASSES + 1))
     data = labelled_data(2 * DRAWS, held, SPREAD, generator)
@@ -190,7 +190,7 @@ def _rank(matrices: Tensor) -> float:
 
 
 def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """Hold Theorem III.4, printed and with the full Jacobian, and its conclusions to simulations.
+    """Compare Theorem III.4, printed and with the full Jacobian, and conclusions with simulations.
 
     Returns:
         The statements, and rows of a path for each depth of the encoder, under a predictor of one
@@ -226,7 +226,7 @@ def _clustered(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulat
 
 
 def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
-    """Compare the printed Q̄ with the loss's gradient: its direction, and what it does to norms."""
+    """Compare the printed Q̄ with the loss's gradient: its direction, and its effect on norms."""
     network = path.network
     printed, full = (contrastive_drive(network, data, each) for each in ("diagonal", "full"))
     cosine = F.cosine_similarity(printed.flatten(-2), full.flatten(-2), dim=-1).mean()
@@ -251,7 +251,7 @@ def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
 
 
 def _more_skew(randomness: Randomness) -> list[Statement]:
-    """State that more skew gives Q̄ and an encoder of lower rank, and fewer values that grow."""
+    """State that more skew gives Q̄ and an encoder of lower rank, and fewer growing values."""
     generator = randomness.generator("theorem III.4, conclusions")
     sizes = 4 * DRAWS, (2, 1), REPRESENTATION
     start = aligned_start(*sizes, STARTING_VALUES, _CONSTANT, generator)
@@ -284,7 +284,7 @@ def _mean_rank(matrices: Tensor) -> float:
 
 
 def _mean_growing(values: Tensor) -> Tensor:
-    """Return how many singular values grow by more than a tenth of what the fastest one does.
+    """Return how many singular values grow by more than a tenth of the fastest one's growth.
 
     Values along a path, of shape (times, clients, draws, k), give means over draws, of shape
     (clients,).
@@ -308,7 +308,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list
 def verify_statements(
     seed: int, note: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
-    """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.
+    """Check all statements, in the order of the papers; ``note`` is called with each subject.
 
     Returns:
         The statements by subject, and the rows of each CSV file by its name without the suffix.

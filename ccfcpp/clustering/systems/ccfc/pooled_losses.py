@@ -159,7 +159,7 @@ def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
     """Return (n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
     first, second = z.chunk(2)
     crossed = negative_cosine(p, torch.cat([second, first])).double()
-    count = crossed.new_tensor([len(first)])
+    count = crossed.new_full((1,), len(first))
     return torch.cat([count, crossed.sum(dim=0, keepdim=True) / 2])
 
 
@@ -178,7 +178,7 @@ def _by_cluster(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
 def _products(z: Tensor) -> Tensor:
     """Return (n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
     wide = z.double()
-    count = wide.new_tensor([len(wide)])
+    count = wide.new_full((1,), len(wide))
     return torch.cat([count, wide.sum(dim=0), (wide.T @ wide).flatten()])
 
 
