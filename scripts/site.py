@@ -51,6 +51,10 @@ def write_site(folder: Path) -> None:
     pages |= {ROOT / name: page for name, page in TOP.items()}
     for path, page in pages.items():
         (folder / page).write_text(for_site(path, pages))
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        # MkDocs resolves links of Markdown alone.
+        text = re.sub(r"(\]\([^)]+)\.md\)", r"\1.html)", notebook.read_text())
+        (folder / "notebooks" / notebook.name).write_text(text)
     made = {"settings": settings_page(), "commands": commands_page(), "python": python_page()}
     (folder / "reference").mkdir()
     for name, text in made.items():
