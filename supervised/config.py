@@ -120,9 +120,13 @@ class LocalTrainingConfig(Section):
     local_epochs: Positive = 10
     """Passes over a client's images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 64
+    """Images of one client in a local step."""
     learning_rate: PositiveNumber = 0.01
+    """Learning rate of the clients' SGD."""
     momentum: BelowOne = 0.9
+    """Momentum of the clients' SGD."""
     weight_decay: Weight = 1e-5
+    """Weight decay of the clients' SGD."""
 
 
 class DecorrelationConfig(Section):

@@ -49,8 +49,8 @@ def test_nothing_that_was_made_is_in_the_repository() -> None:
     top = {Path(name).parts[0] for name in listed.stdout.splitlines()}
     folders = {".ci", "ccfcpp", "configs", "docs", "scripts", "supervised", "tests"}
     pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
-    settings = {"pyproject.toml", "CITATION.cff", ".gitignore", ".pre-commit-config.yaml"}
-    assert top == folders | pages | settings
+    tools = {"pyproject.toml", "mkdocs.yml", "CITATION.cff"}
+    assert top == folders | pages | tools | {".gitignore", ".pre-commit-config.yaml"}
 
 
 def imports_of(node: ast.AST) -> Iterator[str]:

@@ -18,6 +18,12 @@ from tests.support.pages import DOCS, blocks
 REPOSITORY = Path(__file__).parent.parent
 
 
+nightly = pytest.mark.nightly(
+    *("docs/example", "docs/extending.md", "ccfcpp/plugin.py", "ccfcpp/core/registry.py"),
+    *("ccfcpp/clustering", "ccfcpp/engine", "ccfcpp/studies", "ccfcpp/reports"),
+)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plugin.install(tmp_path_factory.mktemp("strangers"))
@@ -153,6 +159,7 @@ TWINS = (
 )
 
 
+@nightly
 def test_its_network_learns_with_secure_sums_and_failures_and_is_resumed(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -249,6 +256,7 @@ def lines_of(module: str) -> int:
     return len((plugin.EXAMPLE / "strangers" / f"{module}.py").read_text().splitlines())
 
 
+@nightly
 def test_it_stands_beside_the_others_without_a_published_value(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -265,6 +273,7 @@ def test_it_stands_beside_the_others_without_a_published_value(
     assert "Fed-Lloyd" in (out / "table.md").read_text()
 
 
+@nightly
 def test_its_run_has_a_report(installed: Path, tmp_path: Path) -> None:
     run_ = tmp_path / "run"
     shown_by(

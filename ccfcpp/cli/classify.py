@@ -57,7 +57,6 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
 
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
-    flags.name_partition(asked.named)
     layers = asked.layers("classify", "feddecorr")
     with terminal.usage_errors():
         single = _single(asked, layers, seeds)

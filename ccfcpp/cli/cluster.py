@@ -63,7 +63,6 @@ def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> Non
 
     Defaults below are those of the data set digits; other data have other presets.
     """
-    flags.name_partition(asked.named)
     layers = asked.layers("cluster")
     if run is not None:
         with usage_errors():

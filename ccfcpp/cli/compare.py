@@ -63,11 +63,10 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
 
-    flags.name_partition(asked.named)
     assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
     for flag in FLAGS:
         axis = flag in (_METHODS, _SKEWS)
-        if flag.key in assigned and (axis or isinstance(asked.named.get(flag.key), list)):
+        if flag.key in assigned and (axis or "," in asked.named.get(flag.key, "")):
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )

@@ -66,7 +66,6 @@ def embed(
         raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
     if out.exists():
         raise UsageError(f"{out} is there already: give another --out")
-    flags.name_partition(named)
     tree = merge(unflatten(named | {"dataset": data}), parse_assignments(settings or []))
     config = validate(ClusterConfig, tree)
     if out.suffix.lower() != ".npz" and config.partition.kind != "folders":

@@ -63,21 +63,6 @@ class Flag:
         """The name of its parameter."""
         return "flag_" + self.option.removeprefix("--").replace("-", "_")
 
-    def read(self, value: object) -> object:
-        """Return the value, or the different values of a list with commas.
-
-        Raises:
-            UsageError: One of them is empty.
-        """
-        if not (self.several and isinstance(value, str) and "," in value):
-            return value
-        values = list(dict.fromkeys(part.strip() for part in value.split(",")))
-        if "" in values:
-            raise UsageError(
-                f"{self.option} {value!r} holds an empty value: give a list such as a,b"
-            )
-        return values
-
     @property
     def parameter(self) -> inspect.Parameter:
         """The parameter of a command for this flag."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperOption
 
-from ccfcpp.cli.flags import ALL, ROUNDS, Flag
+from ccfcpp.cli.flags import ALL, ROUNDS, Flag, name_partition
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, System
 from ccfcpp.core.config import RunConfig, Section, Tree
@@ -71,7 +71,8 @@ def keyed(
             values = {flag: given.pop(flag.name) for flag in flags}
             # Without a switch, a file may ask for what it does.
             typed = {flag: each for flag, each in values.items() if each not in (None, False, [])}
-            named = {flag.key: flag.read(value) for flag, value in typed.items()}
+            named = {flag.key: value for flag, value in typed.items()}
+            name_partition(named)
             try:
                 command(named=named, **given)
             except UsageError as error:

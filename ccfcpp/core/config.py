@@ -191,7 +191,9 @@ class ViewsConfig(Section):
     blur: tuple[Weight, Weight] = (0.1, 2.0)
     """Range of the Gaussian blur's standard deviation, in pixels."""
     blur_probability: Share = 0.5
+    """How often a view is blurred."""
     flip_probability: Share = 0.0
+    """How often a view is mirrored."""
 
     def unused(self) -> Unused:
         """Yield the range of a blur whose probability is 0."""
@@ -215,9 +217,11 @@ class AffineViewsConfig(Section):
     scale: Weight = 0.2
     """Largest logarithm of the magnification, in either direction; of the aspect half as much."""
     shear: Weight = 0.2
+    """Largest shear in either direction."""
     shift: Weight = 0.1
     """Largest shift in either direction, as a share of half the width."""
     flip_probability: Share = 0.0
+    """How often a view is mirrored."""
 
     @model_validator(mode="after")
     def _images_stay_visible(self) -> "AffineViewsConfig":
@@ -246,6 +250,7 @@ class IntensityViewsConfig(Section):
     tint: Amount = 0.0
     """Of the factor of each colour."""
     grey_probability: Share = 0.0
+    """How often a view of a colour image is grey."""
     erase: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Longest side of a rectangle that is set to 0, as a share of the image's side."""
 

@@ -62,6 +62,7 @@ class ScaledAttack(AttackOfSome):
     """``scaled``: ``scale`` times what was learned; ``noise``: normal numbers of ``scale`` times
     its size; ``false-sizes``: ``scale`` times as many images as the client has."""
     scale: PositiveNumber = 10.0
+    """The factor of these."""
 
 
 AnyAttack = Annotated[NoAttack | PlainAttack | ScaledAttack, Field(discriminator="kind")]

@@ -16,7 +16,7 @@ from typing import Annotated, Generic, Union, cast, get_args, get_origin
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import Layers, flatten, merge, resolve, unflatten, values_of
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json
 
 Axes = Json
@@ -120,7 +120,7 @@ def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str,
     Args:
         kind: The kind of configurations.
         layers: The user's settings; a list may be a text with commas, except for a key whose value
-            may be any text.
+            may be any text but a method's name.
 
     Returns:
         The other settings, and the lists by dotted key.
@@ -136,13 +136,13 @@ def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str,
         kinds = _kinds(fields[key].annotation) if key in fields else {list}
         if key in MAY_CHANGE or kinds & {list, tuple, dict}:
             continue
-        if isinstance(value, str) and "," in value and str not in kinds:
+        if isinstance(value, str) and "," in value and (key == "method" or str not in kinds):
             value = [part.strip() for part in value.split(",")]
         if isinstance(value, list | tuple):
             axes[key] = list(dict.fromkeys(map(as_number, value)))
             if not value or "" in value:
                 raise UsageError(
-                    f"{key} = {values[key]} holds an empty value: give a list such as a,b"
+                    KeyValue(key, values[key]), " holds an empty value: give a list such as a,b"
                 )
     return [*files, unflatten({key: values[key] for key in values if key not in axes})], axes
 

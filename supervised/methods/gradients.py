@@ -18,6 +18,7 @@ class ProximalConfig(Section):
     """Settings of FedProx's proximal term."""
 
     mu: Weight = 1e-3
+    """μ: weight of the distance from the global model."""
 
 
 class Proximal(LocalMethod):
@@ -46,6 +47,7 @@ class SharpnessConfig(Section):
     """Settings of FedSAM's sharpness-aware steps."""
 
     radius: PositiveNumber = 0.05
+    """Radius within which the worst point is taken."""
 
 
 class SharpnessAware(LocalMethod):

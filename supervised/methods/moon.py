@@ -20,8 +20,9 @@ class MoonConfig(Section):
     """Settings of the model-contrastive term of MOON."""
 
     mu: Weight = 1.0
+    """μ: weight of the model-contrastive term."""
     temperature: PositiveNumber = 1.0
-    """1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
+    """Of the similarities; 1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
     projection: tuple[Positive, ...] = ()
     """Widths of the layers of a projection head; the model-contrastive term, the decorrelation term
     and the classifier act on what the last one gives."""

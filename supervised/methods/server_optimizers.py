@@ -20,6 +20,7 @@ class ServerMomentumConfig(Section):
     """Settings of FedAvgM's server momentum."""
 
     momentum: BelowOne = 0.5
+    """Momentum of the server."""
     dampening: Literal["none", "momentum"] = "momentum"
     """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
     as in the FedDecorr authors' code."""
@@ -60,7 +61,9 @@ class AdaptiveConfig(Section):
     """Settings of FedAdagrad."""
 
     learning_rate: PositiveNumber = 0.01
+    """Learning rate of the server."""
     beta1: BelowOne = 0.9
+    """β₁: decay of the first moments."""
     tau: PositiveNumber = 1e-3
     """Degree of adaptivity; the second moments start at τ²."""
 
@@ -69,6 +72,7 @@ class DecayingConfig(AdaptiveConfig):
     """Settings of FedAdam and FedYogi."""
 
     beta2: BelowOne = 0.99
+    """β₂: decay of the second moments."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ class ExtrapolationConfig(Section):
     """Settings of FedExP's step length."""
 
     epsilon: PositiveNumber = 1e-3
+    """ε: a larger one makes the server's steps shorter."""
 
 
 class Extrapolated(Aggregation[ServerState]):

@@ -317,7 +317,7 @@ def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
     more = classify("--alpha", 0.1, "--resume", "--out", run)["table"]
     assert [row["partition.alpha"] for row in more] == [0.5, 0.5, math.inf, math.inf, 0.1, 0.1]
     assert "have --beta" in complaint("--beta", 9, "--resume", "--out", run)
-    assert "'0.1,' holds an empty value" in complaint("--beta", "0.1,")
+    assert "--beta 0.1, holds an empty value" in complaint("--beta", "0.1,")
 
 
 def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Configurations whose sections come from methods."""
 
 import pickle
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,26 +9,16 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.systems.ccfc.config import LossConfig, TrainingConfig
-from ccfcpp.core import config
-from ccfcpp.core.config import Positive, Section, all_used, fits_always
+from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.config_layers import merge, resolve, validate
 from ccfcpp.core.errors import UsageError
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
+from tests.support.plugin import add_system
 
 
 class OwnConfig(Section):
     rounds: Positive = 3
-
-
-def with_a_strangers(monkeypatch: pytest.MonkeyPatch, **sections: type[Section]) -> None:
-    """Let there be a method of a package, with some sections."""
-    stranger = SimpleNamespace(
-        sections=sections, fixed={}, check=fits_always, ignores=(), unused=all_used
-    )
-    known = {**{name: METHODS[name] for name in METHODS.own()}, "stranger": stranger}
-    monkeypatch.setattr(ClusterConfig, "methods", classmethod(lambda cls: known))
-    config._with_sections.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +35,7 @@ def test_it_has_the_sections_of_its_method_alone(kind: type[Any], methods: Any) 
 
 
 def test_a_strangers_section_is_there_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_a_strangers(monkeypatch, own=OwnConfig)
+    add_system(monkeypatch, own=OwnConfig)
     made = validate(ClusterConfig, {"method": "stranger", "own": {"rounds": 5}})
     assert made.section(OwnConfig).rounds == 5
     assert "own" not in validate(ClusterConfig, {}).model_dump()
@@ -58,14 +47,14 @@ def test_a_strangers_section_is_there_where_it_is_named(monkeypatch: pytest.Monk
 def test_a_strangers_section_takes_no_others_place(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    with_a_strangers(monkeypatch, **{name: OwnConfig})
+    add_system(monkeypatch, **{name: OwnConfig})
     with pytest.raises(UsageError, match=f"brings a section '{name}' of the configuration"):
         validate(ClusterConfig, {"method": "stranger"})
     assert validate(ClusterConfig, {}).method == "ccfc++"
 
 
 def test_a_section_of_ours_may_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_a_strangers(monkeypatch, centroids=CentroidConfig)
+    add_system(monkeypatch, centroids=CentroidConfig)
     made = validate(ClusterConfig, {"method": "stranger", "centroids": {"restarts": 7}})
     assert made.section(CentroidConfig).restarts == 7
 

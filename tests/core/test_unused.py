@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core import config
-from ccfcpp.core.config import Positive, Section, Tree, Unused, all_used, fits_always, need, without
+from ccfcpp.core.config import Positive, Section, Tree, Unused, need, without
 from ccfcpp.core.config_layers import (
     merge,
     parse_assignments,
@@ -21,6 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.unused import refuse_unused
 from supervised.config import ClassifyConfig
+from tests.support.plugin import add_system
 
 FLAGS = {
     "privacy.epsilon": "--epsilon",
@@ -180,12 +179,7 @@ class OwnConfig(Section):
 
 
 def test_a_strangers_section_has_rules_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    stranger = SimpleNamespace(
-        sections={"own": OwnConfig}, fixed={}, check=fits_always, ignores=(), unused=all_used
-    )
-    known = {**{name: METHODS[name] for name in METHODS.own()}, "stranger": stranger}
-    monkeypatch.setattr(ClusterConfig, "methods", classmethod(lambda cls: known))
-    config._with_sections.cache_clear()
+    add_system(monkeypatch, own=OwnConfig)
     checked(["stranger"], values={"own": {"rule": "bound", "weight": 2}})
     assert complaint(["stranger"], values={"own": {"weight": 2}}) == (
         "own.weight = 2 has no effect: it needs own.rule = bound; give that, or leave it out"

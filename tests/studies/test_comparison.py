@@ -452,11 +452,11 @@ def wait_for_rounds(metrics: Path, process: Fork) -> None:
     ("arguments", "complaint"),
     [
         (("--methods", "km,dbscan"), "--methods dbscan is refused"),
-        (("--methods", "km,"), "--methods 'km,' holds an empty value"),
+        (("--methods", "km,"), "--methods km, holds an empty value"),
         (("--p", "0,x"), "--p x is refused"),
         (("--p", "0,1.5"), "--p 1.5 is refused"),
         (("--dropout-rate", "0,2"), "--dropout-rate 2 is refused"),
-        (("--dropout-rate", "0,"), "--dropout-rate '0,' holds an empty value"),
+        (("--dropout-rate", "0,"), "--dropout-rate 0, holds an empty value"),
         (("--dropout-rate", "0,0.1", "--set", "availability.dropout_rate=0"), "--dropout-rate"),
         (("--set", "partition.p=0"), "give --p"),
         (("--set", "method=km"), "give --methods"),

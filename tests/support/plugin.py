@@ -2,8 +2,13 @@
 
 import shutil
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
+
+from ccfcpp.clustering.methods import METHODS, System, late
+from ccfcpp.core import config
 from tests.support.pages import DOCS
 
 EXAMPLE = DOCS / "example"
@@ -33,3 +38,12 @@ def write_metadata(folder: Path, name: str, points: dict[str, dict[str, str]]) -
         for group, entries in points.items()
     )
     (info / "entry_points.txt").write_text("".join(groups))
+
+
+def add_system(monkeypatch: pytest.MonkeyPatch, **sections: type[config.Section]) -> None:
+    """Let a package add a system ``stranger`` with some sections, in this process."""
+    point = EntryPoint("stranger", "nowhere:STRANGER", METHODS.group)
+    system = System(title="", sends="", make=late("nowhere", "Stranger"), sections=sections)
+    monkeypatch.setitem(METHODS._points, "stranger", point)
+    monkeypatch.setitem(METHODS._loaded, "stranger", system)
+    config._with_sections.cache_clear()

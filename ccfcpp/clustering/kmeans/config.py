@@ -11,12 +11,14 @@ class LloydConfig(Section):
     """Settings of k-means from given starts."""
 
     iterations: Positive = 100
+    """The most steps."""
 
 
 class KMeansConfig(LloydConfig):
     """Settings of k-means from starts that are drawn."""
 
     restarts: Positive = 10
+    """Starts, of which the best is taken."""
 
 
 class CentroidConfig(KMeansConfig):
@@ -52,6 +54,7 @@ class LocalFuzzyConfig(MembershipConfig):
     tolerance: Weight = 1e-4
     """It ends where no coordinate of a centroid moves further than this."""
     iterations: Positive = 200
+    """The most steps."""
 
 
 class FuzzyConfig(LocalFuzzyConfig):

@@ -20,8 +20,11 @@ class ModelConfig(Section):
     widths: tuple[Positive, ...] = (64, 128, 256)
     """Output channels of the convolutions of ``conv``."""
     projector_width: Positive = 256
+    """Units of the projector's hidden layer."""
     latent: Positive = 256
+    """Latent dimensions."""
     predictor_width: Positive = 16
+    """Units of the predictor's hidden layer."""
     initialization: Literal["separate", "common"] = "separate"
     """``separate``: each client starts from weights of its own; ``common``: from the server's."""
 
@@ -58,6 +61,7 @@ class TrainingConfig(Section):
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 128
     """Images of one client in a local step."""
     learning_rate: PositiveNumber = 1e-3
+    """Learning rate of Adam."""
     schedule: Literal["constant", "cosine"] = "constant"
     """``cosine``: over the cluster-contrastive rounds the learning rate falls towards 0."""
     keep_optimizer: bool = True

@@ -23,11 +23,14 @@ class CropsConfig(Section):
     """Crops a side of which the latent of an image is the mean, once the encoder has learnt. They
     are changed in colour (``intensity``). More describe an image better, and take longer."""
     steps_per_round: Positive = 20
+    """Steps of a round."""
     widths: tuple[_Channels, ...] = (32, 64, 128, 256)
     """Output channels of convolutions of 3 by 3 pixels. The resolution is halved before each but
     the first two."""
     hidden: Positive = 512
+    """Units of each hidden layer behind the convolutions."""
     latent: Positive = 128
+    """Latent dimensions."""
     weight: Weight = 200.0
     """λ: weight of what crops have in common, beside the coding rate, which keeps latents apart."""
     flip_probability: Share = 0.5

@@ -20,7 +20,9 @@ class ScanConfig(Section):
     widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
     """Output channels of the convolutions, each of which halves the resolution."""
     hidden: Positive = 256
+    """Units of the hidden layer."""
     latent: Positive = 256
+    """Latent dimensions."""
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
     trips a step less and tells nothing of other images."""
