@@ -38,6 +38,17 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
     Attributes:
         classes_: The distinct labels, sorted.
         n_iter_: Number of rounds.
+
+    Example:
+        >>> import numpy as np
+        >>> import ccfcpp
+        >>> from supervised import FederatedClassifier
+        >>> digits = ccfcpp.load("digits", classes=["0", "1"])
+        >>> X, y = digits.images.numpy()[:100], digits.labels.numpy()[:100]
+        >>> settings = {"training": {"rounds": 1, "local_epochs": 3, "batch_size": 10}}
+        >>> model = FederatedClassifier(random_state=0, settings=settings)
+        >>> model.fit(X, y, clients=np.arange(100) % 2).score(X, y) > 0.9
+        True
     """
 
     def fit(

@@ -95,6 +95,18 @@ class FederatedClustering(
         n_iter_: Number of rounds.
         n_features_in_: Length of a vector; of images there is none.
         feature_names_in_: Names of a data frame's columns, where all are strings.
+
+    Example:
+        >>> import numpy as np
+        >>> from ccfcpp import FederatedClustering
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal(centre, size=(50, 2)) for centre in (0, 10)])
+        >>> model = FederatedClustering(2, method="fed-km", random_state=0)
+        >>> labels = model.fit(X, clients=np.arange(100) % 4).predict(X)
+        >>> sorted(np.bincount(labels).tolist())
+        [50, 50]
+        >>> model.cluster_centers_.shape, model.transform(X).shape
+        ((2, 2), (100, 2))
     """
 
     n_clusters_: int

@@ -184,6 +184,16 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     Raises:
         UsageError: There is no such model, it cannot be read, or it does not fit the configuration
             beside it.
+
+    Example:
+        >>> import tempfile
+        >>> import ccfcpp
+        >>> settings = {"dataset": "digits", "method": "k-fed", "data.images": 100}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     summary = ccfcpp.run(settings, out=folder)
+        ...     model = ccfcpp.load_model(folder)
+        >>> model.assign(ccfcpp.load("digits").images[:3]).shape
+        torch.Size([3])
     """
     path = Path(path)
     path = RunPaths(path).model if path.is_dir() else path

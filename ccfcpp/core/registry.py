@@ -62,6 +62,11 @@ class Registry(Mapping[str, T]):
         what: The word for an object in error messages, such as ``method``.
         own: The library's own objects, as ``module:attribute`` by name, in the order of tables.
         kind: The class of each object, as ``module:attribute``.
+
+    Example:
+        >>> from ccfcpp import METHODS
+        >>> METHODS["fed-km"].title
+        'Fed-KM'
     """
 
     def __init__(self, group: str, what: str, own: Mapping[str, str], kind: str) -> None:

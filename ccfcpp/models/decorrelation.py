@@ -21,6 +21,12 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
 
     Returns:
         Tensor of shape (…), without the weight β.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 2.0], [-1.0, -2.0]])
+        >>> feddecorr(z)
+        tensor(0.5625)
     """
     residuals = centred(representations)
     batch, dimensions = representations.shape[-2:]
@@ -33,12 +39,25 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
 
 
 def centred(z: Tensor) -> Tensor:
-    """Subtract the mean over the batch, of a tensor of shape (…, batch, dimensions)."""
+    """Subtract the mean over the batch, of a tensor of shape (…, batch, dimensions).
+
+    Example:
+        >>> import torch
+        >>> centred(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+        tensor([[-1.,  0.],
+                [ 1.,  0.]])
+    """
     return z - z.mean(dim=-2, keepdim=True)
 
 
 def squared_products(z: Tensor) -> Tensor:
-    """Return ‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…)."""
+    """Return ‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…).
+
+    Example:
+        >>> import torch
+        >>> squared_products(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))  # zᵀz = [[1, 2], [2, 5]]
+        tensor(34.)
+    """
     batch, dimensions = z.shape[-2:]
     # ‖zᵀz‖_F = ‖zzᵀ‖_F: the smaller of the two products is formed.
     product = z @ z.mT if batch < dimensions else z.mT @ z
@@ -46,5 +65,11 @@ def squared_products(z: Tensor) -> Tensor:
 
 
 def squared_norms(z: Tensor) -> Tensor:
-    """Return Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz."""
+    """Return Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz.
+
+    Example:
+        >>> import torch
+        >>> squared_norms(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
+        tensor(26.)
+    """
     return z.square().sum(dim=-2).square().sum(dim=-1)

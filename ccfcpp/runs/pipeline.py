@@ -181,6 +181,15 @@ class Pipeline(Generic[M, R]):
 
         Raises:
             UsageError: A key is unknown, a value does not fit, or the folder is taken.
+
+        Example:
+            >>> import tempfile
+            >>> import ccfcpp
+            >>> settings = {"dataset": "digits", "method": "k-fed", "data.images": 100}
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     summary = ccfcpp.run(settings, out=folder)
+            >>> summary["method"], summary["clusters"]
+            ('k-fed', 10)
         """
         place = None if out is None else Path(out)
         _, run, folder = self.start(self.open([unflatten(settings or {})], place, resume))

@@ -56,6 +56,15 @@ def compare(
 
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
+
+    Example:
+        >>> import tempfile
+        >>> import ccfcpp
+        >>> settings = {"dataset": "digits", "method": ["k-fed", "ffcm-avg"], "partition.p": 0}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     study = ccfcpp.compare({**settings, "data.images": 100}, out=folder)
+        >>> [row["method"] for row in study["table"]]
+        ['k-fed', 'ffcm-avg']
     """
     from ccfcpp.studies.parallel import run_in_processes
 

@@ -33,6 +33,11 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
 
     Raises:
         UsageError: A folder is neither, or the new folder is not empty.
+
+    Example:
+        >>> import ccfcpp
+        >>> ccfcpp.report("runs/digits", out="page")  # doctest: +SKIP
+        PosixPath('page/report.html')
     """
     place = None if out is None else Path(out)
     return write_report(list(map(Path, runs)), place)[0]

@@ -20,6 +20,11 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     """Return the negative cosine similarity D of Eq. (2) by row; targets receive no gradient.
 
     Both have the shape (…, dimensions), and the result the shape (…).
+
+    Example:
+        >>> import torch
+        >>> negative_cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))
+        tensor([-0.6000])
     """
     return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
 
@@ -33,6 +38,12 @@ def siamese(predictions: Sequence[Tensor], latents: Sequence[Tensor]) -> Tensor:
 
     Returns:
         Tensor of shape (…), the mean over the batch.
+
+    Example:
+        >>> import torch
+        >>> z = torch.eye(2)
+        >>> siamese([z, z], [z, z])  # Each prediction has the direction of its target.
+        tensor(-1.)
     """
     crossed = zip(predictions, reversed(latents), strict=True)
     first, second = (negative_cosine(p, z).mean(dim=-1) for p, z in crossed)
@@ -68,6 +79,13 @@ def cluster_contrast(
 
     Returns:
         Tensor of shape (…). Where no cluster is left it is a 0 that can be differentiated.
+
+    Example:
+        >>> import torch
+        >>> z = torch.eye(2).repeat_interleave(2, dim=0)
+        >>> labels = torch.tensor([0, 0, 1, 1])
+        >>> cluster_contrast(z, z, None, labels, clusters=2, lam=0.0)
+        tensor(-1.)
     """
     # What F.one_hot gives, which on a processor looks at the values first.
     members = labels.unsqueeze(-1) == torch.arange(clusters, device=labels.device)
@@ -102,6 +120,11 @@ def decorrelation(latents: Tensor, scale: str = "paper") -> Tensor:
 
     Returns:
         Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.
+
+    Example:
+        >>> import torch
+        >>> decorrelation(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))  # Σ has 2 everywhere.
+        tensor(4.)
     """
     if scale == "feddecorr":
         return feddecorr(latents, "code")
