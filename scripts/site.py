@@ -26,7 +26,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Section, fields_of
 from ccfcpp.core.errors import in_file
-from ccfcpp.core.reference import Setting, describe
+from ccfcpp.core.reference import KeyDescription, describe_keys
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 
@@ -134,12 +134,12 @@ def _settings_table(*kinds: type[Section], prefix: str = "") -> str:
             f"`{in_file(setting.default)}`",
             setting.description,
         )
-        for key, setting in describe(*kinds).items()
+        for key, setting in describe_keys(*kinds).items()
     ]
     return _table(("key", "type and range", "default", "meaning"), rows)
 
 
-def _type(setting: Setting, annotation: object, values: str) -> str:
+def _type(setting: KeyDescription, annotation: object, values: str) -> str:
     """Return the type of a setting in words, with the values that it takes."""
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))
