@@ -57,7 +57,7 @@ class SamplesConfig(DataConfig):
 
 
 class EqualShare(Section):
-    """What is left to clients of a partition, so that they hold equally many images."""
+    """A partition that may be reduced so that clients hold equally many images."""
 
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;

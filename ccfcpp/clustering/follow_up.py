@@ -119,13 +119,13 @@ def run_without(
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of clustering, which another one may follow.
+    """A finished run of clustering, which another run may continue.
 
     Attributes:
         folder: Its folder.
         config: Its configuration.
         clients: Numbers of its clients.
-        there: Names of those that took part, by their numbers.
+        there: Names of the clients that took part, by their numbers.
     """
 
     folder: RunFolder
@@ -308,7 +308,7 @@ class FinishedRun:
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
-    """Return the number of a client that is asked for by its name, or else by its number."""
+    """Return the number of a client, given its name, or else its number."""
     called = {str(number): number for number in names}
     called |= {canonical(name): number for number, name in names.items()}
     return called.get(canonical(asked))

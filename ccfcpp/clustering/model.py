@@ -175,7 +175,7 @@ class Model:
 
 
 def load_model(path: str | Path, device: str = "auto") -> Model:
-    """Read the model of a run of ``ccfcpp cluster``, or one that a client has received.
+    """Load the model of a run of ``ccfcpp cluster``, or one that a client has received.
 
     Args:
         path: A ``model.safetensors``, with the run's ``config.yaml`` beside it; or their folder.

@@ -146,7 +146,7 @@ class DataConfig(Section):
 
 
 class VectorsConfig(Section):
-    """How vectors are read, and how clients prepare them before a system sees them.
+    """Settings of how vectors are read, and how clients prepare them before a system runs.
 
     Whatever depends on all clients' vectors is computed from sums over them, as exactly as in one
     place.
@@ -347,7 +347,7 @@ class AvailabilityConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """How networks use the machine; results differ by rounding at most."""
+    """Settings of how networks use the machine; results differ by rounding at most."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
@@ -356,7 +356,7 @@ class PrecisionConfig(Section):
 
 
 class ComputeConfig(PrecisionConfig):
-    """How networks use the machine where clients train by themselves."""
+    """Settings of how networks use the machine where clients train by themselves."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
     """Largest number of clients that are trained side by side; ``auto``: on a processor one for

@@ -30,7 +30,7 @@ _MOST_NAMED, _MOST_SAID = 20, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of a file.
+    """The facts on an image file.
 
     Attributes:
         name: Its path below the folder or in the archive, with slashes.
@@ -50,7 +50,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files became images.
+    """The result of reading image files: all files, the images' sizes, and files left out.
 
     Attributes:
         files: All files that were examined, in order.

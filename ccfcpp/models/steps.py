@@ -35,7 +35,7 @@ are kept, and nothing is captured any more."""
 
 
 def capture_failure() -> str | None:
-    """Return why nothing is captured any more in this process; None where it is."""
+    """Return why this process captures no more steps; None while it does."""
     return _failed[0][1] if _failed else None
 
 

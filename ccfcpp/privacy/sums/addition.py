@@ -45,7 +45,7 @@ def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
 
 
 class Addition:
-    """How the updates of an exchange add up.
+    """The addition of the updates of an exchange.
 
     Args:
         exchange: An exchange without parts that the server needs from each client.

@@ -1,6 +1,6 @@
-"""Which over-clusters belong together, and into how many clusters.
+"""The merge of over-clusters into clusters, and the choice of their number.
 
-A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
+A head with more outputs than clusters finds subclasses of images, and a subclass is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
 together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
 over-clusters into k, that one is taken for which one of two figures is highest:
