@@ -229,7 +229,7 @@ class ClassifyConfig(RunConfig):
     defence: AnyDefence = NoDefence()
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect beside those of other sections, too."""
+        """Yield the settings that have no effect besides those of other sections, too."""
         yield from super().unused()
         if self.defence.rule in ("median", "geometric-median"):
             # Only votes for centroids are counted by these, too.

@@ -54,7 +54,7 @@ def _is_soft(estimator: "FederatedClustering") -> bool:
     """Return whether the system has probabilities or memberships."""
     problem = getattr(estimator, "_problem", None)
     method = estimator.method if problem is None else problem.config.method
-    # Which one suits the data is known once they are there.
+    # ``auto`` becomes a system only when the data are known.
     return method not in METHODS or METHODS[method].soft
 
 
@@ -330,7 +330,7 @@ class FederatedClustering(
 
     @property
     def _model(self) -> Model:
-        # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
+        # Made again: an algorithm may hold arrays of the samples, and a fitted model must not.
         algorithm = make_algorithm(self._problem)
         tensors, typical = split_model(self._tensors)
         delivery = unpack(algorithm.delivery_type, tensors)

@@ -243,7 +243,7 @@ class FinishedRun:
         availability: Tree = {
             # Rounds are few, so that all have to be there.
             **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
-            # Who was absent for the whole run stays so, and nobody else is drawn.
+            # Clients that were absent for the whole run stay absent, and no others are drawn.
             **{"disconnection_rate": 0.0, "without": sorted(absent)},
         }
         return self.changed({"scan": scan, "availability": availability}, *changes)

@@ -45,7 +45,7 @@ _MOST_LETTERS = 200
 
 
 class ModelFacts(Section):
-    """Facts of a problem, beside the configuration, that a model's file must hold."""
+    """Facts of a problem, besides the configuration, that a model's file must hold."""
 
     clusters: Positive
     """Number of clusters k; where it was to be found, the largest that it could be."""

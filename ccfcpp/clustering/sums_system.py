@@ -1,9 +1,9 @@
 """A system of clustering made of three functions: a start, a client's sums, and the next state.
 
-In each round the state goes down, each client makes its sums of it and of its own samples, and the
-server makes the next state of their total. Since nothing but sums comes up, such a system has
+In each round the server sends the state, each client computes sums from it and its own samples, and
+the server computes the next state from their total. Since clients send only sums, such a system has
 secure sums, differential privacy, defences, device failures, resumption and clients on other
-machines without a line of its own.
+machines without further code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ class SumsConfig(Section):
     """The section `sums`, from which a system may derive its own, with more settings."""
 
     rounds: Positive = 100
-    """At most. Where centroids are to be found first, that takes the first one."""
+    """At most. Where the library finds the first centroids, that takes the first round."""
 
 
 @dataclass(frozen=True)

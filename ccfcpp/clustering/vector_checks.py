@@ -11,7 +11,7 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 
 _FAR = 1000
-"""Times as far from 0 as they differ, from where on float32 does not tell vectors apart."""
+"""Ratio of distance from 0 to differences, from which on float32 merges vectors."""
 
 
 def check_vectors(config: ClusterConfig, values: Tensor) -> None:

@@ -41,7 +41,7 @@ def preset_names() -> list[str]:
 
 
 def variants(presets: str) -> list[str]:
-    """Return the variants of a command's presets, beside the default ones."""
+    """Return the variants of a command's presets, besides the default ones."""
     return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 

@@ -149,7 +149,7 @@ def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
     """Embed images of any size as vectors; a file that cannot be read is left out."""
-    # Vectors are kept by a file's content and how its values are mapped.
+    # Vectors are cached by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
     found: list[FileFacts] = []
     keys: dict[int, str] = {}

@@ -111,7 +111,7 @@ class InProcess:
         randomness = self.randomness.at_round(task.round)
         true = [self.clients[member.id].member for member in members]
         if true != [*members]:
-            # The server was told other sizes; a cohort goes by those that are true.
+            # Attackers report other sizes to the server; a cohort goes by the true ones.
             true = by_size(true)
         remembers = self.varies and work.exchange.remembers_parts
         merges = work.exchange.is_sum and self.merges and not remembers

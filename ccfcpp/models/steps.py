@@ -30,8 +30,8 @@ _WARM_UP = 3
 
 
 _failed: list[tuple[torch.cuda.CUDAGraph, str]] = []
-"""Graphs whose capture failed, and why. PyTorch's allocator goes on as if they were captured: they
-are kept, and nothing is captured any more."""
+"""Graphs whose capture failed, and why. PyTorch's allocator continues as if they were captured, so
+they are stored, and nothing is captured any more."""
 
 
 def capture_failure() -> str | None:

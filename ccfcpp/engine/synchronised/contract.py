@@ -20,7 +20,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class DescentState:
-    """The server's state of a training by synchronised steps, beside the model.
+    """The server's state of a training by synchronised steps, besides the model.
 
     Attributes:
         steps: Number of completed steps.

@@ -81,7 +81,7 @@ class Summing:
             for reply in total.replies():
                 refusal = self._added(total, reply)
                 if refusal is None:
-                    # What it has sent is in the sum, and need not be kept.
+                    # Its update is in the sum, and need not be stored.
                     included.append(dataclasses.replace(reply, update=None))
                     reached += len(reply.clients)
                 else:
