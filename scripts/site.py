@@ -26,7 +26,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Section, fields_of
 from ccfcpp.core.errors import in_file
-from ccfcpp.core.reference import Setting, describe
+from ccfcpp.core.reference import KeyDescription, describe_keys
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 
@@ -51,6 +51,10 @@ def write_site(folder: Path) -> None:
     pages |= {ROOT / name: page for name, page in TOP.items()}
     for path, page in pages.items():
         (folder / page).write_text(for_site(path, pages))
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        # MkDocs resolves links of Markdown alone.
+        text = re.sub(r"(\]\([^)]+)\.md\)", r"\1.html)", notebook.read_text())
+        (folder / "notebooks" / notebook.name).write_text(text)
     made = {"settings": settings_page(), "commands": commands_page(), "python": python_page()}
     (folder / "reference").mkdir()
     for name, text in made.items():
@@ -130,12 +134,12 @@ def _settings_table(*kinds: type[Section], prefix: str = "") -> str:
             f"`{in_file(setting.default)}`",
             setting.description,
         )
-        for key, setting in describe(*kinds).items()
+        for key, setting in describe_keys(*kinds).items()
     ]
     return _table(("key", "type and range", "default", "meaning"), rows)
 
 
-def _type(setting: Setting, annotation: object, values: str) -> str:
+def _type(setting: KeyDescription, annotation: object, values: str) -> str:
     """Return the type of a setting in words, with the values that it takes."""
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))

@@ -16,7 +16,7 @@ pytest_plugins = ["tests.support.finished_runs", "tests.support.recording"]
 # The same examples on every run, and no timing: a busy machine must not fail a test.
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=25)
 # Other examples on every run, and more of them.
-settings.register_profile("nightly", deadline=None, max_examples=250, database=None)
+settings.register_profile("nightly", deadline=None, max_examples=500, database=None)
 settings.load_profile("ccfcpp")
 
 # The tests' networks are tiny: more threads would only wait for each other. Commands that a fixture

@@ -37,6 +37,8 @@ def test_every_room_has_its_floor() -> None:
 def test_no_module_lies_loose() -> None:
     loose = {path.name for path in (REPOSITORY / "ccfcpp").iterdir() if path.is_file()}
     assert loose == {"__init__.py", "__main__.py", "plugin.py", "py.typed"}
+    # Else a package that extends it has no types.
+    assert (REPOSITORY / "supervised" / "py.typed").exists()
 
 
 def test_nothing_that_was_made_is_in_the_repository() -> None:

@@ -18,7 +18,7 @@ from ccfcpp.core.errors import UsageError, in_file
 from ccfcpp.data.registry import DATASETS
 
 if TYPE_CHECKING:
-    from ccfcpp.core.reference import Setting
+    from ccfcpp.core.reference import KeyDescription
 
 Named = dict[str, Any]
 """Values of the flags that were given, by dotted key."""
@@ -71,7 +71,7 @@ class Flag:
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)
 
-    def explain(self, option: TyperOption, setting: Setting, held: object) -> None:
+    def explain(self, option: TyperOption, setting: KeyDescription, held: object) -> None:
         """Write the help of its option, from the setting and its default."""
         default = self.default or ("off" if held is False else in_file(held))
         notes = [self.values or setting.values]

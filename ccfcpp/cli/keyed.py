@@ -18,7 +18,7 @@ from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ccfcpp.core.reference import Setting
+    from ccfcpp.core.reference import KeyDescription
 
 Command = Callable[..., None]
 
@@ -130,24 +130,24 @@ def _own_systems() -> list[System]:
     return [METHODS[name] for name in METHODS.own()]
 
 
-def _settings(kinds: Sequence[type[Section]]) -> dict[str, Setting]:
+def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
     """Describe the settings of some kinds, and of this library's systems."""
-    from ccfcpp.core.reference import Setting, describe
+    from ccfcpp.core.reference import KeyDescription, describe_keys
 
-    found = describe(*kinds)
+    found = describe_keys(*kinds)
     if ClusterConfig in kinds:
         # Sections of classifiers have no flags, and come with a network library.
         for system in _own_systems():
             for name, section in system.sections.items():
-                own = describe(section).items()
+                own = describe_keys(section).items()
                 found = {f"{name}.{key}": setting for key, setting in own} | found
     names = [", ".join(kind.methods()) for kind in kinds if issubclass(kind, RunConfig)]
     found["method"] = replace(found["method"], values="; to classify ".join(names))
     rounds = "Rounds; of CCFC and CCFC++ those after pre-training."
-    return found | {ROUNDS.key: Setting(rounds, "at least 1", "N", None)}
+    return found | {ROUNDS.key: KeyDescription(rounds, "at least 1", "N", None)}
 
 
-def _held(kind: type[Section], found: Mapping[str, Setting]) -> dict[str, object]:
+def _held(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str, object]:
     """Return the values for the default data set, by dotted key."""
     held = {key: setting.default for key, setting in found.items()}
     if not issubclass(kind, RunConfig):

@@ -24,7 +24,7 @@ _NO_BOUND = 10**6
 
 
 @dataclass(frozen=True)
-class Setting:
+class KeyDescription:
     """A key of a configuration, described together for all kinds of its section.
 
     Attributes:
@@ -40,14 +40,14 @@ class Setting:
     default: object
 
 
-def describe(*kinds: type[Section]) -> dict[str, Setting]:
+def describe_keys(*kinds: type[Section]) -> dict[str, KeyDescription]:
     """Describe the keys of a configuration, or of a section of several kinds."""
-    found: dict[str, Setting] = {}
+    found: dict[str, KeyDescription] = {}
     for name in dict.fromkeys(name for kind in kinds for name in kind.model_fields):
         having = [kind for kind in kinds if name in kind.model_fields]
         fields = [kind.model_fields[name] for kind in having]
         if sections := [section for field in fields for section in kinds_of(field)]:
-            own = describe(*sections)
+            own = describe_keys(*sections)
             found |= {f"{name}.{key}": setting for key, setting in own.items()}
         else:
             bases = dict.fromkeys(base for kind in having for base in reversed(kind.__mro__))
@@ -56,13 +56,13 @@ def describe(*kinds: type[Section]) -> dict[str, Setting]:
     return found
 
 
-def _setting(description: str, fields: list[FieldInfo]) -> Setting:
+def _setting(description: str, fields: list[FieldInfo]) -> KeyDescription:
     leaves = [leaf for field in fields for leaf in _leaves(field.annotation, field.metadata)]
     choices = [str(value) for value, _ in leaves if isinstance(value, str | int)]
     ranges = [_range(bounds) for kind, bounds in leaves if kind in (int, float)]
     values = list(filter(None, dict.fromkeys([*choices, *ranges])))
     placeholders = dict.fromkeys(_PLACEHOLDERS[kind] for kind, _ in leaves if kind in _PLACEHOLDERS)
-    return Setting(
+    return KeyDescription(
         description,
         " or ".join(filter(None, [", ".join(values[:-1]), *values[-1:]])),
         "|".join([*choices, *placeholders]) if placeholders else _PLACEHOLDERS[str],

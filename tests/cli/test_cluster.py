@@ -543,6 +543,8 @@ def test_what_is_damaged_is_named(name: str, said: str, finished: Path) -> None:
 
 # --- speed --------------------------------------------------------------------------------------
 
+FEW = (*TINY, *assigned("data.images=160"))
+
 
 def test_a_run_says_how_many_clients_were_trained_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -552,14 +554,14 @@ def test_a_run_says_how_many_clients_were_trained_side_by_side(
         [(1, "3", 1), (3, "2", 2), (3, "auto", 3), (9, "99", 4)]
     ):
         monkeypatch.setattr(torch, "get_num_threads", lambda there=threads: there)
-        summary = summary_of("--out", tmp_path / str(number), *TINY, "--cohort", given)
+        summary = summary_of("--out", tmp_path / str(number), *FEW, "--cohort", given)
         assert summary["cohort"] == expected
 
 
 def test_rounded_products_give_a_run_of_their_own(tmp_path: Path) -> None:
     def loss(precision: str) -> float:
         run = tmp_path / precision
-        succeeded("cluster", "--out", run, *TINY, "--set", f"compute.precision={precision}")
+        succeeded("cluster", "--out", run, *FEW, "--set", f"compute.precision={precision}")
         first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
         value: float = first["figures"]["loss"]
         return value

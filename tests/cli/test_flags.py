@@ -12,7 +12,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, in_file
-from ccfcpp.core.reference import describe
+from ccfcpp.core.reference import describe_keys
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 
@@ -40,7 +40,7 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
     values = {key: field.default for key, field in kind.known_fields({}).items()}
     values |= values_of(resolve(kind, presets, base))
     values["rounds"] = values.get("training.rounds")
-    shown, described = ccfcpp(command, "--help").stdout, describe(kind)
+    shown, described = ccfcpp(command, "--help").stdout, describe_keys(kind)
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
         value = flag.default or values[flag.key]

@@ -75,21 +75,21 @@ def headers(valid: bytes) -> st.SearchStrategy[bytes]:
 # --- what comes over the network -----------------------------------------------------------------
 
 
-@examples(150)
+@examples(75)
 @given(headers(REQUEST.written()))
 def test_a_request_is_read_or_refused(content: bytes) -> None:
     with suppress(MessageError):
         Request.read(content)
 
 
-@examples(150)
+@examples(75)
 @given(headers(RESPONSE.written()))
 def test_a_response_is_read_or_refused(content: bytes) -> None:
     with suppress(MessageError):
         Response.to(REQUEST, content)
 
 
-@examples(200)
+@examples(100)
 @given(bytes_like(serialize(UPDATE)))
 def test_a_payload_is_read_or_refused(content: bytes) -> None:
     with suppress(MessageError):
@@ -144,7 +144,7 @@ def test_a_payload_that_lies_is_refused_in_little_memory(lie: str) -> None:
     assert len(str(found.value)) <= 200
 
 
-@examples(100)
+@examples(50)
 @given(headers(RESPONSE.written()))
 def test_one_clients_facts_are_its_own_matter(content: bytes) -> None:
     told = Told()
@@ -156,7 +156,7 @@ def test_one_clients_facts_are_its_own_matter(content: bytes) -> None:
     assert all(line.isprintable() for line in told.lines)
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_a_worker_answers_whatever_is_asked(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -175,7 +175,7 @@ def test_a_worker_answers_whatever_is_asked(
     assert Response.read(answer.header).status in ("done", "refused", "failed")
 
 
-@examples(60)
+@examples(30)
 @given(st.data())
 def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
     record = record_of(b"header", payload_record(b"payload"))
@@ -225,7 +225,7 @@ def told(keys: Path, port: int, content: bytes, over_tls: bool) -> bytes:
     return found
 
 
-@examples(25)
+@examples(12)
 @given(content=bytes_like(ASKED), over_tls=st.sampled_from([True, True, True, False]))
 def test_the_gate_goes_on_whatever_comes(
     keys: Path, gate: tuple[int, FakeFleet], content: bytes, over_tls: bool
@@ -316,7 +316,7 @@ def test_a_file_is_read_or_named(kind: str, tmp_path_factory: pytest.TempPathFac
     folders = iter(range(10**6))
     place = tmp_path_factory.mktemp("changed")
 
-    @examples(60)
+    @examples(30)
     @given(bytes_like(content))
     def survives(changed: bytes) -> None:
         folder = place / str(next(folders))
@@ -329,7 +329,7 @@ def test_a_file_is_read_or_named(kind: str, tmp_path_factory: pytest.TempPathFac
     survives()
 
 
-@examples(30)
+@examples(15)
 @given(data=st.data())
 def test_a_model_is_read_or_named(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -104,7 +104,7 @@ def with_tensors(change: Change) -> Spoil:
 def test_any_tensors(name: str, target_of: Callable[[str], Target]) -> None:
     target = target_of(name)
 
-    @examples(4 if name in SLOW else 8)
+    @examples(2 if name in SLOW else 4)
     @given(st.sampled_from(target.places(VICTIM)), changes())
     def survives(where: Where, change: Change) -> None:
         assert_survives(target, where, with_tensors(change))
@@ -117,7 +117,7 @@ def test_any_bytes(name: str, target_of: Callable[[str], Target]) -> None:
     target = target_of(name)
     places = target.places(VICTIM)
 
-    @examples(10 if name in SLOW else 25)
+    @examples(5 if name in SLOW else 12)
     @given(st.data())
     def survives(data: st.DataObject) -> None:
         where = data.draw(st.sampled_from(places))

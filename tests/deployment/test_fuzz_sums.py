@@ -136,7 +136,7 @@ def with_its_numbers(honest: Packet, packet: Packet) -> Packet:
 def test_what_a_client_sends(stage: str, one: Sum) -> None:
     """Nobody can tell wrong numbers under masks from right ones: these stay as they are."""
 
-    @examples(20)
+    @examples(10)
     @given(st.data())
     def survives(data: st.DataObject) -> None:
         change = spoilt(data)
@@ -150,7 +150,7 @@ def test_what_a_client_sends(stage: str, one: Sum) -> None:
 def test_what_a_server_sends(stage: str, one: Sum) -> None:
     """The client refuses it, or takes it for what it could be: its work does not fail."""
 
-    @examples(20)
+    @examples(10)
     @given(st.data())
     def survives(data: st.DataObject) -> None:
         change = spoilt(data)

@@ -55,8 +55,10 @@ def test_each_public_name_stands(site: Path) -> None:
 
 
 def test_each_page_is_in_the_navigation(site: Path) -> None:
-    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.md")}
-    assert pages == set(re.findall(r": (\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.M))
+    there = {path.relative_to(site).as_posix() for path in site.rglob("*.*")}
+    pages = {name for name in there if name.endswith((".md", ".ipynb"))}
+    listed = (DOCS.parent / "mkdocs.yml").read_text()
+    assert pages == set(re.findall(r": (\S+\.(?:md|ipynb))$", listed, re.MULTILINE))
 
 
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:

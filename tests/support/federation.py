@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm, ClientContext
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Member, by_size
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, Task
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
@@ -37,13 +37,6 @@ def federated(
     transport = InProcess(clients, side, memories, randomness, varies=availability.varies)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
-
-
-def in_cohorts(clients: Sequence[Client], size: int) -> list[list[Client]]:
-    """Clients in the groups in which they work."""
-    there = {client.id: client for client in clients}
-    ordered = [there[member.id] for member in by_size(client.member for client in clients)]
-    return [ordered[first : first + size] for first in range(0, len(ordered), size)]
 
 
 # --- the loop with one update -------------------------------------------------------------------

@@ -28,7 +28,7 @@ CLASSES = [str(number) for number in range(10)]
 
 
 def examples(number: int) -> settings:
-    """So many examples, and ten times as many in hypothesis' profile for the night."""
+    """So many examples, and twenty times as many in hypothesis' profile for the night."""
     usual = settings.get_profile("ccfcpp").max_examples
     return settings(max_examples=number * settings().max_examples // usual)
 

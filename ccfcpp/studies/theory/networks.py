@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Layers = tuple[Tensor, ...]
+WeightMatrices = tuple[Tensor, ...]
 """Weight matrices of shape (…, width after, width before), first layer first."""
 
 
@@ -37,7 +37,7 @@ class SplitNetwork:
     Along a path of gradient flow the layers have a leading axis of times.
     """
 
-    layers: Layers
+    layers: WeightMatrices
     depth: int
 
     @property
@@ -64,7 +64,7 @@ Drive = Callable[[SplitNetwork], Tensor]
 """From a network to its drive."""
 
 
-def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
+def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
     """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ drive (W_{j−1} ⋯ W_1)ᵀ of each layer.
 
     Eq. (16) of the FedDecorr paper (ICLR).
@@ -86,7 +86,7 @@ def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNet
     assert step > 0, "a flow needs a positive step"
     assert steps > 0, "a flow needs at least one step"
 
-    def slope(layers: Layers) -> Layers:
+    def slope(layers: WeightMatrices) -> WeightMatrices:
         return layer_velocities(layers, drive(SplitNetwork(layers, start.depth)))
 
     path = [start.layers]
@@ -101,11 +101,11 @@ def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNet
     return SplitNetwork(tuple(map(torch.stack, zip(*path, strict=True))), start.depth)
 
 
-def _moved(layers: Layers, velocities: Sequence[Tensor], time: float) -> Layers:
+def _moved(layers: WeightMatrices, velocities: Sequence[Tensor], time: float) -> WeightMatrices:
     return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
 
 
-def imbalance(layers: Layers) -> Tensor:
+def imbalance(layers: WeightMatrices) -> Tensor:
     """Return the largest entry of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1}, 0 under Assumption 1; shape (…)."""
     differences = [before @ before.mT - after.mT @ after for before, after in pairwise(layers)]
     return torch.stack([each.abs().amax(dim=(-2, -1)) for each in differences]).amax(dim=0)
@@ -128,7 +128,7 @@ def orthonormal_columns(
     return drawn
 
 
-def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> Layers:
+def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> WeightMatrices:
     """Make ``depth`` balanced layers whose product is left · diag(values) · rightᵀ.
 
     ``left`` and ``right`` have orthonormal columns; the values, of shape (…, rank), are positive.
@@ -142,7 +142,7 @@ def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> L
 
 def random_layers(
     shape: Sequence[int], widths: Sequence[int], generator: torch.Generator
-) -> Layers:
+) -> WeightMatrices:
     """Draw layers of independent normal entries of deviation 1 / sqrt(width before).
 
     They have the leading axes ``shape``; ``widths`` are those before, between and after the layers.

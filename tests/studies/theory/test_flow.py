@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.networks import (
-    Layers,
     SplitNetwork,
+    WeightMatrices,
     balanced_chain,
     exact_rates,
     flow,
@@ -36,7 +36,7 @@ def test_a_balanced_chain_is_balanced_and_has_the_product(seed: int, depth: int)
         assert imbalance(layers).max() < 1e-12
 
 
-def balanced_network(depth: int) -> Layers:
+def balanced_network(depth: int) -> WeightMatrices:
     generator = Randomness(0).generator("balanced")
     left = orthonormal_columns((), LATENT, LATENT, generator)
     right = orthonormal_columns((), INPUTS, LATENT, generator)

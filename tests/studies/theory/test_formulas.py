@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.networks import (
-    Layers,
     SplitNetwork,
+    WeightMatrices,
     depth_offsets,
     exact_rates,
     layer_velocities,
@@ -43,13 +43,13 @@ SEEDS = st.integers(0, 10_000)
 DEPTHS = st.integers(1, 3)
 
 
-def descent(loss: Callable[[Layers], Tensor], layers: Layers) -> Layers:
+def descent(loss: Callable[[WeightMatrices], Tensor], layers: WeightMatrices) -> WeightMatrices:
     """−∂ℓ/∂W_j of every layer, by autograd."""
     leaves = [layer.clone().requires_grad_() for layer in layers]
     return tuple(-g for g in torch.autograd.grad(loss(tuple(leaves)), leaves))
 
 
-def rates_by_hand(at: SplitNetwork, velocities: Layers) -> Tensor:
+def rates_by_hand(at: SplitNetwork, velocities: WeightMatrices) -> Tensor:
     """u_kᵀ (dΠ/dt) v_k, with dΠ/dt by a difference in the direction of descent."""
     u, _, vt = torch.linalg.svd(at.encoder, full_matrices=False)
     tiny = 1e-6
