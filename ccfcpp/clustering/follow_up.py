@@ -177,7 +177,7 @@ class FinishedRun:
             return int(file.get_tensor("version")) > self.config.section(ScanConfig).steps
 
     def numbers_of(self, clients: Sequence[str]) -> list[int]:
-        """Return the numbers of clients that took part; some must be left.
+        """Return the numbers of clients that are to be left out, given their names or numbers.
 
         Raises:
             UsageError: A client took no part, or none would be left.

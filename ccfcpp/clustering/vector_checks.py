@@ -1,4 +1,4 @@
-"""Checks of vectors that a system could not tell apart, before a run."""
+"""Checks, before a run, for vectors that float precision cannot distinguish."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +15,7 @@ _FAR = 1000
 
 
 def check_vectors(config: ClusterConfig, values: Tensor) -> None:
-    """Refuse vectors that float precision cannot tell apart.
+    """Refuse vectors that float precision cannot distinguish.
 
     Args:
         config: Configuration of the run.

@@ -1,4 +1,4 @@
-"""The shipped presets.
+"""Presets, the configuration files that ship with the library.
 
 A preset's name is its path without the suffix, such as ``cluster/cifar10``. Its last part is enough
 where it is unique.

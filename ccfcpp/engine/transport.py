@@ -13,7 +13,7 @@ from ccfcpp.engine.memories import ClientMemories
 
 
 def _nothing() -> None:
-    """Do nothing, where the client's memory has not changed."""
+    """Do nothing; ``accept`` of a reply that leaves the client's memory as it is."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return works
 
     def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of every round; first centroids are found in one round only."""
+        """Return the exchanges of every round of a run in which nothing fails."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 

@@ -2,8 +2,8 @@
 
 A head with more outputs than clusters learns subclasses of images, and a subclass is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of a pair of images.
-There are two kinds of pairs: neighbours, and images of one client. Of all ways to merge over-clusters
-into k clusters, the one with the highest value of one of two measures is taken:
+There are two kinds of pairs: neighbours, and images of one client. Of all ways to merge
+over-clusters into k clusters, the one with the highest value of one of two measures is taken:
 
     information   I(mean of both J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q_g = Σ_h J_gh;
     both          Σ_J A(J) + c I(J),   A(J) = Σ_g J_gg / q_g .
@@ -11,26 +11,27 @@ into k clusters, the one with the highest value of one of two measures is taken:
 I is mutual information, the objective of Ji, Henriques and Vedaldi (*Invariant Information
 Clustering*, ICCV 2019), here over merges instead of networks. It weights a cluster by its size, and
 so merges small classes. A adds up, over clusters, the share of pairs that stay inside; k − A is the
-normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentation*, PAMI 2000).
-It weights all clusters alike, so that separate groups, small or large, stay separate. A alone takes a
-subclass of a large class for a cluster, and merges two classes instead; the sum of both does neither.
+normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentation*, PAMI 2000). It
+weights all clusters alike, so that separate groups, small or large, stay separate. A alone takes a
+subclass of a large class for a cluster, and merges two classes instead; the sum of both does
+neither.
 
-No weight of the pairs of one client is needed. Where clients are alike, J = q qᵀ, and I is 0 and A is
-1 for every merge. Where a client holds several classes, the sum over both J prefers none of the
-merges inside the client, and neighbours decide; but it loses by merging classes of different clients.
-The information of the mean relies more on clients: it finds more classes whose subclasses are no
-neighbours, and may merge two small classes of one client.
+No weight of the pairs of one client is needed. Where clients are alike, J = q qᵀ, and I is 0 and A
+is 1 for every merge. Where a client holds several classes, the sum over both J prefers none of the
+merges inside the client, and neighbours decide; but it loses by merging classes of different
+clients. The information of the mean relies more on clients: it finds more classes whose subclasses
+are no neighbours, and may merge two small classes of one client.
 
 The search is like that of k-means: from several starts, over-clusters move one by one while the
 measure grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
 Document Classification using Sequential Information Maximization*, SIGIR 2002). One start is their
-agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the same measure; the others
-are random.
+agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the same measure; the
+others are random.
 
-Where k is unknown, it is chosen by the neighbours. A head with m over-clusters learns m subclasses of
-images, whatever k is. The images are divided at random into a few folds, and each fold has its own
-sum J of neighbours. Of every halving of the folds, one half determines how over-clusters are merged
-into k (``agglomerated``), and the other half measures the gain of the k-th cluster:
+Where k is unknown, it is chosen by the neighbours. A head with m over-clusters learns m subclasses
+of images, whatever k is. The images are divided at random into a few folds, and each fold has its
+own sum J of neighbours. Of every halving of the folds, one half determines how over-clusters are
+merged into k (``agglomerated``), and the other half measures the gain of the k-th cluster:
 
     G(k) = I(its J merged into k) − I(its J merged into k − 1) ,
 
@@ -43,8 +44,8 @@ are each other's neighbours. The number of clusters is where it falls most, at t
 
 where the first mean has fewer terms for k below 4, since i is at least 2.
 
-To choose the number of clusters by the information of held-back data is Still and Bialek's idea (*How
-Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
+To choose the number of clusters by the information of held-back data is Still and Bialek's idea
+(*How Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
 """
 
 from itertools import combinations
