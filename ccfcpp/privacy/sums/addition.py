@@ -88,7 +88,7 @@ class Addition:
         return found
 
     def zeros(self, form: Form) -> Addends:
-        """Return zeros in place of the parts of an update of some form."""
+        """Return zeros with the shapes of an update's parts, given its form."""
         found: Addends = {}
         for name, spec in form.items():
             part = declared_part(self.exchange.parts, name)

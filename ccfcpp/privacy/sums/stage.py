@@ -125,7 +125,7 @@ class Summing:
 def _explained(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Explain why there is no sum, with the reason of the first refused client, if any."""
+    """Return why there is no sum, with the reason of the first refused client, if any."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
