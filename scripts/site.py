@@ -1,4 +1,4 @@
-"""Write the pages of the documentation's site into ``build/docs``, of which MkDocs makes the site.
+"""Write the pages of the documentation's site into ``build/docs``, from which MkDocs builds it.
 
 They are the pages of ``docs/``, those at the top of the repository, and a reference that is made
 from the code: each setting from its field, each command from its options, each public name from its

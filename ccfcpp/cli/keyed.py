@@ -126,7 +126,7 @@ def class_of(command: Command) -> type[TyperCommand]:
 
 
 def _own_systems() -> list[System]:
-    """Return this library's systems: to import a package's may be slow, or fail."""
+    """Return this library's systems alone, as importing a package's may be slow, or fail."""
     return [METHODS[name] for name in METHODS.own()]
 
 

@@ -49,7 +49,7 @@ Given = TypeVar("Given")
 _BEAT = 5.0
 """Seconds between heartbeats."""
 _BEARS = 10.0
-"""What the server is told instead. It counts a client as gone after twice that time."""
+"""Interval that the server is told. It counts a client as offline after twice that time."""
 _PAUSE, _MOST_PAUSE = 0.1, 5.0
 """Seconds before something is asked for again; at the most, where it fails again and again."""
 _PATIENCE = 20.0

@@ -37,7 +37,7 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import recorder_of
 
 TRIP = ", trip "
-"""Between the name of steps and the number of a trip, in the names of exchanges."""
+"""Separator of the steps' name and the exchange's number, in the names of exchanges."""
 _MOST = 4.0
 """Times its usual share that a client shows where others are away."""
 

@@ -20,7 +20,7 @@ from ccfcpp.models.steps import Training, side_by_side
 
 @dataclass(frozen=True)
 class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
-    """Local training, and the centroids of what the trained models make of the images.
+    """Local training, and the centroids of the trained models' representations.
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
