@@ -89,7 +89,7 @@ def keyed(
 
 
 def grouped(command: Command) -> Command:
-    """Let a command have parameters that are dataclasses: their fields become its options."""
+    """Turn a command's parameters that are dataclasses into an option for each field."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
         name: inspect.signature(each.annotation, eval_str=True).parameters

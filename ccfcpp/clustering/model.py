@@ -62,7 +62,7 @@ class ModelFacts(Section):
 
     @property
     def header(self) -> dict[str, str]:
-        """Return the header of a model's file."""
+        """The header of a model's file."""
         return {_HEADER: self.model_dump_json()}
 
 

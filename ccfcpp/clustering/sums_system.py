@@ -270,7 +270,7 @@ class SumsClustering(
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
     def has_converged(self, state: StartedState) -> bool:
-        """Return whether no further round would change the state; False if clients may be absent."""
+        """Return whether no round would change the state; False if clients may be absent."""
         ends = self.system.has_converged
         if ends is None or state.centroids is None or self.problem.config.availability.varies:
             return False

@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Turn off additions to the cache within the context."""
+    """Disable additions to the cache within the context."""
     before = _keeps.set(False)
     try:
         yield

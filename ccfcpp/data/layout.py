@@ -44,7 +44,7 @@ class Layout(NamedTuple):
 
 
 def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
-    """Find the files of the chosen classes.
+    """Return the files of the chosen classes, in the order of the layout.
 
     Raises:
         UsageError: The layout is mixed or empty, or there is no such class.

@@ -147,7 +147,7 @@ class FleetClient:
 
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
-        """Stay online within the context."""
+        """Stay online within the context, and yield the calls of that time."""
         proxy = self._proxy and self._proxy.url
         with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
             # After a connection was lost the server still counts this client as online.

@@ -51,7 +51,7 @@ class DescendingState(Protocol):
 
     @property
     def version(self) -> int:
-        """How often the model has changed."""
+        """Number of changes of the model."""
 
     @property
     def descent(self) -> DescentState | None:

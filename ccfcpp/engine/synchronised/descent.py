@@ -107,7 +107,7 @@ class Descent:
 
     @cached_property
     def images(self) -> Images | str:
-        """How images enter sums; or why they cannot be told apart."""
+        """The sampling and size of images' parts in sums; or why they have none of their own."""
         if isinstance(self.largest, str):
             return self.largest
         there = max(1, self.samples)

@@ -98,7 +98,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def start(self) -> FedScan | None:
-        """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
+        """Pre-training by neighbours with Fed-SCAN's steps; None with siamese pre-training."""
         if self.training.pretraining == "siamese":
             return None
         precision = rounding(
@@ -109,7 +109,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def synchronised(self) -> SynchronisedTraining | None:
-        """Training in synchronised steps, where it is configured."""
+        """Training in synchronised steps; None with local steps."""
         if self.training.steps == "local":
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)

@@ -41,7 +41,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
 
     @property
     def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
-        """Return the number of clients that are trained side by side."""
+        """Number of clients that are trained side by side."""
         return len(self.beginnings)
 
     def local_updates(
