@@ -98,7 +98,7 @@ class Typical:
 
 @dataclass(frozen=True)
 class Final(Generic[Delivery]):
-    """What clients receive after the run: a model, and the distribution of its samples."""
+    """The final message to clients: a model, and the distribution of its samples."""
 
     model: Delivery
     typical: Typical | None

@@ -61,7 +61,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Images:
-    """How images enter the sums of an exchange, where each image has a part of its own.
+    """The sampling and size of single images' parts in the sums of an exchange.
 
     Attributes:
         share: Probability that an image is in the sums.
@@ -81,7 +81,7 @@ NOT_TOLD_APART = "what one image adds is not bounded"
 
 @dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
-    """What server and clients both know of an exchange.
+    """The declaration of an exchange, which server and clients share.
 
     Attributes:
         name: Its name in tasks and reports.

@@ -1,4 +1,4 @@
-"""A codebook, which stands for many points, and its clusters."""
+"""A codebook, which approximates many points, and its clusters."""
 
 from dataclasses import dataclass
 

@@ -205,7 +205,7 @@ class NoiseSource:
 
     Args:
         reproducible: If given, numbers follow from this source instead, and protect nothing from
-            whoever knows the run's seed.
+            anyone who knows the run's seed.
     """
 
     def __init__(self, reproducible: Randomness | None = None) -> None:

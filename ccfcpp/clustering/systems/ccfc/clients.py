@@ -20,7 +20,7 @@ from ccfcpp.models.steps import Training, side_by_side
 
 @dataclass(frozen=True)
 class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
-    """Local training, and the centroids of what the trained models make of the images.
+    """Local training, and the centroids of the trained models' representations.
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
@@ -41,7 +41,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
 
     @property
     def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
-        """Return the number of clients that are trained side by side."""
+        """Number of clients that are trained side by side."""
         return len(self.beginnings)
 
     def local_updates(

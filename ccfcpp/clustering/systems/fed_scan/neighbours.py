@@ -129,7 +129,7 @@ _SIMILARITIES = 1 << 24
 
 
 _EXACT_UP_TO = 100_000
-"""Points of a client. Of more of them most are found: the work of all pairs is a square."""
+"""Largest number of points of an exact search, whose cost is quadratic."""
 
 _PROBED = 32
 """Of the lists into which an index puts points. docs/performance.md has what they miss."""
