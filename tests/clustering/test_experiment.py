@@ -38,7 +38,7 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(
     method: str, other: Tree, tmp_path: Path
 ) -> None:
     common: Tree = {"partition": {"clients": 4}, "availability": {"dropout_rate": 0.2}}
-    config = tiny(method, common, other)
+    config = tiny(method, common | {"data": {"images": 400}}, other)
     whole = clustering_run(config).run(RunFolder.create(tmp_path / "whole", config))
     folder = RunFolder.create(tmp_path / "broken", config)
     stops = 0
