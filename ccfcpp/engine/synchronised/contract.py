@@ -66,7 +66,7 @@ class Known:
     """The message of one exchange of a step.
 
     Attributes:
-        version: How often the model has changed.
+        version: Number of changes of the model.
         model: In the first exchange of a step: the model.
         totals: Pooled sums that clients do not know yet, by name.
         slopes: Pooled gradients at sums that clients do not know yet, by name.

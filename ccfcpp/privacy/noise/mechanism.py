@@ -89,7 +89,7 @@ class Bounds:
         """Sum over contributors, each clipped as ``clipped`` does.
 
         Args:
-            parts: Of shape (contributors, …) by name.
+            parts: Tensor of shape (contributors, …) by name.
         """
         found: Addends = {}
         for group, names in self._groups(parts).items():

@@ -192,7 +192,7 @@ def beside(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and in how many places it held in our runs, of how many.
+    """A claim, with the number of places where it held in our runs, and that of all places.
 
     Attributes:
         paper: The same two numbers for the paper's own table, where it has been published.

@@ -355,7 +355,7 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.
         before: The earlier groups, int64 of shape (m,).
-        shares: How many images each over-cluster has, or their share, float64 of shape (m,).
+        shares: Number of images of each over-cluster, or their share, float64 of shape (m,).
 
     Returns:
         int64 of shape (m,), numbers from 0 to k − 1.

@@ -193,7 +193,7 @@ def drawn_neighbours(
     """Draw one neighbour of each chosen image at random.
 
     Args:
-        neighbours: Of each image of the client, int32 of shape (samples, neighbours).
+        neighbours: Neighbours of each image of the client, int32 of shape (samples, neighbours).
         chosen: int64 indices of shape (chosen,).
         randomness: The client's source.
         step: Number of the step.
