@@ -144,7 +144,8 @@ def _type(setting: KeyDescription, annotation: object, values: str) -> str:
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))
     origins = {get_origin(each) for each in (annotation, *get_args(annotation))}
-    kind = ("list of " if tuple in origins else "") + " or ".join(known)
+    kind = " or ".join(known)
+    kind = f"list of {kind}s" if tuple in origins else kind
     return f"{kind}: {values}" if values else kind
 
 

@@ -35,7 +35,7 @@ def test_each_setting_stands_with_type_default_and_meaning(site: Path) -> None:
     assert {"scan.steps", "mixture.covariance", "moon.mu"} <= keys
     by_key = {row[0].strip("`"): row for row in found}
     assert by_key["partition.p"][1:3] == ["number: 0 to 1", "`0`"]
-    assert by_key["scan.widths"][1].startswith("list of integer")
+    assert by_key["scan.widths"][1].startswith("list of integers")
     assert "fedavg" in by_key["method"][1]
 
 
