@@ -1,6 +1,6 @@
-"""All that a package needs which adds a system, a network, a method or a data set.
+"""The names that a package needs to add a system, a network, a method or a data set.
 
-Names that are not here may change without notice. ``docs/extending.md`` has a whole package.
+Other names may change without notice. ``docs/extending.md`` has a whole package.
 """
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem

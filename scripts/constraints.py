@@ -64,7 +64,7 @@ def main(
         "constraints.txt"
     ),
 ) -> None:
-    """Write name==version --hash=sha256:… for all that an installation needs beside the wheel."""
+    """Write name==version --hash=sha256:… for all that an installation needs besides the wheel."""
     lines = locked(report(words))
     out.write_text("".join(f"{line}\n" for line in lines))
     typer.echo(f"{out}: {len(lines)} packages")

@@ -1,4 +1,4 @@
-"""Write the pages of the documentation's site into ``build/docs``, of which MkDocs makes the site.
+"""Write the pages of the documentation's site into ``build/docs``, from which MkDocs builds it.
 
 They are the pages of ``docs/``, those at the top of the repository, and a reference that is made
 from the code: each setting from its field, each command from its options, each public name from its
@@ -51,6 +51,10 @@ def write_site(folder: Path) -> None:
     pages |= {ROOT / name: page for name, page in TOP.items()}
     for path, page in pages.items():
         (folder / page).write_text(for_site(path, pages))
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        # MkDocs resolves links of Markdown alone.
+        text = re.sub(r"(\]\([^)]+)\.md\)", r"\1.html)", notebook.read_text())
+        (folder / "notebooks" / notebook.name).write_text(text)
     made = {"settings": settings_page(), "commands": commands_page(), "python": python_page()}
     (folder / "reference").mkdir()
     for name, text in made.items():
@@ -140,7 +144,8 @@ def _type(setting: KeyDescription, annotation: object, values: str) -> str:
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))
     origins = {get_origin(each) for each in (annotation, *get_args(annotation))}
-    kind = ("list of " if tuple in origins else "") + " or ".join(known)
+    kind = " or ".join(known)
+    kind = f"list of {kind}s" if tuple in origins else kind
     return f"{kind}: {values}" if values else kind
 
 

@@ -32,7 +32,7 @@ from supervised.methods.method import Method
 from supervised.networks import Classifier
 
 TERM = "decorrelation"
-"""Prefix of the decorrelation terms among the figures of a round."""
+"""Prefix of the decorrelation terms among the metrics of a round."""
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:

@@ -1,4 +1,4 @@
-"""From stored images to a network's input: augmentation and normalisation, in batches."""
+"""Augmentation and normalisation of images in batches, before they enter a network."""
 
 from dataclasses import dataclass
 

@@ -57,7 +57,7 @@ class SamplesConfig(DataConfig):
 
 
 class EqualShare(Section):
-    """What is left to clients of a partition, so that they hold equally many images."""
+    """A partition that may be reduced so that clients hold equally many images."""
 
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
@@ -229,7 +229,7 @@ class ClassifyConfig(RunConfig):
     defence: AnyDefence = NoDefence()
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect beside those of other sections, too."""
+        """Yield the settings that have no effect besides those of other sections, too."""
         yield from super().unused()
         if self.defence.rule in ("median", "geometric-median"):
             # Only votes for centroids are counted by these, too.

@@ -24,7 +24,7 @@ Labels = NDArray[np.generic]
 
 
 class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc] # no types there
-    """FedAvg with FedDecorr, or another method, over clients that hold the images given.
+    """Federated classification over clients, by default by FedAvg with FedDecorr.
 
     Args:
         method: A method's name, as ``ccfcpp classify --method`` takes it. Each client's model of a

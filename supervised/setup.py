@@ -37,7 +37,7 @@ from supervised.networks import (
 
 _DEFAULT_CLIENTS = 10
 
-# The same images are held out, and taken, whatever the run's seed: figures can be compared.
+# The same images are held out, and taken, whatever the run's seed: results can be compared.
 _SPLIT = Randomness(0)
 
 

@@ -45,7 +45,7 @@ ccfcpp report runs/NAME: what a run has found, as a page
 """
 
 app = typer.Typer(
-    help="Federated clustering, and classification, of images that stay with their holders.",
+    help="Federated clustering, and classification, of images that stay with their owners.",
     epilog=_EXAMPLES,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -113,7 +113,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Federated clustering, and classification, of images that stay with their holders."""
+    """Federated clustering, and classification, of images that stay with their owners."""
 
 
 for command in (

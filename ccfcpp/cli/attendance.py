@@ -90,7 +90,7 @@ class Attendance(Observer):
 
     @property
     def server_status(self) -> ServerStatus:
-        """Return the server's progress, for its clients and its operator."""
+        """The server's progress, for its clients and its operator."""
         if self.progress is not None:
             return self.progress.server_status
         out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
 
 _SHOWN_BESIDE = 4
-"""Numbers of clusters on either side of the one that was found."""
+"""Numbers of clusters that are shown on either side of the chosen one."""
 
 _BAR = 30
 """Characters of the longest bar."""

@@ -89,7 +89,7 @@ def keyed(
 
 
 def grouped(command: Command) -> Command:
-    """Let a command have parameters that are dataclasses: their fields become its options."""
+    """Turn a command's parameters that are dataclasses into an option for each field."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
         name: inspect.signature(each.annotation, eval_str=True).parameters
@@ -126,7 +126,7 @@ def class_of(command: Command) -> type[TyperCommand]:
 
 
 def _own_systems() -> list[System]:
-    """Return this library's systems: to import a package's may be slow, or fail."""
+    """Return this library's systems alone, as importing a package's may be slow, or fail."""
     return [METHODS[name] for name in METHODS.own()]
 
 

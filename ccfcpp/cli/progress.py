@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
-"""After the first step, from which on the whole time can be told."""
+"""After the first step, from which on the whole time can be estimated."""
 _MOST_REMARKS = 50
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""

@@ -136,7 +136,7 @@ def resumable(
 
 @contextmanager
 def at_once(line: str) -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM end at once work of which nothing would be lost.
+    """Make Ctrl-C and SIGTERM end the work at once, where nothing would be lost.
 
     Args:
         line: The message to print then.

@@ -35,7 +35,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
 
     Args:
         count: Number of images or vectors.
-        shape: Of an image (channels, height, width); of a vector (d,).
+        shape: Shape of an image (channels, height, width) or of a vector (d,).
         method: The system to take for images where their number and colour do not decide.
     """
     settings = _fitted(count, shape, method)

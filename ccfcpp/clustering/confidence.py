@@ -16,7 +16,7 @@ from ccfcpp.engine.client import Client
 _AT_A_TIME = 1 << 16
 
 _TOLD = ("probability", "distance", "outlier")
-"""What is told of an image, in the order of a table's columns."""
+"""Measures of an image, in the order of a table's columns."""
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.robust.config import AnyAttack, AnyDefence, NoAttack, NoDefence
 
 AUTO = "auto"
-"""Of clusters: their number is to be found."""
+"""The number of clusters is chosen from the data."""
 
 _FEWEST, _MOST = 2, 30
 """Numbers of clusters that ``auto`` may find."""
 
 _SAMPLES_EACH = 20
-"""Of the samples that ``auto`` needs for each cluster that may be found."""
+"""Samples that ``auto`` needs for each candidate number of clusters."""
 
 
 def _clusters(value: object) -> object:
@@ -193,7 +193,7 @@ class ClusterConfig(RunConfig):
         return most
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect beside those of other sections, too."""
+        """Yield the settings that have no effect besides those of other sections, too."""
         yield from super().unused()
         if self.partition.kind != "folders":
             yield "vectors.client_column", [need("partition.kind", "folders")]

@@ -54,7 +54,7 @@ def _is_soft(estimator: "FederatedClustering") -> bool:
     """Return whether the system has probabilities or memberships."""
     problem = getattr(estimator, "_problem", None)
     method = estimator.method if problem is None else problem.config.method
-    # Which one suits the data is known once they are there.
+    # ``auto`` becomes a system only when the data are known.
     return method not in METHODS or METHODS[method].soft
 
 
@@ -64,23 +64,23 @@ class FederatedClustering(
     ClusterMixin,  # type: ignore[misc]
     FederatedEstimator,
 ):
-    """Federated clustering of the images or vectors given, over the clients that hold them.
+    """Federated clustering of images or vectors over the clients that hold them.
 
     X is uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3; or vectors of
     shape (n, d): an array of numbers, a scipy sparse matrix, which becomes dense, or a pandas data
     frame. With an encoder of texts it is a list of strings.
 
     Args:
-        n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to find it from the
+        n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` to choose it from the
             data, for Fed-SCAN, Fed-EMP, CCFC and CCFC++ after neighbours, Fed-KM, Fed-FCM and
             Fed-EM.
         method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-EMP for
-            1,000 images in colour and more, Fed-SCAN for others, and Fed-EM for vectors, of which
-            it sees 20 principal components where they are longer than 32.
+            1,000 images in colour and more, Fed-SCAN for others, and Fed-EM for vectors, with
+            20 principal components where they are longer than 32.
         random_state: Seed of all random numbers; a generator draws one, and None a new one for
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
-        encoder: A pre-trained encoder that makes vectors of images or texts, as ``ccfcpp cluster
+        encoder: Name of a pre-trained encoder for images or texts, as ``ccfcpp cluster
             --encoder`` takes it, such as ``torchvision:resnet50``; None without one.
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``. They override the
@@ -88,12 +88,12 @@ class FederatedClustering(
         verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
-        n_clusters_: Number of clusters, as given or found.
+        n_clusters_: Number of clusters, as given or chosen.
         labels_: Cluster of each sample, int64 of shape (n_samples,).
         cluster_centers_: Global centroids of shape (n_clusters_, dimensions): in the latent space,
             in that of the pixels, or in that of the vectors as the clients prepare them.
         n_iter_: Number of rounds.
-        n_features_in_: Length of a vector; of images there is none.
+        n_features_in_: Length of a vector; missing for images.
         feature_names_in_: Names of a data frame's columns, where all are strings.
 
     Example:
@@ -149,7 +149,7 @@ class FederatedClustering(
 
         Args:
             X: Images or vectors.
-            y: Ignored; there for scikit-learn's conventions.
+            y: Ignored; present for scikit-learn's conventions.
             clients: Integer or string of shape (n,): which client holds each sample. None: one
                 client holds all.
 
@@ -330,7 +330,7 @@ class FederatedClustering(
 
     @property
     def _model(self) -> Model:
-        # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
+        # Made again: an algorithm may hold arrays of the samples, and a fitted model must not.
         algorithm = make_algorithm(self._problem)
         tensors, typical = split_model(self._tensors)
         delivery = unpack(algorithm.delivery_type, tensors)

@@ -119,13 +119,13 @@ def run_without(
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of clustering, which another one may follow.
+    """A finished run of clustering, which another run may continue.
 
     Attributes:
         folder: Its folder.
         config: Its configuration.
         clients: Numbers of its clients.
-        there: Names of those that took part, by their numbers.
+        there: Names of the clients that took part, by their numbers.
     """
 
     folder: RunFolder
@@ -177,7 +177,7 @@ class FinishedRun:
             return int(file.get_tensor("version")) > self.config.section(ScanConfig).steps
 
     def numbers_of(self, clients: Sequence[str]) -> list[int]:
-        """Return the numbers of clients that took part; some must be left.
+        """Return the numbers of clients that are to be left out, given their names or numbers.
 
         Raises:
             UsageError: A client took no part, or none would be left.
@@ -243,7 +243,7 @@ class FinishedRun:
         availability: Tree = {
             # Rounds are few, so that all have to be there.
             **{"dropout_rate": 0.0, "sample_fraction": 1.0, "late": [], "late_rounds": 1},
-            # Who was absent for the whole run stays so, and nobody else is drawn.
+            # Clients that were absent for the whole run stay absent, and no others are drawn.
             **{"disconnection_rate": 0.0, "without": sorted(absent)},
         }
         return self.changed({"scan": scan, "availability": availability}, *changes)
@@ -308,7 +308,7 @@ class FinishedRun:
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
-    """Return the number of a client that is asked for by its name, or else by its number."""
+    """Return the number of a client, given its name, or else its number."""
     called = {str(number): number for number in names}
     called |= {canonical(name): number for number, name in names.items()}
     return called.get(canonical(asked))

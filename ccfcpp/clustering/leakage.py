@@ -1,4 +1,4 @@
-"""What a finished run reveals of its training images: attacks that anyone can run."""
+"""Attacks on a finished run, which measure how much it reveals of its training images."""
 
 from dataclasses import asdict
 from pathlib import Path

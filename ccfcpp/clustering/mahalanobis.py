@@ -65,7 +65,7 @@ class Typical:
         """Compute each point's distance from its cluster, in units of the run's root mean square.
 
         Args:
-            points: Of shape (samples, d).
+            points: Tensor of shape (samples, d).
             clusters: int64 of shape (samples,).
 
         Returns:
@@ -83,7 +83,7 @@ class Typical:
         −m² d / 2 + c, which takes the dimensions for independent and is nearly always sure.
 
         Args:
-            points: Of shape (samples, d).
+            points: Tensor of shape (samples, d).
 
         Returns:
             float64 of shape (samples, k), whose rows sum to 1.
@@ -98,7 +98,7 @@ class Typical:
 
 @dataclass(frozen=True)
 class Final(Generic[Delivery]):
-    """What clients receive after the run: a model, and the distribution of its samples."""
+    """The final message to clients: a model, and the distribution of its samples."""
 
     model: Delivery
     typical: Typical | None

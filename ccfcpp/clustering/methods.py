@@ -40,10 +40,10 @@ class System:
         title: Its name in tables.
         sends: What leaves a client, in words.
         make: Makes the algorithm for a problem.
-        sections: Its sections of the configuration by name, beside those of every run.
+        sections: Its sections of the configuration by name, besides those of every run.
         fixed: Settings that its name implies.
         ignores: Keys that it never reads, of sections that it shares with others.
-        unused: Yields the settings that have no effect beside others, and what these need.
+        unused: Yields the settings that have no effect besides others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         counts: Whether it can choose the number of clusters from the data, with the settings of a
             configuration.

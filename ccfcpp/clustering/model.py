@@ -45,7 +45,7 @@ _MOST_LETTERS = 200
 
 
 class ModelFacts(Section):
-    """Facts of a problem, beside the configuration, that a model's file must hold."""
+    """Facts of a problem, besides the configuration, that a model's file must hold."""
 
     clusters: Positive
     """Number of clusters k; where it was to be found, the largest that it could be."""
@@ -62,7 +62,7 @@ class ModelFacts(Section):
 
     @property
     def header(self) -> dict[str, str]:
-        """Return the header of a model's file."""
+        """The header of a model's file."""
         return {_HEADER: self.model_dump_json()}
 
 
@@ -175,7 +175,7 @@ class Model:
 
 
 def load_model(path: str | Path, device: str = "auto") -> Model:
-    """Read the model of a run of ``ccfcpp cluster``, or one that a client has received.
+    """Load the model of a run of ``ccfcpp cluster``, or one that a client has received.
 
     Args:
         path: A ``model.safetensors``, with the run's ``config.yaml`` beside it; or their folder.

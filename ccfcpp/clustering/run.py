@@ -73,7 +73,7 @@ def clustering_run(
         if problem.has_vectors:
             check_vectors(config, held.data.values)
         noisy = setting.privacy.level != "none"
-        # Samples are held once more only where the run is made anew when clients come.
+        # A second reference to the samples is needed only if joining clients make a new run.
         kept = own if config.availability.late else None
         run = LocalRun(
             setting,

@@ -1,9 +1,9 @@
 """A system of clustering made of three functions: a start, a client's sums, and the next state.
 
-In each round the state goes down, each client makes its sums of it and of its own samples, and the
-server makes the next state of their total. Since nothing but sums comes up, such a system has
+In each round the server sends the state, each client computes sums from it and its own samples, and
+the server computes the next state from their total. Since clients send only sums, such a system has
 secure sums, differential privacy, defences, device failures, resumption and clients on other
-machines without a line of its own.
+machines without further code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,10 +52,10 @@ _ROUNDING = 1e-3
 
 
 class SumsConfig(Section):
-    """The section `sums`; a system may derive one of its own, with another name and more in it."""
+    """The section `sums`, from which a system may derive its own, with more settings."""
 
     rounds: Positive = 100
-    """At most. Where centroids are to be found first, that takes the first one."""
+    """At most. Where the library finds the first centroids, that takes the first round."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class SumsSystem(System, Generic[StartedState, Sums]):
             highest probability; without ``probabilities`` the one with the nearest centroid.
         probabilities: Finds the probability of each cluster, of shape (samples, k), if any.
         has_converged: Tells whether no further round would change a state.
-        parts: Which fields of the sums are a ``Count()``, and which a ``Sum(count=…)`` of as many
+        parts: The fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` of as many
             rows; all others are a ``Sum()``.
-        largest: How large the part of one point can be, by the name of the field, where that is
+        largest: Upper bound of the part of one point, by the name of the field, where that is
             known: noise that hides a point is then no larger than it must be.
         exchange: The exchange of a round, which follows from these.
 
@@ -160,7 +160,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
         return kind
 
     def called(self, name: str) -> AbstractContextManager[None]:
-        """Tell an error of a function in one line."""
+        """Turn an error in one of the functions into one line."""
         return in_one_line(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: StartedState, points: Tensor) -> dict[str, Tensor]:
@@ -178,7 +178,7 @@ def _as_said(found: T, kind: type[T]) -> T:
 
 @dataclass(frozen=True)
 class AddUpPoints(SummedWork[StartedState, Sums]):
-    """The clients' half: sums over blocks of points."""
+    """The clients' sums over blocks of points."""
 
     system: SumsSystem[StartedState, Sums]
     exchange: Exchange[StartedState, Sums]
@@ -192,7 +192,7 @@ class AddUpPoints(SummedWork[StartedState, Sums]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sums:
-        """Add up a block at a time, and leave out what a client may not tell."""
+        """Sum over the clients' points in blocks, without sums over too few points."""
         return added_up(self._of(message, client) for client in clients)
 
     def _of(self, state: StartedState, client: Client) -> Sums:
@@ -219,7 +219,7 @@ class AddUpPoints(SummedWork[StartedState, Sums]):
         return found
 
     def _told(self, total: dict[str, Tensor], samples: int) -> dict[str, Tensor]:
-        """Set to 0 what is of too few points: a row by its count, a part without by them all."""
+        """Set sums over too few points to 0: a row by its count, other parts by all points."""
         least, found = self.context.least, {}
         for name, tensor in total.items():
             part = self.exchange.parts[name]
@@ -249,11 +249,11 @@ class SumsClustering(
         self.by_angle = self.by_angle and system.by_nearest
 
     def initial_state(self, randomness: Randomness) -> StartedState:
-        """Return the state that the system's function makes."""
+        """Return the first state of the system's function."""
         return self._kept("init", lambda: self.system.init(self.problem, randomness))
 
     def _kept(self, name: str, make: Callable[[], StartedState]) -> StartedState:
-        """Make a state, and give it back as a checkpoint would, on the run's device."""
+        """Make a state, and convert it as a checkpoint does, on the run's device."""
         with self.system.called(name):
             packed = pack(_as_said(make(), self.state_type))
             if name == "update" and (spoilt := not_finite(packed)):
@@ -261,16 +261,16 @@ class SumsClustering(
             return unpack(self.state_type, placed(packed, self.problem.device))
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
-        """Return one exchange a round."""
+        """Return the exchange of a round."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return sums for the start and for the steps."""
+        """Return the clients' work: sums for the start and for the steps."""
         own = AddUpPoints(self.system, self.exchange, self.rule, context)
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
     def has_converged(self, state: StartedState) -> bool:
-        """Return whether no further round would change the state; where all are always there."""
+        """Return whether no round would change the state; False if clients may be absent."""
         ends = self.system.has_converged
         if ends is None or state.centroids is None or self.problem.config.availability.varies:
             return False
@@ -278,12 +278,12 @@ class SumsClustering(
             return ends(state)
 
     def broadcast(self, state: StartedState) -> StartedState:
-        """Broadcast the state."""
+        """Send the state."""
         required_centroids(state.centroids)
         return state
 
     def form(self, message: StartedState) -> Form:
-        """Return the form of the sums over made-up points, which must add up."""
+        """Return the form of the sums, from those over made-up points, which must add up."""
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
         points = points.to(device, self.rule.dtype)
@@ -313,7 +313,7 @@ class SumsClustering(
                 raise RefusedUpdateError(f"points in {name!r} lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: StartedState, update: Sums) -> Sums:
-        """Raise negative counts, which noise makes, to 0."""
+        """Set counts that noise made negative to 0."""
         parts = self.exchange.parts
         nearest = {
             name: tensor.clamp(min=0) if isinstance(parts[name], Count) else tensor
@@ -324,7 +324,7 @@ class SumsClustering(
     def aggregate(
         self, state: StartedState, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[StartedState, Figures]:
-        """Return the state that the system's function makes of the total; report its numbers."""
+        """Return the next state by the system's function of the total; report its numbers."""
         total = placed(pack(added_up(updates)), self.problem.device)
         sums = unpack(self.exchange.update, total)
         after = self._kept("update", lambda: self.system.update(state, sums))
@@ -358,5 +358,5 @@ class SumsClustering(
             return torch.cat([function(state, p) for p in self.rule.blocks(holder.images, width)])
 
     def delivery(self, state: StartedState) -> StartedState:
-        """Deliver the state."""
+        """Return the state, which clients need to assign samples."""
         return state

@@ -1,4 +1,4 @@
-"""Checks of vectors that a system could not tell apart, before a run."""
+"""Checks, before a run, for vectors that float precision cannot distinguish."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,11 +11,11 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 
 _FAR = 1000
-"""Times as far from 0 as they differ, from where on float32 does not tell vectors apart."""
+"""Ratio of distance from 0 to differences, from which on float32 merges vectors."""
 
 
 def check_vectors(config: ClusterConfig, values: Tensor) -> None:
-    """Refuse vectors that float precision cannot tell apart.
+    """Refuse vectors that float precision cannot distinguish.
 
     Args:
         config: Configuration of the run.

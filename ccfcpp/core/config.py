@@ -57,7 +57,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
-        """Yield the settings of the section that have no effect beside its others."""
+        """Yield the settings of the section that have no effect besides its others."""
         yield from ()
 
 
@@ -146,7 +146,7 @@ class DataConfig(Section):
 
 
 class VectorsConfig(Section):
-    """How vectors are read, and how clients prepare them before a system sees them.
+    """Settings of how vectors are read, and how clients prepare them before a system runs.
 
     Whatever depends on all clients' vectors is computed from sums over them, as exactly as in one
     place.
@@ -256,7 +256,7 @@ class IntensityViewsConfig(Section):
 
 
 class PartitionConfig(Section):
-    """How the images are divided among clients."""
+    """Settings of the partition of images among clients."""
 
     kind: str
     """How the images are divided among clients."""
@@ -347,7 +347,7 @@ class AvailabilityConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """How networks use the machine; results differ by rounding at most."""
+    """Settings of how networks use the machine; results differ by rounding at most."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
@@ -356,7 +356,7 @@ class PrecisionConfig(Section):
 
 
 class ComputeConfig(PrecisionConfig):
-    """How networks use the machine where clients train by themselves."""
+    """Settings of how networks use the machine where clients train by themselves."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
     """Largest number of clients that are trained side by side; ``auto``: on a processor one for
@@ -388,7 +388,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def sections(self) -> Mapping[str, type[Section]]:
-        """The method's own sections by name, beside those of every run."""
+        """The method's own sections by name, besides those of every run."""
 
     @property
     def fixed(self) -> Tree:
@@ -400,7 +400,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def unused(self) -> Callable[[Any], Unused]:
-        """A function that yields settings without effect, beside those that sections yield."""
+        """A function that yields settings without effect, besides those that sections yield."""
 
     @property
     def check(self) -> Callable[[Any], None]:
@@ -507,7 +507,7 @@ class RunConfig(Section):
         return cls if cls.__base__ is RunConfig else cls.__mro__[1]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Another process makes the class with its sections anew.
+        # Another process makes the class with its sections again.
         return _restored, (self._declared(), self.model_dump(mode="json"))
 
 

@@ -1,4 +1,4 @@
-"""Whether a data set holds images or vectors, decided by its path without reading it."""
+"""The kind of a data set, images or vectors, decided by its path without reading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped presets.
+"""Presets, the configuration files that ship with the library.
 
 A preset's name is its path without the suffix, such as ``cluster/cifar10``. Its last part is enough
 where it is unique.
@@ -41,7 +41,7 @@ def preset_names() -> list[str]:
 
 
 def variants(presets: str) -> list[str]:
-    """Return the variants of a command's presets, beside the default ones."""
+    """Return the variants of a command's presets, besides the default ones."""
     return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 

@@ -17,16 +17,16 @@ _DELIBERATE = (UsageError, FederationError, StoppedError, OSError, MemoryError)
 
 @contextmanager
 def in_one_line(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
-    """Tell an error in a package's code in one line, with its place.
+    """Turn an error in a package's code into one line, with its place.
 
     Args:
         what: What fails, for the message.
         module: A module of the package.
-        by_itself: Whether to tell only what the package's own code has raised. Else an error of our
-            own code counts, too, where a package gives something else than it should.
+        by_itself: Whether only errors raised in the package's own code count. Else an error of our
+            own code counts, too, as a package may return a wrong value.
 
     Raises:
-        UsageError: In place of such an error, if it is none of a user's or of the machine's.
+        UsageError: In place of such an error, unless the user or the machine causes it.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def in_one_line(what: str, module: str, by_itself: bool = False) -> Iterator[Non
 
 
 def _place_of(error: Exception, package: str) -> str:
-    """Return where a package's code raised an error; empty where none of it did."""
+    """Return the place in a package's code that raised an error; empty if there is none."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -133,7 +133,7 @@ class Registry(Mapping[str, T]):
         return name in self._points
 
     def blaming(self, name: str, by_itself: bool = False) -> AbstractContextManager[None]:
-        """Tell an error in one line where the object of a name is a package's: ``in_one_line``."""
+        """Turn errors into one line if a package provides the name; see ``in_one_line``."""
         if name in self._own:
             return nullcontext()
         return in_one_line(f"{self.what} {name!r}", self._points[name].module, by_itself)

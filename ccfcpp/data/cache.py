@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Turn off additions to the cache within the context."""
+    """Disable additions to the cache within the context."""
     before = _keeps.set(False)
     try:
         yield
@@ -108,7 +108,7 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
                 file = whole / f"{name}.npy"
                 file.touch(mode=0o600)
                 np.save(file, array, allow_pickle=False)
-            # What is there could not be read.
+            # The existing entry could not be read.
             shutil.rmtree(entry, ignore_errors=True)
     except OSError as error:
         _log.debug("cache entry %s cannot be written (%s): going without", entry, error)

@@ -144,7 +144,7 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
 def _filled(path: Path, name: str, column: Array) -> Array:
     """Return the cells of a column of classes or clients, as strings; refuse an empty one."""
     found = np.char.strip(column.astype(np.str_))
-    if column.dtype.kind == "f":  # Nobody has written 1 as 1.0.
+    if column.dtype.kind == "f":  # Integers that a parser has made floats: 1.0 means 1.
         distinct, places = np.unique(found, return_inverse=True)
         found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
     if len(empty := np.flatnonzero((column != column) | (found == ""))):

@@ -31,7 +31,7 @@ UNREAD = (
 )
 """Suffixes of images of kinds that are not read. Some begin as TIFF does, with a small preview."""
 HEAD = 512
-"""How many bytes of a file tell its kind."""
+"""Number of bytes of a file that show its kind."""
 MOST_PIXELS = 100_000_000
 """Pixels of an image, where the user gives no other number."""
 

@@ -44,7 +44,7 @@ class Layout(NamedTuple):
 
 
 def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
-    """Find the files of the chosen classes.
+    """Return the files of the chosen classes, in the order of the layout.
 
     Raises:
         UsageError: The layout is mixed or empty, or there is no such class.
@@ -58,7 +58,7 @@ def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout
     while len({canonical(file.class_name or "") for file in files}) == 1 and all(
         file.folder not in (None, file.path.parent) for file in files
     ):
-        files = [file.deeper for file in files]  # One folder more: it tells nothing.
+        files = [file.deeper for file in files]  # One folder more, without a meaning.
     if classes is not None:
         known = sorted({name for file in files if (name := file.class_name)})
         kept = check_classes(classes, known, str(tree.root))

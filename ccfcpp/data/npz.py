@@ -32,7 +32,7 @@ def read_npz(path: Path) -> ImageData:
 
     Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; where both of the
     last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
-    values are the classes. `clients` likewise tell the owner of each image. `test` is `(n,)` of
+    values are the classes. `clients` likewise name the owner of each image. `test` is `(n,)` of
     bool, True for the test images.
 
     Raises:

@@ -30,7 +30,7 @@ _MOST_NAMED, _MOST_SAID = 20, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of a file.
+    """The facts on an image file.
 
     Attributes:
         name: Its path below the folder or in the archive, with slashes.
@@ -50,7 +50,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files became images.
+    """The result of reading image files: all files, the images' sizes, and files left out.
 
     Attributes:
         files: All files that were examined, in order.
@@ -149,7 +149,7 @@ def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
     """Embed images of any size as vectors; a file that cannot be read is left out."""
-    # Vectors are kept by a file's content and how its values are mapped.
+    # Vectors are cached by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
     found: list[FileFacts] = []
     keys: dict[int, str] = {}

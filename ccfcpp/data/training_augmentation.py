@@ -51,7 +51,7 @@ def render_crops(images: Tensor, crops: PaddedCrops) -> Tensor:
     across = torch.arange(width, device=images.device).expand(len(images), width)
     across = torch.where(crops.mirrored.unsqueeze(1), across.flip(1), across)
     down = torch.arange(height, device=images.device)
-    # One pixel of 0 all around stands for the padding, however wide it is.
+    # One pixel of 0 all around represents the padding, however wide it is.
     rows = (down + crops.rows.unsqueeze(1) + 1).clamp(0, height + 1)
     columns = (across + crops.columns.unsqueeze(1) + 1).clamp(0, width + 1)
     places = rows.unsqueeze(2) * (width + 2) + columns.unsqueeze(1)

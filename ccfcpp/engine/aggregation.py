@@ -11,7 +11,7 @@ from ccfcpp.models.state import ModelState
 class ModelAverage:
     """Weighted mean of models, entry by entry (McMahan et al. 2017, Algorithm 1).
 
-    Models are added one by one, and none is kept. Sums are formed in float64, in the order given.
+    Models are added one by one, and none is stored. Sums are formed in float64, in the order given.
 
     BatchNorm policy: floating-point buffers (running mean and variance) are averaged like weights.
     Integer entries are counters (``num_batches_tracked``); a mean of them counts nothing, so the

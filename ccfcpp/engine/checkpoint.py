@@ -36,7 +36,7 @@ class Checkpoint(Generic[State]):
 
 
 class CheckpointClock:
-    """Decides when a checkpoint is due, so that they take no more than a share of the time."""
+    """Decides when a checkpoint is due, so that checkpoints take at most a share of the time."""
 
     def __init__(self, share: float = 0.05) -> None:
         self._share = share

@@ -61,7 +61,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Images:
-    """How images enter the sums of an exchange, where each image has a part of its own.
+    """The sampling and size of single images' parts in the sums of an exchange.
 
     Attributes:
         share: Probability that an image is in the sums.
@@ -81,7 +81,7 @@ NOT_TOLD_APART = "what one image adds is not bounded"
 
 @dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
-    """What server and clients both know of an exchange.
+    """The declaration of an exchange, which server and clients share.
 
     Attributes:
         name: Its name in tasks and reports.
@@ -92,7 +92,7 @@ class Exchange(Generic[Message, Update]):
         uses_memory: Whether clients need their memories.
         travels: Whether messages are sent. If not, all connected clients work by themselves, also
             those that are not available. Their results serve the report, and count no bytes.
-        images: How images enter the sums; or why their parts cannot be told apart, and what to
+        images: The images' sampling and sizes; or why their parts cannot be told apart, and what to
             change.
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
@@ -195,7 +195,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     """Base class of the clients' half of an exchange, for the clients of one process.
 
     Attributes:
-        exchange: What server and clients both know.
+        exchange: The declaration that server and clients share.
         cohort: Largest number of clients that work side by side.
     """
 
@@ -270,7 +270,7 @@ class ClientSide:
 
     Attributes:
         works: The work of each exchange, by the exchange's name.
-        cohort: How many clients are trained side by side; None where nothing is trained.
+        cohort: Number of clients trained side by side; None where nothing is trained.
     """
 
     works: Mapping[str, AnyClientWork]

@@ -182,7 +182,7 @@ class Federation(Generic[State, Carrier]):
         paced, done = sum(not work.exchange.once for work in works), 0
         for index, work in enumerate(works):
             last = index + 1 == len(works)
-            # What needs no connection goes on without one.
+            # Exchanges that are not sent need no connection.
             members = reached if work.exchange.travels else everyone
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
@@ -229,13 +229,13 @@ class Federation(Generic[State, Carrier]):
             )
             since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
             everyone = len(refused) == len(request.members)
-            # Who was refused earlier in the round is not asked to go on.
+            # Clients refused earlier in the round are not asked again.
             if everyone and since < report.round and self.members.keys() <= report.refused.keys():
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
         """Count the samples of clients that will probably answer; 0 where the number is secret."""
-        if self.guard is not None:  # What a client shows must not tell who else was drawn.
+        if self.guard is not None:  # A client's update must not reveal which others were drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)
 
@@ -268,7 +268,7 @@ class Federation(Generic[State, Carrier]):
 
     def _show(self, work: AnyServerWork, number: int, reply: Reply) -> None:
         for one in reply.made_of or (reply,):
-            # What stands for several clients, or has noise, is nobody's local model.
+            # An update of several clients, or with noise, is no client's local model.
             is_one = not (one.others or one.noised)
             model = work.local_model(one.update) if is_one else None
             if self.observer is not None and model is not None:

@@ -160,7 +160,7 @@ def declared_part(parts: Mapping[str, Part], name: str) -> Part:
 
 
 def unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
-    """Return a name in a declaration that is no field of the update; None where all are."""
+    """Return a declared name that is no field of the update; None if all are fields."""
     for name, part in parts.items():
         match part:
             case Sum(count=str(other)) | Mean(weight=other) | Votes(weights=str(other)):

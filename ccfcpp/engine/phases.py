@@ -297,7 +297,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sequence[Any]:
-        """Return the updates of the system on changed samples."""
+        """Return the system's updates for samples that the phase has changed."""
         inner = self._inner(message, clients)
         updates = self.work.local_updates(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -310,7 +310,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Any:
-        """Return the sum of the system on changed samples."""
+        """Return the system's sum over samples that the phase has changed."""
         inner = self._inner(message, clients)
         total = self.work.local_sum(task, message.system, inner, randomness)
         self._remember(clients, inner)

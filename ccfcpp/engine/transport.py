@@ -13,7 +13,7 @@ from ccfcpp.engine.memories import ClientMemories
 
 
 def _nothing() -> None:
-    """Do nothing, where the client's memory has not changed."""
+    """Do nothing; ``accept`` of a reply that leaves the client's memory as it is."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class InProcess:
         randomness = self.randomness.at_round(task.round)
         true = [self.clients[member.id].member for member in members]
         if true != [*members]:
-            # The server was told other sizes; a cohort goes by those that are true.
+            # Attackers report other sizes to the server; a cohort goes by the true ones.
             true = by_size(true)
         remembers = self.varies and work.exchange.remembers_parts
         merges = work.exchange.is_sum and self.merges and not remembers

@@ -62,7 +62,7 @@ class Objective:
 
 T = TypeVar("T")
 Pooling = Generator[Pool, tuple[Tensor, Tensor], T]
-"""Yields pools. The answer to each is a stand-in for ``of`` to go on with, and the statistics."""
+"""Yields pools. The answer to each is a replacement of ``of``, and the statistics."""
 
 Program = Pooling[Objective]
 

@@ -30,12 +30,12 @@ _WARM_UP = 3
 
 
 _failed: list[tuple[torch.cuda.CUDAGraph, str]] = []
-"""Graphs whose capture failed, and why. PyTorch's allocator goes on as if they were captured: they
-are kept, and nothing is captured any more."""
+"""Graphs whose capture failed, and why. PyTorch's allocator continues as if they were captured, so
+they are stored, and nothing is captured any more."""
 
 
 def capture_failure() -> str | None:
-    """Return why nothing is captured any more in this process; None where it is."""
+    """Return why this process captures no more steps; None while it does."""
     return _failed[0][1] if _failed else None
 
 

@@ -126,7 +126,7 @@ class AttackedWork(AnyClientWork):
         self.work = work
         self.attack = attack
         self.exchange = work.exchange
-        # Clients are told apart: sums that are formed at the clients have no attackers.
+        # Each client sends its own update, since sums made at the clients have no attackers.
         self.cohort = cohort_apart(work)
 
     def local_updates(

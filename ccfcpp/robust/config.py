@@ -9,7 +9,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 
 
 class AttackConfig(Section):
-    """Clients that send false updates, so that the effect can be measured."""
+    """Settings of clients that send false updates, so that the effect can be measured."""
 
     kind: str
     """What some clients send in place of the truth, to measure its effect."""
@@ -36,7 +36,7 @@ class NoAttack(AttackConfig):
 
 
 class AttackOfSome(AttackConfig):
-    """What some clients send in place of honest updates."""
+    """Settings of an attack by some clients, which send false updates."""
 
     attackers: Share = 0.3
     """Share of the connected clients that are hostile, in whole clients, halves up."""
@@ -69,7 +69,7 @@ AnyAttack = Annotated[NoAttack | PlainAttack | ScaledAttack, Field(discriminator
 
 
 class DefenceConfig(Section):
-    """How the server combines updates that may be hostile."""
+    """Settings of how the server combines updates that may be hostile."""
 
     rule: str
     """What the server does against hostile clients."""

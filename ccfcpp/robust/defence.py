@@ -215,7 +215,7 @@ class Robust:
             weights = sibling(name, part.weights)
             sizes = torch.cat([update[weights] for update in updates if weights in update])
             total = sizes.new_zeros(len(centres)).index_add_(0, torch.cat(list(labels)), sizes)
-            # A centre that no centroid is nearest to stands for something all the same.
+            # A centre counts even where no centroid is nearest to it.
             found[weights] = total.clamp(min=1e-9)
         return found
 

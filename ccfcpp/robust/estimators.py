@@ -72,7 +72,7 @@ def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
     """Compute the weights, with squared distances to the median of at least ``nearest``."""
     weights = squares.new_full((len(squares),), 1 / len(squares))
     if nearest == 0:
-        return weights  # all lie in one place
+        return weights  # all points are equal
     for _ in range(_MOST_STEPS):
         # ‖xᵢ − Σⱼ wⱼ xⱼ‖² for weights that add up to 1
         to_mean = squares @ weights - weights @ squares @ weights / 2

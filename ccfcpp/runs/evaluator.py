@@ -28,7 +28,7 @@ class Results:
     Attributes:
         summary: The state's part of ``summary.json``.
         model: Tensors of the model's file.
-        header: Facts for using the model beside the configuration, for the header of its file.
+        header: Facts for using the model besides the configuration, for the header of its file.
         arrays: Arrays to save, by file and name.
         tables: Tables for users, by the name of their file.
         pictures: Pictures by name, each uint8 of shape (height, width, 3).

@@ -52,7 +52,7 @@ class RunFolder(RunPaths):
         return checkpoint
 
     def begin_with(self, checkpoint: Checkpoint[State], run: Path) -> None:
-        """Have the run begin with the model of a finished one."""
+        """Store the model of a finished run as the start of this one."""
         write_whole(self.follows, json.dumps({"run": str(run)}).encode())
         save_checkpoint(self.checkpoint, checkpoint)
 

@@ -28,7 +28,7 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 
 @dataclass(frozen=True)
 class RunSetting:
-    """Facts of a run for the report, beside its log and its results, in ``setting.json``.
+    """Facts of a run for the report, besides its log and its results, in ``setting.json``.
 
     Attributes:
         planned: Largest number of rounds.

@@ -84,7 +84,7 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def recorded(self) -> RunSetting:
-        """Return the facts for the report, beside log and results."""
+        """Return the facts for the report, besides log and results."""
 
     @abstractmethod
     def as_of(self, number: int) -> "Run[A, E] | None":
@@ -334,7 +334,7 @@ class LocalRun(Run[A, E]):
         return self.data.reading.rows if self.data.reading else []
 
     def recorded(self) -> RunSetting:
-        """Return the facts for the report, beside log and results."""
+        """Return the facts for the report, besides log and results."""
         labels, classes = self.data.labels, self.data.classes
         held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
         return RunSetting(

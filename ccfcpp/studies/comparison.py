@@ -56,7 +56,7 @@ _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
 """Keys of ``availability``, which tables name without their section."""
 _Degree = float | str | None
 _Place = tuple[str, tuple[object, ...]]
-"""A method, and its values on the axes beside the degree of heterogeneity."""
+"""A method, and its values on the axes besides the degree of heterogeneity."""
 
 
 def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
@@ -123,7 +123,7 @@ class Comparison:
         baseline: Method with which all others are compared; None for the best of each column.
 
     Attributes:
-        rates: Names of the axes beside the methods and the degrees of heterogeneity.
+        rates: Names of the axes besides the methods and the degrees of heterogeneity.
         scores: Titles of the scores by their keys in ``rows``.
         rows: Numbers of each cell that has a finished run.
 

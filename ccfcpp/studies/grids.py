@@ -81,7 +81,7 @@ class Order:
 
     @property
     def cells(self) -> list[Axes]:
-        """Return all cells in the order of their keys and values, each once."""
+        """All cells in the order of their keys and values, each once."""
         cells: list[Axes] = []
         for grid in self.grids:
             for combination in itertools.product(*grid.values()):

@@ -28,7 +28,7 @@ _MOST_NAMES = 5
 """Largest number of failed runs that a message names for one reason."""
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
 _SECONDS_OF_DOUBT = 10.0
-"""Time in which the first process must tell that all are to stop."""
+"""Time in which the first process must ask all to stop."""
 
 _stop: Event
 """In a run's process, set when the run is to stop."""

@@ -131,4 +131,4 @@ NAMED: Mapping[str, Callable[[Result], str]] = {
     "network": _network,
     "partition": _partition,
 }
-"""What labels may name beside settings: ``system`` is a classifier with FedDecorr or without."""
+"""What labels may name besides settings: ``system`` is a classifier with FedDecorr or without."""

@@ -42,7 +42,7 @@ class Aggregation(Generic[Known]):
 
     @property
     def before(self) -> ModelState:
-        """Return the global parameters before the round."""
+        """The global parameters before the round."""
         return {name: self.state.model[name] for name in self._trained}
 
     def weight(self, update: LocalUpdate) -> float:

@@ -55,7 +55,7 @@ class Method:
         sections: Sections of the configuration that only this method reads, by name.
         fixed: Settings that the method's name implies.
         ignores: Keys that it never reads, of sections that it shares with others.
-        unused: Yields the settings that have no effect beside others, and what these need.
+        unused: Yields the settings that have no effect besides others, and what these need.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
     """
 

@@ -372,6 +372,7 @@ def test_an_archive_without_images(tmp_path: Path) -> None:
         load(str(tmp_path / "empty.zip"))
 
 
+@pytest.mark.nightly("ccfcpp/data")
 def test_the_real_archive() -> None:
     archive = REAL_DATA / "cifar10_jpeg.tar.gz"
     if not archive.is_file():

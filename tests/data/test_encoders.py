@@ -112,12 +112,12 @@ def test_a_vector_follows_from_its_photo_alone(files: Path, fresh: Cache) -> Non
             assert torch.equal(vector, by_name[f"{client}/{name}"])
 
 
-@pytest.mark.parametrize("size", [1, 5, 36])
+@pytest.mark.parametrize("size", [1, 5, 12])
 def test_batches_of_any_size_give_the_same(files: Path, fresh: Cache, size: int) -> None:
     encoder = loaded(files)
-    wanted = read_encoded(files / "photos", encoder).vectors
+    wanted = read_encoded(files / "photos" / "east", encoder).vectors
     fresh()
-    found = read_encoded(files / "photos", replace(encoder, size=size)).vectors
+    found = read_encoded(files / "photos" / "east", replace(encoder, size=size)).vectors
     torch.testing.assert_close(found, wanted)
 
 

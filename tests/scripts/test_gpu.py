@@ -11,6 +11,7 @@ from tests.support.command import ccfcpp
 def test_a_long_run_stops_at_its_deadline_and_goes_on(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
     few = ["--preset", "published", "--pretrain-rounds", "2", "--rounds", "1"]
+    few += ["--set", "data.images=160"]
     stopped = until(0.0, ["cluster", "--dataset", "digits", *few, *out])
     assert stopped.startswith("stopped with exit code")
     again = ["--resume"] if (tmp_path / "run" / "config.yaml").exists() else few

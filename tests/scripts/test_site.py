@@ -35,7 +35,7 @@ def test_each_setting_stands_with_type_default_and_meaning(site: Path) -> None:
     assert {"scan.steps", "mixture.covariance", "moon.mu"} <= keys
     by_key = {row[0].strip("`"): row for row in found}
     assert by_key["partition.p"][1:3] == ["number: 0 to 1", "`0`"]
-    assert by_key["scan.widths"][1].startswith("list of integer")
+    assert by_key["scan.widths"][1].startswith("list of integers")
     assert "fedavg" in by_key["method"][1]
 
 
@@ -55,8 +55,10 @@ def test_each_public_name_stands(site: Path) -> None:
 
 
 def test_each_page_is_in_the_navigation(site: Path) -> None:
-    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.md")}
-    assert pages == set(re.findall(r": (\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), re.M))
+    there = {path.relative_to(site).as_posix() for path in site.rglob("*.*")}
+    pages = {name for name in there if name.endswith((".md", ".ipynb"))}
+    listed = (DOCS.parent / "mkdocs.yml").read_text()
+    assert pages == set(re.findall(r": (\S+\.(?:md|ipynb))$", listed, re.MULTILINE))
 
 
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:

@@ -178,9 +178,9 @@ def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
     """Return the nearest centre of each point among those of one half, int64 of shape (samples,).
 
     Args:
-        points: Of shape (samples, d).
+        points: Tensor of shape (samples, d).
         half: The half whose centres are compared, 0 or 1 for each point, int64.
-        centres: Of both halves, (2, m, d).
+        centres: Centres of both halves, (2, m, d).
     """
     found = torch.empty_like(half)
     for number, own in enumerate(centres):

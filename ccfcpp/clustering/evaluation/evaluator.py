@@ -227,7 +227,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return None if self.algorithm.by_model is None or points is None else spectrum(points)
 
     def _by_pixels(self, clusters: int) -> dict[str, float | None]:
-        """Score k-means on the pixels of all images in one place, if these are few."""
+        """Return the scores of k-means on the pixels of all images together, if they are few."""
         images, labels = self.data.values, self.data.labels
         if self.data.unit != "image" or labels is None or images.numel() > _MOST_PIXELS:
             return dict.fromkeys(_OF_PIXELS)

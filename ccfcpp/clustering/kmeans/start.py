@@ -115,7 +115,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         ends: Whether the codebook is complete after the step, so that centroids or starts follow.
         starts: Number of starts; a single one is not compared.
         samples: Points of all clients.
-        tries: How often cells may be split after this step while they are fewer than clusters.
+        tries: Number of further splits while there are fewer cells than clusters.
         again: Whether this step exists for such splits only.
     """
 
@@ -164,7 +164,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         book = Codebook(means, counts, (total.squares[held] - counts * moved).clamp(min=0))
         whole = float(total.counts.sum()) >= self.samples
         if self.again and not whole:
-            # Clients do not tell of cells so small: those before them are where they stop.
+            # Clients do not send sums of such small cells, so the cells before the split remain.
             book = Codebook(before, torch.ones_like(before[:, 0]), torch.zeros_like(before[:, 0]))
         lacks = self.ends and whole and self.tries > 0 and len(means) < self.clusters
         if self.splits or lacks:

@@ -21,7 +21,7 @@ Vectors = NDArray[np.float32]
 # Part of the folder's name: raise it when what an encoder is given of the same content changes.
 _VERSION = 1
 _KEPT_AFTER = 60.0
-"""Seconds after which new vectors are kept, so that little is lost by an interruption."""
+"""Seconds after which new vectors are saved, so that an interruption loses little."""
 _SHORT = 12
 """Digits of a content hash that are shown."""
 

@@ -52,7 +52,7 @@ def load_encoder(text: str, device: torch.device) -> Encoder:
     path = Path(name.file or name.name).expanduser()
     if name.by_path and not path.exists():
         raise UsageError(f"there is no file {path}: give an encoder that is there")
-    # The last ones are kept, as long as their files stay the same.
+    # The last ones are cached, as long as their files stay the same.
     inside = path.rglob("*") if name.family == "sentence-transformers" else ()
     changed = [each.stat().st_mtime_ns for each in (path, *inside) if each.exists()]
     return _loaded(name, device, (path.absolute(), max(changed, default=0)))
@@ -317,7 +317,7 @@ def _line(error: Exception) -> str:
 
 
 def _required(package: str, name: EncoderName) -> Any:
-    # The hub tells each of its attempts; what came of them is said in one line.
+    # The hub logs each of its attempts; their result becomes one line.
     for logger in ("huggingface_hub", "sentence_transformers", "transformers"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:

@@ -23,7 +23,7 @@ class _Progress(Section):
         restarts: How often the client noticed a restart.
         place: Round, and index in it, of the last answer.
         exchanges: Names of the exchanges that were answered there.
-        places: Number of places with an answer, where repeated ones count again.
+        places: Number of answered places; a repeated one counts again.
         version: Version of the model with which the last step began.
     """
 

@@ -49,7 +49,7 @@ Given = TypeVar("Given")
 _BEAT = 5.0
 """Seconds between heartbeats."""
 _BEARS = 10.0
-"""What the server is told instead. It counts a client as gone after twice that time."""
+"""Interval that the server is told. It counts a client as offline after twice that time."""
 _PAUSE, _MOST_PAUSE = 0.1, 5.0
 """Seconds before something is asked for again; at the most, where it fails again and again."""
 _PATIENCE = 20.0
@@ -147,7 +147,7 @@ class FleetClient:
 
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
-        """Stay online within the context."""
+        """Stay online within the context, and yield the calls of that time."""
         proxy = self._proxy and self._proxy.url
         with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
             # After a connection was lost the server still counts this client as online.

@@ -14,7 +14,7 @@ _FILE, _BYTES = "secret", 32
 class OwnDraws:
     """Source of a deployed client's batches and views, by a secret in the folder of its state.
 
-    Whoever knows a run's seed could tell which images are in which sum, and solve for each. A
+    Anyone who knows a run's seed could tell which images are in which sum, and solve for each. A
     client's draws are the same whenever they are repeated, also after it was restarted.
     """
 

@@ -60,7 +60,7 @@ class Rules(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Largest δ accepted with --only-private or --budget."""
     most_exchanges: Positive = 5000
-    """Refuse further exchanges of a run; each tells a sum or a model."""
+    """Refuse further exchanges of a run; each reveals a sum or a model."""
     restarts: Count = 10
     """Let a server that was started again repeat what was lost so many times in a run."""
     accept: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ from supervised.setup import check_images, train_test_indices
 
 Model = TypeVar("Model")
 _COLUMNS = {"label_column": None, "text_column": "text"}
-"""Settings that name columns of a table, with what they are if nobody gives them."""
+"""Settings that name columns of a table, with their defaults."""
 _OWNERS = {"skip", "max_pixels"}
 """Settings that decide which files are read: a server that chose them could compare runs."""
 FOUND = "found"

@@ -3,7 +3,7 @@
 A server states the ε of a run. The client does not rely on that: it counts the sums it was asked
 for, and their noise. Where clients add the noise, this count does not depend on the server at
 all, as long as the secure sum holds; else the server has to add the noise that it states. On the
-client level every sum counts in full, since whoever sees the client take part knows that it was
+client level every sum counts in full, since anyone who sees the client take part knows that it was
 sampled; on the image level the client samples its images itself.
 """
 

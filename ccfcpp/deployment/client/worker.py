@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.client.sums import Rosters
 
 _MOST_NONCES = 10_000
-"""Number of nonces that are kept, to recognise a request that comes a second time."""
+"""Number of stored nonces, to recognise a request that comes a second time."""
 _STATUSES: dict[type[Exception], Status] = {ForbiddenError: "forbidden", LostMemoryError: "lost"}
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
@@ -302,7 +302,7 @@ class Worker:
         """Return the client's side of the run, built when the run changes."""
         active = self._active
         now = request.round, request.index
-        # A server that goes on from a checkpoint may send another model of a version seen before.
+        # A server that resumes from a checkpoint may send another model of a version seen before.
         if active is None or not active.is_of(request) or now < active.reached:
             # The memory of the old run is free before the new one is built.
             active = self._active = None

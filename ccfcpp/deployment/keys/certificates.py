@@ -48,7 +48,7 @@ _SEALED, _OPENSSH = b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"-----BEGIN OPENS
 _CLOCK_SKEW = timedelta(hours=1)
 """Certificates are valid from so long ago, since a client's clock may be behind."""
 _SOON = timedelta(days=14)
-"""Before its end the owner of a certificate is told."""
+"""Time before its end at which the owner of a certificate is warned."""
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
     *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),

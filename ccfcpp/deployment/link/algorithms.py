@@ -37,7 +37,7 @@ class Counts:
 
 
 NO_COUNTS = Counts(torch.zeros(0, 0, dtype=torch.int64))
-"""The table of a client that does not tell."""
+"""The table of a client that does not send counts."""
 
 
 Built = ClusteringAlgorithm[Any] | FederatedClassification

@@ -17,7 +17,7 @@ SMALL = 2**16
 ANSWERS = {"/v1/fleet/pull-object": 8 * 2**20, PULL: 2**20}
 """The largest answers, in bytes; of all other calls they are ``SMALL``."""
 SIGNATURE = "ccfcpp-signature"
-"""Header with the signature of ``signed_part``, beside Flower's, which is of the time alone."""
+"""Header with the signature of ``signed_part``, besides Flower's, which is of the time alone."""
 UNSIGNED = "the call is not signed"
 """Answer where the signature is missing or is of another call."""
 

@@ -140,7 +140,7 @@ class Response(_Header):
 
     @property
     def why(self) -> str:
-        """Why there is no result, in words for the server's log."""
+        """Reason why there is no result, in words for the server's log."""
         if self.status == "lost":
             return "what it remembered is gone: it starts anew"
         if self.status in ("refused", "forbidden"):

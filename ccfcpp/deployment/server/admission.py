@@ -85,7 +85,7 @@ class Admission:
             self.observer.told(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
-        """Leave a client out."""
+        """Leave a client out of the run, for a reason that the observer is told."""
         self.found.pop(name, None)
         self.refused.add(name)
         self.observer.told(name, f"{LEFT_OUT}: {reason}")

@@ -33,10 +33,10 @@ Answers = Callable[[str], Json]
 
 @contextmanager
 def controlled(run: Path, answers: Answers) -> Iterator[Path]:
-    """Answer the operator within the context.
+    """Answer an operator's requests within the context.
 
     Yields:
-        A folder of the server's own in the run's. If no run has begun at the end, both folders are
+        The server's folder, inside the run's. If no run has begun at the end, both folders are
         deleted.
 
     Raises:

@@ -62,7 +62,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request, or refuse it."""
-        assert scope["type"] == "http"  # the server is told to speak nothing else
+        assert scope["type"] == "http"  # the server is configured for nothing else
         request = Request(scope, receive)
         try:
             async with asyncio.timeout(_LONGEST):

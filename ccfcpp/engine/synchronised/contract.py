@@ -20,7 +20,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class DescentState:
-    """The server's state of a training by synchronised steps, beside the model.
+    """The server's state of a training by synchronised steps, besides the model.
 
     Attributes:
         steps: Number of completed steps.
@@ -51,7 +51,7 @@ class DescendingState(Protocol):
 
     @property
     def version(self) -> int:
-        """How often the model has changed."""
+        """Number of changes of the model."""
 
     @property
     def descent(self) -> DescentState | None:
@@ -66,7 +66,7 @@ class Known:
     """The message of one exchange of a step.
 
     Attributes:
-        version: How often the model has changed.
+        version: Number of changes of the model.
         model: In the first exchange of a step: the model.
         totals: Pooled sums that clients do not know yet, by name.
         slopes: Pooled gradients at sums that clients do not know yet, by name.
@@ -142,7 +142,7 @@ class Bounding(Protocol):
     """Interface of bounds on what each image adds to a sum, for privacy."""
 
     def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Draw a client's images of a step secretly; arguments as for ``turn``."""
+        """Draw a client's images of a step secretly; arguments as for the function ``turn``."""
 
     def views(self, randomness: Randomness) -> Randomness:
         """Return a secret source of random numbers for views, in place of the run's."""

@@ -37,7 +37,7 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import recorder_of
 
 TRIP = ", trip "
-"""Between the name of steps and the number of a trip, in the names of exchanges."""
+"""Separator of the steps' name and the exchange's number, in the names of exchanges."""
 _MOST = 4.0
 """Times its usual share that a client shows where others are away."""
 
@@ -107,7 +107,7 @@ class Descent:
 
     @cached_property
     def images(self) -> Images | str:
-        """How images enter sums; or why they cannot be told apart."""
+        """The sampling and size of images' parts in sums; or why they have none of their own."""
         if isinstance(self.largest, str):
             return self.largest
         there = max(1, self.samples)

@@ -89,7 +89,7 @@ class Bounds:
         """Sum over contributors, each clipped as ``clipped`` does.
 
         Args:
-            parts: Of shape (contributors, …) by name.
+            parts: Tensor of shape (contributors, …) by name.
         """
         found: Addends = {}
         for group, names in self._groups(parts).items():
@@ -205,7 +205,7 @@ class NoiseSource:
 
     Args:
         reproducible: If given, numbers follow from this source instead, and protect nothing from
-            whoever knows the run's seed.
+            anyone who knows the run's seed.
     """
 
     def __init__(self, reproducible: Randomness | None = None) -> None:

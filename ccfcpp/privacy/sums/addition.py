@@ -45,7 +45,7 @@ def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
 
 
 class Addition:
-    """How the updates of an exchange add up.
+    """The addition of the updates of an exchange.
 
     Args:
         exchange: An exchange without parts that the server needs from each client.
@@ -88,7 +88,7 @@ class Addition:
         return found
 
     def zeros(self, form: Form) -> Addends:
-        """Return zeros in place of the parts of an update of some form."""
+        """Return zeros with the shapes of an update's parts, given its form."""
         found: Addends = {}
         for name, spec in form.items():
             part = declared_part(self.exchange.parts, name)

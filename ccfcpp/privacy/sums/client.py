@@ -52,7 +52,7 @@ P = ParamSpec("P")
 
 
 def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
-    """Return how the updates of an exchange add up in a run."""
+    """Return the addition of an exchange's updates, by the settings of a run."""
     return Addition(exchange, message, alike=config.level != "none")
 
 

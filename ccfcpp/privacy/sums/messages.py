@@ -31,7 +31,7 @@ from ccfcpp.privacy.sums.shares import is_share
 EXCHANGES_OF_A_SUM = 5
 """Keys, shares, agreement and unmasking, and the exchange itself."""
 NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
-"""Length of what a client is told of a neighbour."""
+"""Length of the facts on a neighbour."""
 _NUMBER = torch.int32
 """Type of clients' numbers."""
 _MOST_CLIENTS = 10**5

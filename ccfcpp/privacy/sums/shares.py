@@ -103,7 +103,7 @@ def _weights(
         threshold: t.
 
     Returns:
-        Of shapes (threshold,) and (n,).
+        Arrays of shapes (threshold,) and (n,).
     """
     first = numbers[:threshold]
     whole = math.prod(first)

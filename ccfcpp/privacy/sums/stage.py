@@ -81,7 +81,7 @@ class Summing:
             for reply in total.replies():
                 refusal = self._added(total, reply)
                 if refusal is None:
-                    # What it has sent is in the sum, and need not be kept.
+                    # Its update is in the sum, and need not be stored.
                     included.append(dataclasses.replace(reply, update=None))
                     reached += len(reply.clients)
                 else:
@@ -125,7 +125,7 @@ class Summing:
 def _explained(
     refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
 ) -> RefusedUpdateError:
-    """Explain why there is no sum, with the reason of the first refused client, if any."""
+    """Return why there is no sum, with the reason of the first refused client, if any."""
     for number, reason in sorted(reasons.items()):
         if not isinstance(reason, AbsentClientError):
             return RefusedUpdateError(f"{refusal}; client {number}: {reason}")

@@ -85,7 +85,7 @@ def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
     threshold = max(2, asked // 2 + 1, wanted)
     purpose = f"{task.system}/{task.round}/{task.index}"
     if config.own_noise:
-        # Clients that were told otherwise have no masks in common.
+        # Clients with other terms share no masks.
         purpose += "/noise from the seed" if config.reproducible_noise else "/noise of each client"
     form = FixedPoint(config.bits, config.behind_the_point)
     holders = min(asked, config.holders or fewest_holders(asked, threshold))

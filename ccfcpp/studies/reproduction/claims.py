@@ -183,7 +183,7 @@ def count(check: str, argument: Any, values: Values) -> Count:
 
 
 def beside(paper: Values, ours: Values) -> Values:
-    """Return the paper's values under our conditions; all if no panel is shared."""
+    """Return the paper's values for the panels that we ran; all if it has none of them."""
     panels = {panel for panel, _, _ in ours}
     there = {*conditions(ours), *((panel, ANY) for panel in panels)}
     shared = any(panel in panels for panel, _, _ in paper)
@@ -192,7 +192,7 @@ def beside(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and in how many places it held in our runs, of how many.
+    """A claim, with the number of places where it held in our runs, and that of all places.
 
     Attributes:
         paper: The same two numbers for the paper's own table, where it has been published.

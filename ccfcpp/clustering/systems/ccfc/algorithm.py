@@ -56,7 +56,7 @@ from ccfcpp.models.state import random_state
 
 
 class CCFC(ClusteringAlgorithm[EncoderState]):
-    """CCFC and CCFC++: the weight η of the decorrelation term tells them apart."""
+    """CCFC and CCFC++, which differ in the weight η of the decorrelation term."""
 
     state_type = EncoderState
 
@@ -98,7 +98,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def start(self) -> FedScan | None:
-        """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
+        """Pre-training by neighbours with Fed-SCAN's steps; None with siamese pre-training."""
         if self.training.pretraining == "siamese":
             return None
         precision = rounding(
@@ -109,7 +109,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
     @cached_property
     def synchronised(self) -> SynchronisedTraining | None:
-        """Training in synchronised steps, where it is configured."""
+        """Training in synchronised steps; None with local steps."""
         if self.training.steps == "local":
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
@@ -147,7 +147,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         pretrains = self.schedule.pretrains(number)
         works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
-            # Without pre-training, or where nobody delivered centroids in its last round.
+            # Without pre-training, or where no client sent centroids in its last round.
             works.append(self._find(_has_head(state)))
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
@@ -158,7 +158,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return works
 
     def plan(self, state: EncoderState) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of every round; first centroids are found in one round only."""
+        """Return the exchanges of every round of a run in which nothing fails."""
         first, later = state, replace(state, centroids=torch.empty(0))
         return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 

@@ -20,16 +20,16 @@ from ccfcpp.models.steps import Training, side_by_side
 
 @dataclass(frozen=True)
 class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
-    """Local training, and the centroids of what the trained models make of the images.
+    """Local training, and the centroids of the trained models' representations.
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
-        beginnings: What begins the training of each client of a cohort; with True the trained
+        beginnings: Start the training of each client of a cohort; with True the trained
             model also sees the images.
-        rule: How representations become centroids.
-        schedule: Which rounds end with such centroids.
+        rule: Maps representations to centroids.
+        schedule: Decides which rounds end with such centroids.
         least: The fewest images over which a client sends a centroid.
-        device: Where they are trained.
+        device: Device of the training.
     """
 
     exchange: Exchange[EncoderState, TrainingUpdate]
@@ -41,7 +41,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
 
     @property
     def cohort(self) -> int:  # type: ignore[override] # of other works it is a constant
-        """Return the number of clients that are trained side by side."""
+        """Number of clients that are trained side by side."""
         return len(self.beginnings)
 
     def local_updates(

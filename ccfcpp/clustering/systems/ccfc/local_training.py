@@ -40,8 +40,8 @@ class Trained:
     Attributes:
         model: A copy of its weights and buffers.
         loss: Mean loss of its batches; None for one that has no batch of two samples.
-        latents: What the model makes of the client's images, of shape (samples, latent); None
-            where nobody asked for them.
+        latents: The model's latents of the client's images, of shape (samples, latent); None
+            where they are not needed.
     """
 
     model: ModelState

@@ -39,10 +39,10 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
     Args:
         model: The model.
         weights: Weights of the terms.
-        pairs: Of shape (images, 2, channels, height, width): two views of each image.
+        pairs: Tensor of shape (images, 2, channels, height, width): two views of each image.
 
     Returns:
-        The objective; its figure is ``loss``.
+        The objective; its metric is ``loss``.
     """
     views = pairs.transpose(0, 1).flatten(0, 1)
     z = yield from pooled_latents(model, views)
@@ -69,11 +69,11 @@ def contrast_program(
         model: The model.
         clusters: Number of clusters k.
         weights: Weights of the terms.
-        images: Of shape (batch, channels, height, width).
+        images: Tensor of shape (batch, channels, height, width).
         labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
 
     Returns:
-        The objective; its figure is ``loss``.
+        The objective; its metric is ``loss``.
     """
     z = yield from pooled_latents(model, images)
     z, decorrelation = yield from pooled_decorrelation(z, weights.eta, weights.scale)
@@ -130,7 +130,7 @@ def pooled_decorrelation(
         scale: As of :func:`~ccfcpp.clustering.systems.ccfc.losses.decorrelation`; N is n.
 
     Returns:
-        What stands for z from here on, and the term: a scalar.
+        z with gradients through the pool, and the term: a scalar.
     """
     if eta == 0:
         return z, z.new_zeros(())

@@ -161,7 +161,7 @@ class SynchronisedTraining:
         return predictor_program(model, clusters, self.loss, latents, labels)
 
     def _few_images(self, *views: int) -> torch.Tensor:
-        # Four images are enough to see all trips, whatever is shown of them.
+        # Four images are enough to see all exchanges of a step.
         shape = (4, *views, *self.problem.image_shape)
         return torch.zeros(shape, device=self.problem.device)
 

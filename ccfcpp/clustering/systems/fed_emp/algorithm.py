@@ -46,7 +46,7 @@ from ccfcpp.models.state import ModelState, random_state
 _STARTS = 10
 """Starts of k-means that are tried where the configuration does not say how many."""
 _MEANS_OF_A_ROUND = 10
-"""Steps of k-means in a round, since the encoder goes down in each."""
+"""Steps of k-means in a round, since each round sends the encoder."""
 _TOLD = "an image has many crops in the sums; take another method"
 
 
@@ -84,7 +84,7 @@ class CropLatents(Latents[CropEncoder]):
 
     Args:
         encoder: Makes the encoder.
-        device: Where it computes.
+        device: Device of the computation.
         intensity: The largest changes.
     """
 

@@ -66,7 +66,7 @@ class Pairs:
         with section("batches"):
             pairs = self._views(known.version, turns, randomness)
         network = self.space.load(known)
-        # A small client may have no image whose turn it is.
+        # A small client may have no image in a step.
         if len(pairs) == 0:
             return None
         balance = self._balance(known.version)

@@ -1,50 +1,51 @@
-"""Which over-clusters belong together, and into how many clusters.
+"""The merge of over-clusters into clusters, and the choice of their number.
 
-A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
-class more often than of two. J is the joint distribution of the over-clusters of two images that go
-together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
-over-clusters into k, that one is taken for which one of two figures is highest:
+A head with more outputs than clusters learns subclasses of images, and a subclass is a part of one
+class more often than of two. J is the joint distribution of the over-clusters of a pair of images.
+There are two kinds of pairs: neighbours, and images of one client. Of all ways to merge
+over-clusters into k clusters, the one with the highest value of one of two measures is taken:
 
     information   I(mean of both J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q_g = Σ_h J_gh;
     both          Σ_J A(J) + c I(J),   A(J) = Σ_g J_gg / q_g .
 
 I is mutual information, the objective of Ji, Henriques and Vedaldi (*Invariant Information
-Clustering*, ICCV 2019), over merges instead of networks. It counts a cluster by its size, and joins
-small classes. A adds up the shares of companions that are in the same cluster; k − A is the
-normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentation*, PAMI 2000).
-There each cluster counts alike, and whatever lies apart, small or large, stays apart. A alone takes
-a kind of a large class for a cluster, and joins two classes for it; the sum of both does neither.
+Clustering*, ICCV 2019), here over merges instead of networks. It weights a cluster by its size, and
+so merges small classes. A adds up, over clusters, the share of pairs that stay inside; k − A is the
+normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentation*, PAMI 2000). It
+weights all clusters alike, so that separate groups, small or large, stay separate. A alone takes a
+subclass of a large class for a cluster, and merges two classes instead; the sum of both does
+neither.
 
-Neither needs a weight for what clients tell. Where they are alike, J = q qᵀ, and I is 0 and A is 1
-for every merge. Where a client holds several classes, the sum over both J prefers none of the
-merges inside the client, and neighbours decide; but a merge of what different clients hold loses
-some. The information of the mean relies more on clients: it finds more of classes with kinds that
-are no neighbours, and may join two small classes of one client.
+No weight of the pairs of one client is needed. Where clients are alike, J = q qᵀ, and I is 0 and A
+is 1 for every merge. Where a client holds several classes, the sum over both J prefers none of the
+merges inside the client, and neighbours decide; but it loses by merging classes of different
+clients. The information of the mean relies more on clients: it finds more classes whose subclasses
+are no neighbours, and may merge two small classes of one client.
 
-The best merge is found as k-means is: from several starts, over-clusters move one by one while the
-sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
+The search is like that of k-means: from several starts, over-clusters move one by one while the
+measure grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
 Document Classification using Sequential Information Maximization*, SIGIR 2002). One start is their
-agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the rule; the others are
-random.
+agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the same measure; the
+others are random.
 
-Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
-images, whatever k is. The images are divided at random into a few folds, and each fold has its own
-sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into k
-(``agglomerated``), and the other half how much the k-th cluster is worth:
+Where k is unknown, it is chosen by the neighbours. A head with m over-clusters learns m subclasses
+of images, whatever k is. The images are divided at random into a few folds, and each fold has its
+own sum J of neighbours. Of every halving of the folds, one half determines how over-clusters are
+merged into k (``agglomerated``), and the other half measures the gain of the k-th cluster:
 
     G(k) = I(its J merged into k) − I(its J merged into k − 1) ,
 
-the mean over all halvings, both ways round. What one half has by chance, the other has not. For
+averaged over all halvings, both ways round. What one half has by chance, the other has not. For
 merges of k equal clusters without common neighbours G(k) = 2 log 2 / k. So k·G(k) stays about level
 up to the number of clusters, and falls where clusters begin to be parts of one whole, whose images
-are each other's neighbours. The number of clusters is where it falls most:
+are each other's neighbours. The number of clusters is where it falls most, at the maximum of
 
     E(k) = mean of i·G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
 
-where the first mean has fewer terms for k below 4: the least i is 2.
+where the first mean has fewer terms for k below 4, since i is at least 2.
 
-That the information of held-back data tells the number of clusters is Still and Bialek's idea (*How
-Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
+To choose the number of clusters by the information of held-back data is Still and Bialek's idea
+(*How Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
 """
 
 from itertools import combinations
@@ -74,7 +75,7 @@ FOLDS = 6
 """Into which images are divided; they have ten halvings."""
 
 OVERCLUSTERS = 2
-"""For each cluster of the largest number that may be found."""
+"""Over-clusters for each cluster of the largest candidate number."""
 
 _WINDOW = 3
 """Numbers of clusters whose mean stands on either side."""
@@ -354,7 +355,7 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.
         before: The earlier groups, int64 of shape (m,).
-        shares: How many images each over-cluster has, or their share, float64 of shape (m,).
+        shares: Number of images of each over-cluster, or their share, float64 of shape (m,).
 
     Returns:
         int64 of shape (m,), numbers from 0 to k − 1.

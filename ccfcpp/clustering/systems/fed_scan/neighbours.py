@@ -129,7 +129,7 @@ _SIMILARITIES = 1 << 24
 
 
 _EXACT_UP_TO = 100_000
-"""Points of a client. Of more of them most are found: the work of all pairs is a square."""
+"""Largest number of points of an exact search, whose cost is quadratic."""
 
 _PROBED = 32
 """Of the lists into which an index puts points. docs/performance.md has what they miss."""
@@ -193,7 +193,7 @@ def drawn_neighbours(
     """Draw one neighbour of each chosen image at random.
 
     Args:
-        neighbours: Of each image of the client, int32 of shape (samples, neighbours).
+        neighbours: Neighbours of each image of the client, int32 of shape (samples, neighbours).
         chosen: int64 indices of shape (chosen,).
         randomness: The client's source.
         step: Number of the step.

@@ -36,7 +36,7 @@ class Latents(Generic[Network]):
     def latents(self, state: ModelVersion, holder: Client) -> Tensor:
         """Return the latents z of a client's images, of shape (samples, d).
 
-        They are computed once for each model, and kept in the client's scratch.
+        They are computed once for each model, and cached in the client's scratch.
         """
         held = holder.scratch.get("latents")
         if held is None or held[:2] != (self, state.version):

@@ -1,4 +1,4 @@
-"""The server's work in Fed-SCAN beside the steps: merging over-clusters and computing centres."""
+"""The server's work in Fed-SCAN besides the steps: merging over-clusters and computing centres."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

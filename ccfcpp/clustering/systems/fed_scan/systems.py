@@ -33,7 +33,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def unused_of_scan(config: ClusterConfig) -> Unused:
-    """Yield settings of Fed-SCAN's steps that have no effect beside those of other sections."""
+    """Yield settings of Fed-SCAN's steps that have no effect besides those of other sections."""
     scan = config.section(ScanConfig)
     more, counts = need_other("scan.overclustering", 1), need("clusters", "auto")
     if isinstance(config.clusters, str):
@@ -63,7 +63,7 @@ def _unused(config: ClusterConfig) -> Unused:
 
 
 def _also(settings: Tree) -> tuple[Kind, ...]:
-    """Return what new clients of a continued run send beside sums: centres."""
+    """Return what new clients of a continued run send besides sums: centres."""
     data = settings.get("data")
     grows = isinstance(data, Mapping) and bool(data.get("newcomers"))
     return ("centroids",) if grows else ()

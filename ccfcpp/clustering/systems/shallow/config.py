@@ -6,7 +6,7 @@ from ccfcpp.core.config import Positive, PositiveShare, Section, Weight
 
 
 class PixelsConfig(Section):
-    """How the systems without a network represent images."""
+    """Settings of how the systems without a network represent images."""
 
     normalise: bool = True
     """Whether an image's pixels are scaled to a vector of length 1; else they are in [0, 1]."""

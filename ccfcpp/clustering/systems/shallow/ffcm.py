@@ -1,4 +1,4 @@
-"""FCM: federated fuzzy c-means.
+"""FFCM: federated fuzzy c-means.
 
 Source: Stallmann and Wilbik, *Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm
 (FFCM)* (2022). In each round clients run fuzzy c-means from the global centroids and send their

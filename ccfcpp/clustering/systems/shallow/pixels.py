@@ -128,7 +128,7 @@ class StartedBySums(PixelClustering[StartedState]):
     """
 
     starts = 1
-    """How many are tried; the one with the least squared error of k-means goes on."""
+    """Number of starts; the one with the least squared error of k-means continues."""
 
     @abstractmethod
     def steps(self, number: int) -> Sequence[AnyServerWork]:

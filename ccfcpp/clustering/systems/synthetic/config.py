@@ -11,7 +11,7 @@ class GANConfig(Section):
     """The GANs that clients train to make synthetic images (SDA-FC, PPFC-GAN)."""
 
     noise: Positive = 62
-    """Noise inputs of the generator, beside a one-hot code of k."""
+    """Noise inputs of the generator, besides a one-hot code of k."""
     generator_width: Positive = 1024
     """Units of the generator's first layer."""
     generator_channels: tuple[Positive, ...] = (128, 64)
@@ -50,6 +50,6 @@ class DCNConfig(Section):
     learning_rate: PositiveNumber = 1e-3
     """Learning rate of Adam."""
     weight: Weight = 1.0
-    """λ: the k-means term beside the reconstruction."""
+    """λ: the k-means term besides the reconstruction."""
     initial_count: Positive = 100
     """Samples that each centroid counts as its own at first, so that it does not jump."""

@@ -37,9 +37,9 @@ class DeepClusters:
         model: Weights of the autoencoder, that is of encoder and decoder.
         centroids: float32 of shape (found, latent), with 1 ≤ found ≤ k. An image belongs to the
             centroid nearest to its latent.
-        figures: ``reconstruction`` and ``clustering``, the means over the samples of the last epoch
-            of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², without their weights in the loss. A term that no
-            epoch trained is missing.
+        figures: Metrics ``reconstruction`` and ``clustering``, the means over the samples of the
+            last epoch of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², without their weights in the loss. A
+            term that no epoch trained is missing.
     """
 
     model: ModelState

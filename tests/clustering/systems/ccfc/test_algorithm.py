@@ -46,6 +46,9 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another() -> None:
     assert any(not torch.equal(first.model[name], other.model[name]) for name in first.model)
 
 
+@pytest.mark.nightly(
+    "ccfcpp/models", "ccfcpp/clustering/systems/ccfc", "tests/support/recording.py"
+)
 def test_captured_steps_of_clients_side_by_side_give_the_same_bits(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,6 +255,7 @@ def nearest_distance(images: Tensor, real: Tensor) -> float:
     return apart.min(dim=1).values.mean().item() / images[0].numel()
 
 
+@pytest.mark.nightly("ccfcpp/models", "ccfcpp/clustering/systems/synthetic")
 def test_gans_learn_what_their_clients_hold() -> None:
     """Images with a bright upper or lower half; eight GANs, since a single one may fail."""
     draws = Randomness(0).generator("images")
