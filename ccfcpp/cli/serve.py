@@ -55,7 +55,7 @@ _FLAGS = (
     flags.DEVICE,
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
-"""Where no file names a data set whose preset should hold."""
+"""The data set where no file names one with a preset."""
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 

@@ -55,7 +55,8 @@ class SumsConfig(Section):
     """The section `sums`, from which a system may derive its own, with more settings."""
 
     rounds: Positive = 100
-    """At most. Where the library finds the first centroids, that takes the first round."""
+    """Largest number of rounds. Where the library finds the first centroids, that takes the first
+    round."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Samples:
     notes: tuple[str, ...] = ()
 
     unit: ClassVar[str]
-    """What a sample is: `image` or `vector`."""
+    """The word for a sample: `image` or `vector`."""
 
     def __post_init__(self) -> None:
         self._check_values()

@@ -21,7 +21,7 @@ Message = TypeVar("Message")
 Update = TypeVar("Update")
 
 Figures = dict[str, float]
-"""What a round's report says of an exchange, such as the mean loss."""
+"""Metrics of an exchange for a round's report, such as the mean loss."""
 
 
 class RefusedUpdateError(ValueError):

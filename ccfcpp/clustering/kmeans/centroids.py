@@ -123,7 +123,7 @@ def large_enough(total: S, least: int) -> S:
 
 
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
-"""What the parts of ``ClusterSums`` mean."""
+"""The meaning of the parts of ``ClusterSums``."""
 
 
 def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:

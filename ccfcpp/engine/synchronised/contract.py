@@ -112,7 +112,7 @@ PARTS = {
     "gradient": Sum(of_batch=True),
     "figures": Sum(of_batch=True, report=True),
 }
-"""What the parts of a contribution mean."""
+"""The meaning of the parts of a contribution."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ccfcpp.studies.scores import ANY, Place
 
 Values = Mapping[Place, float]
 Count = tuple[int, int]
-"""In how many places a statement holds, and of how many."""
+"""Number of places in which a statement holds, and number of all places."""
 Pairs = Sequence[tuple[str, str]]
 """Systems of which the first is compared with the second."""
 Systems = Sequence[str] | Literal["all"]

@@ -66,10 +66,10 @@ _OF_INFORMATION = 0.6
 _STARTS = 30
 
 _MOST_NUMBERS = 2**22
-"""Of the memberships of all starts that are moved side by side, for memory."""
+"""Largest number of memberships of all starts that are moved side by side, for memory."""
 
 _LEAST_GAIN = 1e-9
-"""Of a move, so that rounding errors move nothing for ever."""
+"""Smallest gain of a move, so that rounding errors cause no endless moves."""
 
 FOLDS = 6
 """Into which images are divided; they have ten halvings."""
