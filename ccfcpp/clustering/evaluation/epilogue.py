@@ -75,14 +75,14 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
     def local_sum(
         self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
     ) -> S:
-        """Sum over some clients."""
+        """Return the exchange's sums over some clients, by ``of_client``."""
         return added_up(
             self.of_client(message, each, randomness.of_client(each.id)) for each in clients
         )
 
     @abstractmethod
     def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> S:
-        """Sum over a client's images, assigned by the model of the question."""
+        """Return the exchange's sums over a client's images, assigned by the question's model."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
