@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from ccfcpp.cli import flags, terminal
@@ -64,7 +65,8 @@ def serve(
     place: Place,
     asked: Asked,
     task: Annotated[
-        Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
+        str,  # typer knows Literal since 0.19
+        typer.Option(click_type=click.Choice(list(_HEADLINES)), help="What the clients learn."),
     ] = "cluster",
     run: From = None,
 ) -> None:
