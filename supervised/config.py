@@ -47,7 +47,7 @@ class SamplesConfig(DataConfig):
     mean: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] | None = None
     """Subtracted from pixels in [0, 1], a number for each channel."""
     std: tuple[PositiveNumber, ...] | None = None
-    """What they are then divided by."""
+    """Divisor of each channel after that."""
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -103,7 +103,7 @@ class MobileNetwork(ClassifierConfig):
 
     name: Literal["mobilenetv2"] = "mobilenetv2"
     variant: Literal["paper", "code"] = "code"
-    """As Sandler et al., or as the FedDecorr authors' code has it."""
+    """The network of Sandler et al., or that of the FedDecorr authors' code."""
 
 
 class KnownNetwork(ClassifierConfig):
@@ -176,7 +176,7 @@ class FedDecorr(TermConfig):
 
     kind: Literal["feddecorr"] = "feddecorr"
     scale: Literal["paper", "code"] = "code"
-    """As Algorithm 1 has it, or as the authors' code, about N times as large."""
+    """The scale of Algorithm 1, or that of the authors' code, about N times as large."""
 
 
 class DeCov(TermConfig):
@@ -210,7 +210,7 @@ class ClassifyConfig(RunConfig):
     """The configuration of ``ccfcpp classify``, without the sections of single methods."""
 
     method: str = "fedavg"
-    """How the clients' models become one."""
+    """Method of training and aggregation."""
     data: SamplesConfig = SamplesConfig()
     partition: Annotated[
         DirichletLabels | ClassesOfClients | PlainLabels, Field(discriminator="kind")

@@ -25,4 +25,4 @@ def _label(config: ClassifyConfig) -> str:
 
 CLASSIFICATION = Pipeline("classify", ClassifyConfig, _run, _label)
 run = CLASSIFICATION.run
-"""What stands behind ``supervised.run``."""
+"""The function ``supervised.run``."""

@@ -24,7 +24,7 @@ _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "la
 _STYLES = {"away": "red", "late": "yellow", "at work": "green"}
 _NOT_YET, _TOO_LATE = "not there yet", "not part of this run"
 _MOST_ROWS = 30
-"""Of a table, so that it fits a terminal: those that are not just there or at work come first."""
+"""Rows of a table that fits a terminal; clients with problems come first."""
 
 
 class Attendance(Observer):

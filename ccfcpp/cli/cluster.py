@@ -54,7 +54,7 @@ FLAGS = (
 )
 
 _MOST_ROWS = 12
-"""Of a table of clients, and of its columns, in a terminal."""
+"""Rows and columns of a table of clients that fits a terminal."""
 
 
 @running(FLAGS, ClusterConfig)

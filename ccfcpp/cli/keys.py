@@ -107,7 +107,7 @@ def roster(
     out: Folder = _KEYS,
     clients: OnRoster = None,
 ) -> None:
-    """Sign who the clients are, by the authority in the same folder, for secure sums.
+    """Sign the list of clients, by the authority in the same folder, for secure sums.
 
     The server needs the file, and gives it to every client. By it clients know
     each other's keys, so that a server cannot take part in their sums itself.

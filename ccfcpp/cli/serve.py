@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from ccfcpp.cli import flags, terminal
@@ -55,7 +56,7 @@ _FLAGS = (
     flags.DEVICE,
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
-"""Where no file names a data set whose preset should hold."""
+"""The data set where no file names one with a preset."""
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
@@ -64,7 +65,8 @@ def serve(
     place: Place,
     asked: Asked,
     task: Annotated[
-        Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
+        str,  # typer knows Literal since 0.19
+        typer.Option(click_type=click.Choice(list(_HEADLINES)), help="What the clients learn."),
     ] = "cluster",
     run: From = None,
 ) -> None:

@@ -52,7 +52,7 @@ def most_to_least(found: Tensor, fewest: int) -> list[int]:
 
 
 def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
-    """Return what a summary says of the number of clusters that was chosen from the data.
+    """Return the facts on the chosen number of clusters, for a summary.
 
     Args:
         evidence: The evidence for each candidate number.

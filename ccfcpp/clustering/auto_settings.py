@@ -18,8 +18,8 @@ _STEPS_OVER_A_NETWORK, _STEPS_OF_MANY = 60, 120
 """Each costs seconds there, and large batches cost nothing but time of the clients. Many images
 take more of them: of MNIST's, 60 steps leave a cluster mixed in some runs."""
 _LONG, _COMPONENTS = 32, 20
-"""Of longer vectors a mixture sees so many principal components: a full covariance of each cluster
-would have more numbers than the data can tell."""
+"""Length above which a mixture gets principal components of vectors, and their number: the data
+could not determine a full covariance of each cluster."""
 _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
 _SMALLEST_FOR_CROPS, _FEWEST_FOR_CROPS = 24, 1000
@@ -35,7 +35,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
 
     Args:
         count: Number of images or vectors.
-        shape: Of an image (channels, height, width); of a vector (d,).
+        shape: Shape of an image (channels, height, width) or of a vector (d,).
         method: The system to take for images where their number and colour do not decide.
     """
     settings = _fitted(count, shape, method)

@@ -73,8 +73,8 @@ class ClusterDataConfig(DataConfig):
     images: Positive | None = None
     """Use only so many images, drawn at random, alike for every seed."""
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Of these, use so many that the largest class has this many times the images of the smallest:
-    sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
+    """Use a part of these images in which the largest class has this many times the images of the
+    smallest: sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
     encoder: Annotated[
         str | None, AfterValidator(_encoder), Affects("what makes vectors of images or texts")
     ] = None

@@ -47,7 +47,7 @@ class ContrastiveConfig(Section):
     batch: Annotated[int, Field(ge=2, le=10**6)] = 256
     """Images of all clients that take part in a step."""
     learning_rate: PositiveNumber = 2e-3
-    """Of Adam in the first step; it falls along a cosine to 0."""
+    """Adam's rate in the first step; it falls along a cosine to 0."""
     lloyd_steps: Positive = 2
     """Steps of Lloyd's k-means in a round."""
 

@@ -22,7 +22,7 @@ from ccfcpp.engine.exchange import Task
 from ccfcpp.privacy.leakage import inverted, membership, neighbours
 
 _MOST_IMAGES = 5000
-"""Of either kind in a membership attack."""
+"""Largest number of images of either kind in a membership attack."""
 _LEAST_IMAGES = 20
 
 Leakage = dict[str, Any]

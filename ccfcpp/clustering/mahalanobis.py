@@ -18,7 +18,7 @@ from ccfcpp.engine.payload import generic, pack, unpack
 Delivery = TypeVar("Delivery")
 
 MOST_DIMENSIONS = 1024
-"""Of points whose covariance is pooled: 8 MB of float64."""
+"""Largest number of dimensions with which a covariance is pooled: 8 MB of float64."""
 _TYPICAL = "typical"
 
 
@@ -65,7 +65,7 @@ class Typical:
         """Compute each point's distance from its cluster, in units of the run's root mean square.
 
         Args:
-            points: Of shape (samples, d).
+            points: Tensor of shape (samples, d).
             clusters: int64 of shape (samples,).
 
         Returns:
@@ -83,7 +83,7 @@ class Typical:
         −m² d / 2 + c, which takes the dimensions for independent and is nearly always sure.
 
         Args:
-            points: Of shape (samples, d).
+            points: Tensor of shape (samples, d).
 
         Returns:
             float64 of shape (samples, k), whose rows sum to 1.
@@ -110,7 +110,7 @@ class Final(Generic[Delivery]):
 
 
 _OF_CLIENTS = "descent/parts/"
-"""What names of parts of single clients begin with, which a checkpoint alone needs."""
+"""Prefix of names of single clients' parts, which only a checkpoint needs."""
 
 
 def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:

@@ -39,9 +39,9 @@ _HEADER = "ccfcpp"
 
 
 _MISFITS = (RuntimeError, LookupError, ValueError, AssertionError)
-"""What tensors come to that another system or another network has left."""
+"""Errors from loading the tensors of another system or network."""
 _MOST_LETTERS = 200
-"""Of a reason in a message."""
+"""Largest length of a reason in a message."""
 
 
 class ModelFacts(Section):

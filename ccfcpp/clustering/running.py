@@ -59,4 +59,4 @@ CLUSTERING = Pipeline(
     "cluster", ClusterConfig, _run, lambda config: config.method, _suited, _guesses
 )
 run = CLUSTERING.run
-"""What stands behind ``ccfcpp.run``."""
+"""The function ``ccfcpp.run``."""

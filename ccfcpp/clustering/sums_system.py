@@ -55,7 +55,8 @@ class SumsConfig(Section):
     """The section `sums`, from which a system may derive its own, with more settings."""
 
     rounds: Positive = 100
-    """At most. Where the library finds the first centroids, that takes the first round."""
+    """Largest number of rounds. Where the library finds the first centroids, that takes the first
+    round."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class SumsSystem(System, Generic[StartedState, Sums]):
             highest probability; without ``probabilities`` the one with the nearest centroid.
         probabilities: Finds the probability of each cluster, of shape (samples, k), if any.
         has_converged: Tells whether no further round would change a state.
-        parts: Which fields of the sums are a ``Count()``, and which a ``Sum(count=…)`` of as many
+        parts: The fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` of as many
             rows; all others are a ``Sum()``.
-        largest: How large the part of one point can be, by the name of the field, where that is
+        largest: Upper bound of the part of one point, by the name of the field, where that is
             known: noise that hides a point is then no larger than it must be.
         exchange: The exchange of a round, which follows from these.
 

@@ -106,7 +106,7 @@ class DataConfig(Section):
     window: Annotated[
         tuple[Finite, Finite] | None, Affects("how files of more than 8 bits are read")
     ] = None
-    """In files of more than 8 bits, the values that become black and white, such as 0,4095; by
+    """Values that become black and white in files of more than 8 bits, such as 0,4095; by
     default the window of a DICOM file, or else the smallest and the largest value of each image."""
     skip: Annotated[Share, Affects("which files may be left out")] = 0.01
     """Share of the files that may be unreadable, and are left out, such as 5%; above 0 it is one at
@@ -191,9 +191,9 @@ class ViewsConfig(Section):
     blur: tuple[Weight, Weight] = (0.1, 2.0)
     """Range of the Gaussian blur's standard deviation, in pixels."""
     blur_probability: Share = 0.5
-    """How often a view is blurred."""
+    """Probability that a view is blurred."""
     flip_probability: Share = 0.0
-    """How often a view is mirrored."""
+    """Probability that a view is mirrored."""
 
     def unused(self) -> Unused:
         """Yield the range of a blur whose probability is 0."""
@@ -221,7 +221,7 @@ class AffineViewsConfig(Section):
     shift: Weight = 0.1
     """Largest shift in either direction, as a share of half the width."""
     flip_probability: Share = 0.0
-    """How often a view is mirrored."""
+    """Probability that a view is mirrored."""
 
     @model_validator(mode="after")
     def _images_stay_visible(self) -> "AffineViewsConfig":
@@ -240,17 +240,17 @@ class IntensityViewsConfig(Section):
     """
 
     gamma: Amount = 0.0
-    """Of the power that intensities are raised to."""
+    """Change of the power that intensities are raised to."""
     brightness: Amount = 0.0
-    """Of the factor of all intensities."""
+    """Change of the factor of all intensities."""
     contrast: Amount = 0.0
-    """Of the factor of deviations from the image's mean."""
+    """Change of the factor of deviations from the image's mean."""
     saturation: Amount = 0.0
-    """Of the factor of deviations from grey; this and the next two are for colour images."""
+    """Change of the factor of deviations from grey; this and the next two are for colour images."""
     tint: Amount = 0.0
-    """Of the factor of each colour."""
+    """Change of the factor of each colour."""
     grey_probability: Share = 0.0
-    """How often a view of a colour image is grey."""
+    """Probability that a view of a colour image is grey."""
     erase: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Longest side of a rectangle that is set to 0, as a share of the image's side."""
 
@@ -259,7 +259,7 @@ class PartitionConfig(Section):
     """Settings of the partition of images among clients."""
 
     kind: str
-    """How the images are divided among clients."""
+    """Kind of division of the images among clients."""
     clients: Positive | None = None
     """Number of clients; by default one for each class or folder, and to classify 10 or one for
     each folder."""
@@ -328,7 +328,7 @@ class AvailabilityConfig(Section):
     late: tuple[Count, ...] = ()
     """Numbers of clients that come after the start."""
     late_rounds: Annotated[Positive, Affects("who takes part in which round")] = 1
-    """How many rounds they miss; from then on they take part."""
+    """Number of rounds that they miss; from then on they take part."""
 
     def unused(self) -> Unused:
         """Yield the settings of absent clients where no client is ever absent."""
@@ -416,7 +416,7 @@ class RunConfig(Section):
     seed: int = 0
     """Seed of all random numbers."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
-    """Where the run computes; ``auto`` is a GPU if there is one."""
+    """Device of the computation; ``auto`` is a GPU if there is one."""
     evaluate_every: Positive | None = None
     """Score the global model after each so many rounds; classification also after the last. None:
     after each round, but in Fed-SCAN's steps where neighbours are found again, and after the

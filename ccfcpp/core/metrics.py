@@ -184,7 +184,7 @@ def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[
     language processing models*: the error over bins with equally many samples.
 
     Args:
-        probabilities: Of shape (samples,), one sample at least.
+        probabilities: Tensor of shape (samples,), one sample at least.
         right: Whether each is right, bool of shape (samples,).
         parts: Number of bins, from the lowest probabilities to the highest.
 

@@ -71,7 +71,7 @@ def _setting(description: str, fields: list[FieldInfo]) -> KeyDescription:
 
 
 def _leaves(annotation: object, bounds: list[object]) -> Iterator[tuple[object, list[object]]]:
-    """Yield the types of a value, each with its bounds, and the values of a choice."""
+    """Yield the basic types of an annotation, each with its bounds, and a ``Literal``'s values."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _leaves(arguments[0], [*bounds, *arguments[1:]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 _FORMULA = tuple("=+-@\t\r")
-"""What a cell begins with that a spreadsheet would compute."""
+"""First characters of a cell that a spreadsheet would compute."""
 
 
 @dataclass(frozen=True)

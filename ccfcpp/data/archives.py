@@ -37,7 +37,7 @@ _FAULTS = (
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_NAMES = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-"""What a disk says where it is full, and of names that it cannot have."""
+"""Errors of a full disk, and of names that a disk cannot have."""
 _ZIP_UTF8 = 0x800
 _REPLACED = "another one of this name follows"
 _FILES, _FACTS = "files", "facts.json"

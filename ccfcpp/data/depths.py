@@ -19,7 +19,7 @@ BITS = 258
 Window = tuple[float, float]
 """The values that become 0 and 255."""
 _EVEN = 128
-"""What an image of a single value becomes, which has no range."""
+"""The value of an image of a single value, which has no range."""
 _PHOTOMETRIC, _PLANES, _SAMPLES = 262, 284, 339
 _WHITE_IS_ZERO, _APART, _UNSIGNED, _SIGNED = 0, 2, 1, 2
 _CODESTREAM = b"\xff\x4f\xff\x51"

@@ -18,7 +18,7 @@ from ccfcpp.data.texts import read_texts
 from ccfcpp.data.vectors import VectorData, vectors_from
 
 _NAME_LETTERS = 100
-"""Of a text as the name of its vector."""
+"""Letters of a text that are the name of its vector."""
 
 
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:

@@ -56,7 +56,7 @@ def read_folder(
 
     Args:
         path: The folder or the archive.
-        how: How files are read.
+        how: Settings of how files are read.
         shape: Channels, height and width of all images, over ``how.image_size``.
         encoder: Embeds the images as vectors; None returns images.
         folders_are_clients: Whether each top-level folder is a client.

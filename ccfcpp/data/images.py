@@ -51,7 +51,7 @@ class Samples:
     notes: tuple[str, ...] = ()
 
     unit: ClassVar[str]
-    """What a sample is: `image` or `vector`."""
+    """The word for a sample: `image` or `vector`."""
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -132,7 +132,7 @@ def rows(values: Tensor, index: Tensor) -> Tensor:
     """Return some rows; for consecutive indices as a view, so that a mapped file stays mapped.
 
     Args:
-        values: Of shape `(samples, …)`.
+        values: Tensor of shape `(samples, …)`.
         index: int64 `(chosen,)`.
     """
     first, count = int(index[0]) if len(index) else 0, len(index)

@@ -19,7 +19,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
 
     Args:
         first: Gives the name, the facts on files, and the order of classes.
-        second: Of the same kind. Classes of the same name are the same; new ones come last.
+        second: Data of the same kind. Classes of the same name are the same; new ones come last.
         prefix: Put before the second's names, which could be in the first, too.
 
     Returns:

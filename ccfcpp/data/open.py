@@ -45,7 +45,7 @@ def open_dataset(
             the array `clients` of an `.npz`, or in the client column of a table.
         flat: Whether folders of images have no meaning, and files lie at any depth.
         shape: Channels, height and width of all images of a user, over `data.image_size`.
-        columns: Of tables that name their columns, those to take, in this order; all without any.
+        columns: Names of the columns to take, in this order, if tables have names; empty: all.
 
     Raises:
         UsageError: If the source is unknown, missing or broken, or holds what the encoder does not

@@ -50,7 +50,7 @@ def read_vectors(
         label_column: Name of the column with classes.
         client_column: Name of the column that says which client holds a row.
         missing: `mean`: values and columns that are missing become NaN, for the columns' means.
-        columns: Of tables that name their columns, those to take, in this order; all without any.
+        columns: Names of the columns to take, in this order, if tables have names; empty: all.
 
     Raises:
         UsageError: If it cannot be read as vectors; the message is one line.

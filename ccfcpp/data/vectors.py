@@ -79,7 +79,7 @@ def vectors_from(
         name: Name of the data set.
         array: Numbers of shape `(n, d)`. float32 and float64 are not copied, so that they may be a
             mapped file; float16, bool and small integers become float32, others float64.
-        where: Where it comes from, for messages.
+        where: Its origin, for messages.
         columns: Names of the columns.
         labels: Integers or strings of shape `(n,)`.
         clients: Likewise, the client that holds each vector.

@@ -21,7 +21,7 @@ Message = TypeVar("Message")
 Update = TypeVar("Update")
 
 Figures = dict[str, float]
-"""What a round's report says of an exchange, such as the mean loss."""
+"""Metrics of an exchange for a round's report, such as the mean loss."""
 
 
 class RefusedUpdateError(ValueError):
@@ -92,7 +92,7 @@ class Exchange(Generic[Message, Update]):
         uses_memory: Whether clients need their memories.
         travels: Whether messages are sent. If not, all connected clients work by themselves, also
             those that are not available. Their results serve the report, and count no bytes.
-        images: How images enter the sums; or why their parts cannot be told apart, and what to
+        images: The images' sampling and sizes; or why their parts cannot be told apart, and what to
             change.
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
@@ -195,7 +195,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     """Base class of the clients' half of an exchange, for the clients of one process.
 
     Attributes:
-        exchange: What server and clients both know.
+        exchange: The declaration that server and clients share.
         cohort: Largest number of clients that work side by side.
     """
 
@@ -270,7 +270,7 @@ class ClientSide:
 
     Attributes:
         works: The work of each exchange, by the exchange's name.
-        cohort: How many clients are trained side by side; None where nothing is trained.
+        cohort: Number of clients trained side by side; None where nothing is trained.
     """
 
     works: Mapping[str, AnyClientWork]

@@ -88,7 +88,7 @@ class Opaque:
 Part = Sum | Mean | Count | Votes | Opaque
 
 Addends = dict[str, Tensor]
-"""What adds up of an update, by name: float64 tensors."""
+"""The parts of an update that add up, by name: float64 tensors."""
 
 
 def is_statistic(name: str) -> bool:

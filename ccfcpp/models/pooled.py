@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 _INSTRUCTIONS = "avx512_bf16", "amx_bf16"
-"""Of processors on which 16 bits have been measured to be faster."""
+"""Instructions of processors on which 16 bits have been measured to be faster."""
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ class PrivacyConfig(Section):
     secure_sums: bool = False
     """Let the server learn sums over clients alone, and no client's part of them (an extra)."""
     threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
-    """Of secure sums: how many clients must be there at every stage, and in any case more than half
+    """Number of clients that a secure sum needs at every stage, always more than half
     of those that are asked. null: two thirds of those, and one."""
     holders: Annotated[int, Field(ge=2, le=10**6)] | None = None
-    """Of secure sums: how many clients hold shares of a client's secrets, and have masks in common
-    with it. null: all up to 100; of more clients as many as let a tenth of them collude with the
-    server, and another tenth be lost."""
+    """Number of clients that hold shares of a client's secrets in a secure sum, and have masks in
+    common with it. null: all up to 100; of more clients as many as let a tenth of them collude with
+    the server, and another tenth be lost."""
     bits: Literal[32, 64] = 64
-    """Of a number in a secure sum, modulo 2 to that power."""
+    """Bits of a number in a secure sum, modulo 2 to that power."""
     fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
-    """Of these, bits behind the point; null: half of them. Where clients add the noise, numbers are
-    integers, in a unit that follows from the noise."""
+    """Bits behind the point among these; null: half of them. Where clients add the noise, numbers
+    are integers, in a unit that follows from the noise."""
     smallest_count: Count = 0
     """A client sends no centroid, mean or sum over fewer of its images."""
     level: Literal["none", "client", "image"] = "none"
@@ -39,8 +39,8 @@ class PrivacyConfig(Section):
     """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
     as much as lets all rounds stay within the budget."""
     clip: PositiveNumber = 1.0
-    """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
-    larger is scaled down to it. feddp-kmeans: in multiples of what is usual."""
+    """Largest Euclidean norm of a client's, or an image's, part of a sum; larger ones are
+    scaled down to it. feddp-kmeans: in multiples of the usual size."""
     clips: dict[str, PositiveNumber] = Field(default_factory=dict)
     """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
     or ``counts``; or for one sum, such as ``sums/predictions``."""
@@ -48,9 +48,9 @@ class PrivacyConfig(Section):
     """With secure sums: who adds the noise. Each of the ``clients`` adds a part of it under its
     masks, so that the server sees no sum without noise; or the ``server`` adds it to the sum."""
     colluders: Count = 0
-    """How many clients may tell the server their parts of the noise; the others add more."""
+    """Number of clients that may tell the server their parts of the noise; the others add more."""
     accountant: Literal["pld", "rdp"] = "pld"
-    """How ε adds up: by privacy loss distributions, or by Rényi divergences, which give more."""
+    """Method of adding up ε: privacy loss distributions, or Rényi divergences, which give more."""
     reproducible_noise: bool = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
 

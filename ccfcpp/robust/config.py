@@ -12,7 +12,7 @@ class AttackConfig(Section):
     """Settings of clients that send false updates, so that the effect can be measured."""
 
     kind: str
-    """What some clients send in place of the truth, to measure its effect."""
+    """False updates of some clients, to measure their effect."""
 
     @property
     def is_on(self) -> bool:
@@ -72,7 +72,7 @@ class DefenceConfig(Section):
     """Settings of how the server combines updates that may be hostile."""
 
     rule: str
-    """What the server does against hostile clients."""
+    """The server's defence against hostile clients."""
 
     @property
     def is_on(self) -> bool:

@@ -44,7 +44,7 @@ from ccfcpp.robust.estimators import (
 )
 
 Received = tuple[Sequence[Member], object]
-"""Whose update it is, and the update."""
+"""The clients of an update, and the update."""
 
 _BY_COORDINATE = ("median", "trimmed-mean")
 

@@ -86,7 +86,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         Args:
             pipeline: The kind of run.
             data: The images, or vectors.
-            clients: Of shape (n,): the client that holds each sample; None: one holds all.
+            clients: Tensor of shape (n,): the client that holds each sample; None: one holds all.
             fixed: Settings that follow from the estimator's other arguments.
             suited: Settings that suit the samples, under those that the user gave.
             source: A path that stands for the kind of data.

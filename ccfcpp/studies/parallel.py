@@ -31,7 +31,7 @@ _SECONDS_OF_DOUBT = 10.0
 """Time in which the first process must ask all to stop."""
 
 _stop: Event
-"""In a run's process, set when the run is to stop."""
+"""Event in a run's process, set when the run is to stop."""
 
 
 def run_in_processes(

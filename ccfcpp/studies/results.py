@@ -16,7 +16,7 @@ from ccfcpp.studies.tables import printed_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
-"""What sets one number of a run apart from its others, such as ``{"round": "3"}``."""
+"""Facts that distinguish one number of a run from others, such as ``{"round": "3"}``."""
 
 _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "TinyImageNet"}
 DOMAINS = {"office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}
@@ -131,4 +131,5 @@ NAMED: Mapping[str, Callable[[Result], str]] = {
     "network": _network,
     "partition": _partition,
 }
-"""What labels may name besides settings: ``system`` is a classifier with FedDecorr or without."""
+"""Names that labels may use besides settings: ``system`` is a classifier with FedDecorr or
+without."""

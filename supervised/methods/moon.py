@@ -22,7 +22,7 @@ class MoonConfig(Section):
     mu: Weight = 1.0
     """μ: weight of the model-contrastive term."""
     temperature: PositiveNumber = 1.0
-    """Of the similarities; 1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
+    """Temperature of the similarities; 1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
     projection: tuple[Positive, ...] = ()
     """Widths of the layers of a projection head; the model-contrastive term, the decorrelation term
     and the classifier act on what the last one gives."""

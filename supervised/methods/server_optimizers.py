@@ -22,8 +22,8 @@ class ServerMomentumConfig(Section):
     momentum: BelowOne = 0.5
     """Momentum of the server."""
     dampening: Literal["none", "momentum"] = "momentum"
-    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
-    as in the FedDecorr authors' code."""
+    """Dampening of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 -
+    momentum, as in the FedDecorr authors' code."""
 
 
 @dataclass(frozen=True)

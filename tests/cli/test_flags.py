@@ -41,23 +41,13 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
     values |= values_of(resolve(kind, presets, base))
     values["rounds"] = values.get("training.rounds")
     shown, described = ccfcpp(command, "--help").stdout, describe_keys(kind)
+    assert len({flag.option for flag in table}) == len(table)
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
         value = flag.default or values[flag.key]
         assert value is None or f"default: {'off' if value is False else in_file(value)})" in line
         if flag.key in described:
             assert described[flag.key].description in line
-
-
-@pytest.mark.parametrize(("command", "table", "kind", "presets", "base"), CASES)
-def test_no_command_has_two_flags_of_one_name(
-    command: str,
-    table: tuple[flags.Flag, ...],
-    kind: type[RunConfig],
-    presets: str,
-    base: Tree,
-) -> None:
-    assert len({flag.option for flag in table}) == len(table)
 
 
 def test_a_refusal_names_the_flags_that_were_typed_and_those_that_would_help() -> None:

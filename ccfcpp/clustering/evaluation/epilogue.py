@@ -75,14 +75,14 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
     def local_sum(
         self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
     ) -> S:
-        """Sum over some clients."""
+        """Return the exchange's sums over some clients, by ``of_client``."""
         return added_up(
             self.of_client(message, each, randomness.of_client(each.id)) for each in clients
         )
 
     @abstractmethod
     def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> S:
-        """Sum over a client's images, assigned by the model of the question."""
+        """Return the exchange's sums over a client's images, assigned by the question's model."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
@@ -178,9 +178,9 @@ def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
     """Return the nearest centre of each point among those of one half, int64 of shape (samples,).
 
     Args:
-        points: Of shape (samples, d).
+        points: Tensor of shape (samples, d).
         half: The half whose centres are compared, 0 or 1 for each point, int64.
-        centres: Of both halves, (2, m, d).
+        centres: Centres of both halves, (2, m, d).
     """
     found = torch.empty_like(half)
     for number, own in enumerate(centres):

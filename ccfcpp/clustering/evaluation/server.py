@@ -186,7 +186,7 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
     """Return cells for both halves around the means of the clusters, of shape (2, 2k, d).
 
     Args:
-        means: Of shape (k, d).
+        means: Tensor of shape (k, d).
         spreads: Mean distance of a cluster's points from its mean, (k,).
         generator: Draws the directions, on the CPU.
     """

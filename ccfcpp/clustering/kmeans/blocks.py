@@ -25,7 +25,7 @@ def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
     """Split rows into blocks of about a million numbers.
 
     Args:
-        points: Of shape (samples, …).
+        points: Tensor of shape (samples, …).
         width: Numbers that are computed for a row, if they are more than it has.
     """
     return torch.split(points, max(1, _NUMBERS_AT_A_TIME // max(width, points[:1].numel())))

@@ -123,7 +123,7 @@ def large_enough(total: S, least: int) -> S:
 
 
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
-"""What the parts of ``ClusterSums`` mean."""
+"""The meaning of the parts of ``ClusterSums``."""
 
 
 def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
@@ -134,7 +134,7 @@ def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
 
     Args:
         labels: int64 of shape (samples,).
-        rows: Of shape (samples, d).
+        rows: Tensor of shape (samples, d).
         groups: Number of labels.
     """
     if rows.is_cuda:
@@ -154,7 +154,7 @@ def cluster_sums(
     """Sum and count the points of each cluster.
 
     Args:
-        points: Of shape (samples, d).
+        points: Tensor of shape (samples, d).
         labels: int64 of shape (samples,).
         clusters: Number of clusters k.
         exchange: The exchange in which they are sent.

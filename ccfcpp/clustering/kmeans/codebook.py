@@ -98,7 +98,7 @@ def codebook_kmeans(
     """Run k-means on a codebook; return the best centroids, float64 of shape (at most k, d).
 
     Args:
-        cells: Of shape (m, d).
+        cells: Tensor of shape (m, d).
         counts: Weight of each cell, (m,).
         clusters: k.
         seed: Seed of the starts.

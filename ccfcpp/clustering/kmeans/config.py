@@ -25,7 +25,7 @@ class CentroidConfig(KMeansConfig):
     """Settings of global centroids: from representations, by k-means or exact steps."""
 
     encoder: Literal["local", "global"] = "local"
-    """Whose representations a client clusters: its own trained model's, or the global model's."""
+    """The model whose representations a client clusters: its own trained one, or the global one."""
     first_encoder: Literal["local", "global"] = "local"
     """The same for the first centroids, after pre-training, where ``encoder`` is ``local``. The
     authors' code: ``global``."""
@@ -34,9 +34,9 @@ class CentroidConfig(KMeansConfig):
     assignment: Literal["cosine", "euclidean"] = "cosine"
     """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
     search: Literal["k-means", "lloyd"] = "k-means"
-    """How centroids are found in each round: ``k-means``, at the clients and then at the server; or
-    ``lloyd``, from the last ones by ``refine_steps`` alone, so that clients send sums, no points.
-    The first ones then come from pre-training by neighbours."""
+    """The search for centroids in each round: ``k-means``, at the clients and then at the server;
+    or ``lloyd``, from the last ones by ``refine_steps`` alone, so that clients send sums, no
+    points. The first ones then come from pre-training by neighbours."""
     refine_steps: Count = 0
     """Federated Lloyd steps after the search."""
 
@@ -52,7 +52,7 @@ class LocalFuzzyConfig(MembershipConfig):
     """Settings of fuzzy c-means from given starts, at the clients (FFCM)."""
 
     tolerance: Weight = 1e-4
-    """It ends where no coordinate of a centroid moves further than this."""
+    """The largest movement of a centroid's coordinate at which it ends."""
     iterations: Positive = 200
     """The most steps."""
 

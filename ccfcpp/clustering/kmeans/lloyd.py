@@ -59,7 +59,7 @@ class EncoderState:
 
     Attributes:
         model: The global model: parameters and running statistics.
-        version: How often it has changed.
+        version: Number of its changes.
         centroids: Global centroids of shape (at most m, latent); None before the first ones.
         descent: In synchronised steps: the optimizer's state, which stays at the server.
         groups: Where a head has m ≥ k over-clusters: the cluster of each of them, and of the

@@ -23,7 +23,7 @@ class Clustering:
     """Centroids, sizes and inertia of a k-means clustering.
 
     Attributes:
-        centroids: Of shape (found, dimensions), with 1 ≤ found ≤ k; float64 if the points are.
+        centroids: Shape (found, dimensions), with 1 ≤ found ≤ k; float64 if the points are.
         sizes: float64 tensor of shape (found,), the positive total weight of each cluster's points.
         inertia: Weighted sum of the squared distances of the points to their centroids.
     """

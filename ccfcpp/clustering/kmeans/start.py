@@ -115,7 +115,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         ends: Whether the codebook is complete after the step, so that centroids or starts follow.
         starts: Number of starts; a single one is not compared.
         samples: Points of all clients.
-        tries: How often cells may be split after this step while they are fewer than clusters.
+        tries: Number of further splits while there are fewer cells than clusters.
         again: Whether this step exists for such splits only.
     """
 

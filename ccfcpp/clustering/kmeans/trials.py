@@ -28,7 +28,7 @@ from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 STEPS = 15
-"""In which starts are tried."""
+"""Steps in which starts are tried."""
 _ALIKE = 1e-9
 """By which share starts differ at most that came to the same clusters."""
 

@@ -63,7 +63,7 @@ def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tenso
         values: float32 or float64 of shape (samples, d).
 
     Returns:
-        Of the dtype of ``values`` and shape (samples, d), or (samples, components).
+        Tensor of ``values``' dtype, of shape (samples, d) or (samples, components).
     """
     return torch.cat([_prepared(config, known, block).to(values) for block in blocks(values)])
 
@@ -158,7 +158,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: Preparation, block: Tensor) -> Tensor:
-        """Return the rows that a client adds up, (samples, d); of outer products their factors."""
+        """Return the rows that are summed, or whose outer products are summed, (samples, d)."""
         if self.exchange is FILLING:
             return block.nan_to_num(nan=0.0)
         rows = filled(self.phase.config, known, block)

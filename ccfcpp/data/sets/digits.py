@@ -29,7 +29,7 @@ class Digits(DataSet):
         return "scikit-learn"
 
     def load(self, root: Path) -> ImageData:
-        """Read the images: uint8 `(1797, 1, 8, 8)`, the largest value as 255."""
+        """Read the images: uint8 `(1797, 1, 8, 8)`, scaled so that the largest value is 255."""
         import torch
 
         from ccfcpp.data.images import ImageData

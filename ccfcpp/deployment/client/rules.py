@@ -51,7 +51,7 @@ class Rules(Section):
     """Refuse a secure sum in which the server could learn the sum of fewer honest clients, this one
     among them."""
     colluders: Count = 0
-    """For --honest: so many other clients help the server."""
+    """Number of other clients that help the server, for --honest."""
     only_private: PositiveNumber | None = None
     """Refuse a run without differential privacy, or with a larger ε; with --only-secure-sums also
     one in which the server adds the noise."""
@@ -66,8 +66,8 @@ class Rules(Section):
     accept: tuple[str, ...] = ()
     """Also accept this setting of a run, which no installed preset has; all: any."""
     reproducible: bool = False
-    """For tests: draw from the run's seed, as a run in one process does, and answer what was
-    answered before. The server then knows which images are in a sum."""
+    """Draw from the run's seed, as a run in one process does, and answer what was
+    answered before, for tests only. The server then knows which images are in a sum."""
 
     @field_validator("allow", mode="before")
     @classmethod

@@ -30,7 +30,7 @@ from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Safegua
 
 _NUMBER_BYTES = SIGNATURE_BYTES // 2
 _TITLE = b"ccfcpp secure sum\n"
-"""In front of what is signed: nothing else that the key of a client signs begins so."""
+"""Prefix of signed content: nothing else that the key of a client signs begins so."""
 
 
 class KeyIdentity:

@@ -75,7 +75,7 @@ def make_server(folder: Path, host: str, days: int, passphrase: str | None = Non
         host: The name or the address by which clients reach the server. The certificate also
             holds this machine's own names.
         days: How long the certificate is valid; at most as long as the authority's.
-        passphrase: Of the server's key; None leaves it unsealed.
+        passphrase: Passphrase of the server's key; None leaves it unsealed.
     """
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     authority, authority_key = read_authority(folder)

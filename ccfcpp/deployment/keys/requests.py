@@ -34,7 +34,7 @@ from ccfcpp.deployment.keys.roster import entry_of, public_file, roster_keys, ro
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
-"""In front of what is signed: nothing else that a client's key signs begins so."""
+"""Prefix of signed content: nothing else that a client's key signs begins so."""
 _MOST_BYTES = 4096
 
 

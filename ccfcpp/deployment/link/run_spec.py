@@ -17,7 +17,7 @@ ClassNames = Annotated[tuple[Text, ...], Field(max_length=10**5)]
 
 
 OWN_IMAGES = "the clients' own images"
-"""In place of a path on the server."""
+"""Replacement of a path on the server."""
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client."""
 _PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))

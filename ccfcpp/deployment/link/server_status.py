@@ -10,9 +10,9 @@ from ccfcpp.core.units import time_in_words
 HEADER = "ccfcpp-news"
 """Header of the answers that carries it."""
 STRANGER = "this key is not on the roster"
-"""What it carries instead where a client activates with such a key."""
+"""Content of that header where a client activates with such a key."""
 LEFT_OUT = "cannot take part"
-"""What a server says first of a client that it refuses before a run."""
+"""First words of a server on a client that it refuses before a run."""
 _MOST_LETTERS = 500
 
 Number = Annotated[int, Field(ge=0, lt=10**7)]

@@ -14,7 +14,7 @@ from ccfcpp.deployment.server.channel import Observer
 
 _MOST_SAMPLES = 10**7
 _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
-"""What a client may claim: images, and names of classes; and the letters of all names."""
+"""Largest number of classes of a client, and of the letters of all their names."""
 
 
 class Admission:

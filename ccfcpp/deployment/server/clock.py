@@ -18,7 +18,7 @@ from ccfcpp.deployment.server.flower_internals import date
 BEAT = 5.0
 """Seconds within which somebody looks at the clock."""
 _MOST = 2 * BEAT
-"""What a longer pause counts: less than a client may be silent."""
+"""Seconds that a longer pause counts: less than a client may be silent."""
 
 
 class SteadyClock:

@@ -21,7 +21,7 @@ from ccfcpp.runs.paths import Json, RunPaths, writable
 ASKED = "status", "stop", "stop now"
 _SOCKET = "control"
 _SECONDS = 10.0
-"""What either side waits for the other."""
+"""Seconds that either side waits for the other."""
 _MOST_LETTERS = 64
 _MOST_PATH = 100
 """Bytes of a socket's path that every system takes."""

@@ -66,7 +66,7 @@ class Known:
     """The message of one exchange of a step.
 
     Attributes:
-        version: How often the model has changed.
+        version: Number of changes of the model.
         model: In the first exchange of a step: the model.
         totals: Pooled sums that clients do not know yet, by name.
         slopes: Pooled gradients at sums that clients do not know yet, by name.
@@ -112,7 +112,7 @@ PARTS = {
     "gradient": Sum(of_batch=True),
     "figures": Sum(of_batch=True, report=True),
 }
-"""What the parts of a contribution mean."""
+"""The meaning of the parts of a contribution."""
 
 
 @dataclass(frozen=True)

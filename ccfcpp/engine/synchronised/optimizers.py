@@ -139,7 +139,8 @@ def _direction(momentum: Tensor) -> Tensor:
 
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Of Jordan et al.: five iterations bring singular values from 0.01 to 1 into 0.7 to 1.2."""
+"""Coefficients of Jordan et al.: five iterations bring singular values from 0.01 to 1 into 0.7 to
+1.2."""
 
 
 def orthogonalised(matrix: Tensor, iterations: int = 5) -> Tensor:

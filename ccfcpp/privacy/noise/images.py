@@ -26,10 +26,10 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, image_bounds
 
 ShownImages = tuple[Tensor, ...]
-"""What is shown of images, each of shape (images, …): their views, and perhaps their labels."""
+"""Tensors of a step's images, each of shape (images, …): their views, and perhaps their labels."""
 
 _NUMBERS_AT_A_TIME = 50_000_000
-"""Of per-image gradients: 200 MB."""
+"""Numbers of per-image gradients at a time: 200 MB."""
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.discrete import UniformWords, discrete_normal
 
 _JUST_WITHIN = 1 - 2**-30
-"""What is clipped has a norm below its bound, also as rounded and added up by another processor:
-to clip once more changes no bit, so that a server can clip what its clients have clipped."""
+"""Factor that keeps a clipped norm below its bound, even if another processor rounds differently:
+clipping again changes no bit, so that a server can clip what its clients have clipped."""
 
 _SHARE_OF_REPORTS = 0.04
-"""What serves the report alone gets a small share, and so five times the noise."""
+"""Share of parts that only the report needs: a small one, and so five times the noise."""
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
@@ -89,7 +89,7 @@ class Bounds:
         """Sum over contributors, each clipped as ``clipped`` does.
 
         Args:
-            parts: Of shape (contributors, …) by name.
+            parts: Tensor of shape (contributors, …) by name.
         """
         found: Addends = {}
         for group, names in self._groups(parts).items():

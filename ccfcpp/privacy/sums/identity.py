@@ -8,7 +8,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.terms import Terms
 
 SIGNATURE_BYTES = 96
-"""Of a signature by a key on the curve P-384: two numbers."""
+"""Length of a signature by a key on the curve P-384: two numbers."""
 
 
 class Identity(Protocol):

@@ -38,7 +38,7 @@ from ccfcpp.privacy.sums.terms import Terms
 EXPONENT = 24
 """log₂ of s, the deviation of a client's part of the noise, in units of its integers."""
 _JUST_BELOW = 1 - 2**-20
-"""What is lost by 2. above, and by rounding in floating point."""
+"""Factor for the losses by 2. above, and by rounding in floating point."""
 _MOST = 2.0**52
 """Up to which size float64 holds the integers, with some to spare for noise."""
 

@@ -71,7 +71,7 @@ BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 PUBLIC_BYTES = 2 * KEY_BYTES
 """Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
 _SHARES, _MASKED, _INCLUDED = range(3)
-"""What is sealed: two shares; "my vector has our mask"; "you are in the sum"."""
+"""Kinds of sealed content: two shares; "my vector has our mask"; "you are in the sum"."""
 
 
 class Offer(NamedTuple):
@@ -366,7 +366,7 @@ class Collector:
         self._keys: set[bytes] = set()
         self._offers: Mapping[int, Offer] = {}
         self._wards: dict[int, list[int]] = {}
-        """Whose shares a client holds, beside its own."""
+        """The clients whose shares each client holds, besides its own."""
         self._sharers: set[int] = set()
         self._tags: dict[int, Mapping[int, bytes]] = {}
         self._total: Words | None = None

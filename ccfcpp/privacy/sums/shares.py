@@ -18,7 +18,7 @@ _LIMB = np.dtype("<u2")
 _DRAW = np.dtype("<u4")
 
 SHARE_PER_BYTE = _DRAW.itemsize // _LIMB.itemsize
-"""How many times as long as its secret a share is: a value takes 32 bits."""
+"""Ratio of the lengths of a share and its secret: a value takes 32 bits."""
 
 
 def split_secret(secret: bytes, holders: int, threshold: int) -> list[bytes]:
@@ -103,7 +103,7 @@ def _weights(
         threshold: t.
 
     Returns:
-        Of shapes (threshold,) and (n,).
+        Arrays of shapes (threshold,) and (n,).
     """
     first = numbers[:threshold]
     whole = math.prod(first)

@@ -14,7 +14,7 @@ from ccfcpp.studies.scores import ANY, Place
 
 Values = Mapping[Place, float]
 Count = tuple[int, int]
-"""In how many places a statement holds, and of how many."""
+"""Number of places in which a statement holds, and number of all places."""
 Pairs = Sequence[tuple[str, str]]
 """Systems of which the first is compared with the second."""
 Systems = Sequence[str] | Literal["all"]
@@ -192,7 +192,7 @@ def beside(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and in how many places it held in our runs, of how many.
+    """A claim, with the number of places where it held in our runs, and that of all places.
 
     Attributes:
         paper: The same two numbers for the paper's own table, where it has been published.

@@ -35,7 +35,7 @@ TIMES = (0, 28, 47, 66, 84)
 """The start, and 3, 5, 7 and 9 epochs of 938 batches at a learning rate of 0.01: the figure's, if
 it was drawn with such steps (the paper does not say)."""
 _PIXELS, _WIDTH, _CLASSES = 64, 32, 10
-_STEP = 0.25  # half of it changes no figure in the first four digits
+_STEP = 0.25  # half of it changes no result in the first four digits
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """Compute the heat maps of all starts at ascending multiples of a quarter, from 0 on."""
+    """Compute the heat maps of all starts at some times: ascending multiples of ``_STEP``."""
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / 16).double().mT
     data = LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))

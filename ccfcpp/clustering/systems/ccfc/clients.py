@@ -24,12 +24,12 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
 
     Attributes:
         exchange: Pre-training, or cluster contrast.
-        beginnings: What begins the training of each client of a cohort; with True the trained
+        beginnings: Start the training of each client of a cohort; with True the trained
             model also sees the images.
-        rule: How representations become centroids.
-        schedule: Which rounds end with such centroids.
+        rule: Maps representations to centroids.
+        schedule: Decides which rounds end with such centroids.
         least: The fewest images over which a client sends a centroid.
-        device: Where they are trained.
+        device: Device of the training.
     """
 
     exchange: Exchange[EncoderState, TrainingUpdate]

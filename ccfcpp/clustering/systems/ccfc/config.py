@@ -52,7 +52,7 @@ class TrainingConfig(Section):
     synchronised_batch: Annotated[int, Field(ge=2, le=10**6)] = 1280
     """Images of all clients that take part in a synchronised step."""
     gradients: Literal["full", "bfloat16"] = "full"
-    """How gradients of synchronised steps travel to the server: as they are, or in 16 bits."""
+    """Precision in which clients send gradients of synchronised steps: as they are, or 16 bits."""
     predictor_steps: Count = 0
     """Steps before the first cluster-contrastive round in which the predictor alone is trained: a
     fresh one passes noise into a good encoder."""

@@ -18,10 +18,10 @@ class ContrastiveModel(nn.Module):
     standardised over the batch.
 
     Args:
-        backbone: Gives so many ``features`` of an image.
-        projector_width: Of the projector's hidden layer; None for a linear projector.
+        backbone: Maps images to vectors of length ``features``.
+        projector_width: Width of the projector's hidden layer; None for a linear projector.
         latent: Size d of a latent.
-        predictor_width: Of the predictor's hidden layer.
+        predictor_width: Width of the predictor's hidden layer.
     """
 
     def __init__(

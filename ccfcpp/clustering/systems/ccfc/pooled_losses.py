@@ -39,7 +39,7 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
     Args:
         model: The model.
         weights: Weights of the terms.
-        pairs: Of shape (images, 2, channels, height, width): two views of each image.
+        pairs: Tensor of shape (images, 2, channels, height, width): two views of each image.
 
     Returns:
         The objective; its metric is ``loss``.
@@ -69,7 +69,7 @@ def contrast_program(
         model: The model.
         clusters: Number of clusters k.
         weights: Weights of the terms.
-        images: Of shape (batch, channels, height, width).
+        images: Tensor of shape (batch, channels, height, width).
         labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
 
     Returns:

@@ -84,7 +84,7 @@ class CropLatents(Latents[CropEncoder]):
 
     Args:
         encoder: Makes the encoder.
-        device: Where it computes.
+        device: Device of the computation.
         intensity: The largest changes.
     """
 

@@ -34,11 +34,11 @@ class CropsConfig(Section):
     weight: Weight = 200.0
     """λ: weight of what crops have in common, beside the coding rate, which keeps latents apart."""
     flip_probability: Share = 0.5
-    """How often a crop is mirrored."""
+    """Probability that a crop is mirrored."""
     learning_rate: _Rate = 2e-3
-    """Of Adam in the first step, for biases and norms; it falls along a cosine to 0."""
+    """Adam's rate in the first step, for biases and norms; it falls along a cosine to 0."""
     matrix_rate: _Rate = 0.005
-    """Of Muon in the first step, for matrices; it falls in the same way."""
+    """Muon's rate in the first step, for matrices; it falls in the same way."""
     gradients: Literal["full", "bfloat16"] = "bfloat16"
     """Gradients on their way to the server: as they are, or in 16 bits."""
 

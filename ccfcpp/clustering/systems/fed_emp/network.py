@@ -73,7 +73,7 @@ class CropEncoder(nn.Module):
         """Return the direction of each image's mean latent over a grid of crops: (batch, latent).
 
         Args:
-            images: Of shape (batch, channels, height, width).
+            images: Tensor of shape (batch, channels, height, width).
             change: Maps a crop's place in the grid and the crops of all images there to crops.
         """
         height, width = images.shape[2:]

@@ -92,7 +92,7 @@ def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program
     Args:
         encoder: The encoder.
         weight: λ.
-        crops: Of shape (images, crops, channels, side, side).
+        crops: Tensor of shape (images, crops, channels, side, side).
 
     Returns:
         The objective. Its metrics are ``loss``, minus the mean ⟨z, z̄⟩, and ``apart``, minus

@@ -14,7 +14,7 @@ class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
 
     encoder: Literal["mlp", "linear"] = "mlp"
-    """Of vectors: a hidden layer and the latents, or the latents alone."""
+    """Encoder of vectors: a hidden layer and the latents, or the latents alone."""
     stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8)] = 0
     """Output channels of a convolution at full resolution before the others; 0 for none."""
     widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
@@ -24,8 +24,8 @@ class ScanConfig(Section):
     latent: Positive = 256
     """Latent dimensions."""
     normalisation: Literal["batch", "layer"] = "batch"
-    """Of the latents: over the batches of all clients, or of each image by itself, which needs two
-    trips a step less and tells nothing of other images."""
+    """Normalisation of the latents: over the batches of all clients, or of each image by itself,
+    which needs two exchanges a step less and reveals nothing of other images."""
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client. Where the
@@ -45,31 +45,31 @@ class ScanConfig(Section):
     optimizer: Literal["muon", "adam"] = "muon"
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: Rate = 1.5e-3
-    """Of Adam in the first step; it falls along a cosine to 0."""
+    """Adam's rate in the first step; it falls along a cosine to 0."""
     matrix_rate: Rate = 0.007
-    """Of Muon in the first step; it falls in the same way."""
+    """Muon's rate in the first step; it falls in the same way."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
     step before: two trips a step instead of four."""
     exact_steps: Positive = 1
-    """Of lagged steps: so many at first are exact, while the model still changes fast."""
+    """Number of first steps that do not lag, while the model still changes fast."""
     precision: Literal["full", "bfloat16"] = "bfloat16"
-    """Of gradients on their way to the server: as they are, or in 16 bits."""
+    """Precision in which clients send gradients: as they are, or in 16 bits."""
     first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
     client, or histograms of oriented gradients with histograms of colours beside them. Of vectors
     ``pixels`` are their numbers."""
     first_weight: Weight = 0.0
-    """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
+    """Weight of these features beside the latents in later searches; 0: latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
-    """What an image is paired with: one of its neighbours, or another view of itself, so that an
-    image tells of itself alone."""
+    """The partner of an image: one of its neighbours, or another view of itself, so that an
+    image's part of a sum depends on that image alone."""
     pairs_each: Positive = 1
     """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
     an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
     et al. 2022)."""
     neighbours: Positive = 10
-    """How many of the nearest images of the same client an image is paired with, one at a time."""
+    """Number of nearest images of the same client that an image is paired with, one at a time."""
     mine_every: Positive = 30
     """After so many steps neighbours are found anew, among the latents."""
     balance: Weight = 3.0

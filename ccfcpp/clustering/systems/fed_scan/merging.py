@@ -66,10 +66,10 @@ _OF_INFORMATION = 0.6
 _STARTS = 30
 
 _MOST_NUMBERS = 2**22
-"""Of the memberships of all starts that are moved side by side, for memory."""
+"""Largest number of memberships of all starts that are moved side by side, for memory."""
 
 _LEAST_GAIN = 1e-9
-"""Of a move, so that rounding errors move nothing for ever."""
+"""Smallest gain of a move, so that rounding errors cause no endless moves."""
 
 FOLDS = 6
 """Into which images are divided; they have ten halvings."""
@@ -355,7 +355,7 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.
         before: The earlier groups, int64 of shape (m,).
-        shares: How many images each over-cluster has, or their share, float64 of shape (m,).
+        shares: Number of images of each over-cluster, or their share, float64 of shape (m,).
 
     Returns:
         int64 of shape (m,), numbers from 0 to k − 1.

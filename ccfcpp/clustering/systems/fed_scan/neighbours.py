@@ -17,10 +17,10 @@ CELL = 4
 """Pixels from one histogram to the next; each is of a window twice as wide."""
 
 LEVELS = 4
-"""Of a channel, in a histogram of colours."""
+"""Levels of a channel in a histogram of colours."""
 
 _CHANNELS = 3
-"""Of a colour."""
+"""Number of channels of a colour."""
 
 _COLOURS_BESIDE = 0.7
 """Weight of colours beside gradients."""
@@ -132,7 +132,7 @@ _EXACT_UP_TO = 100_000
 """Largest number of points of an exact search, whose cost is quadratic."""
 
 _PROBED = 32
-"""Of the lists into which an index puts points. docs/performance.md has what they miss."""
+"""Number of an index's lists that are searched. docs/performance.md has what they miss."""
 
 
 def nearest_neighbours(points: Tensor, count: int) -> Tensor:
@@ -193,7 +193,7 @@ def drawn_neighbours(
     """Draw one neighbour of each chosen image at random.
 
     Args:
-        neighbours: Of each image of the client, int32 of shape (samples, neighbours).
+        neighbours: Neighbours of each image of the client, int32 of shape (samples, neighbours).
         chosen: int64 indices of shape (chosen,).
         randomness: The client's source.
         step: Number of the step.

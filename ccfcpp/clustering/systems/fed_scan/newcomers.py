@@ -271,7 +271,7 @@ def unexplained(
     """Run Lloyd's k-means on a client's latents with the centres of known clusters held fixed.
 
     Args:
-        latents: Of shape (samples, d).
+        latents: Tensor of shape (samples, d).
         known: Centres of the known clusters, of shape (k, d).
         count: Largest number of new centres.
         generator: Draws the starts, each by k-means++ beside the known centres.

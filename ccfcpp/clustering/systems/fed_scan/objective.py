@@ -44,7 +44,7 @@ def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
 
     Args:
         network: The network.
-        pairs: Of shape (images, 2 · pairs of each, channels, height, width): views of the image,
+        pairs: Shape (images, 2 · pairs of each, channels, height, width): views of the image,
             then as many of neighbours.
         balance: λ.
 

@@ -43,10 +43,10 @@ def snapshot(state: EncoderState) -> EncoderState:
 
 
 _LEAST_SHARE = 1e-4
-"""Of a cluster to which steps keep."""
+"""Smallest share of a cluster in training."""
 
 _PART = "transitions/"
-"""What the names of parts in transitions begin with."""
+"""Prefix of the names of clients' parts of transitions."""
 
 M = TypeVar("M", bound=EncoderState)
 

@@ -13,7 +13,7 @@ class MeansConfig(Section):
     """Rounds of exact k-means or fuzzy c-means."""
 
     rounds: Positive = 100
-    """At most. The first one finds centroids to start from."""
+    """Largest number of rounds. The first one finds centroids to start from."""
     tolerance: Weight = 1e-6
     """The run ends where no coordinate of a centroid moves further than this."""
     starts: _Starts | None = None
@@ -30,7 +30,7 @@ class MixtureConfig(Section):
     regularisation: Weight = 1e-6
     """Added to the diagonal of each covariance."""
     rounds: Positive = 100
-    """At most: steps of expectation maximisation. The first round also finds means to start from,
-    and covariances of the points that are nearest to them."""
+    """Largest number of steps of expectation maximisation. The first round also finds means to
+    start from, and covariances of the points that are nearest to them."""
     tolerance: Weight = 1e-3
     """The run ends where the mean log-likelihood grows by less than this."""

@@ -121,7 +121,7 @@ class ExactMeans(StartedBySums[CentroidState]):
     Args:
         problem: The setting.
         weighing: Makes the weights of points.
-        starts: How many starts are tried where the configuration does not say.
+        starts: Number of starts, unless the configuration sets it.
         steps_of_a_round: Number of steps in a round.
     """
 

@@ -51,7 +51,7 @@ class Mixture(Started):
     Attributes:
         weights: Shares of the components, (k,); None before the first step, in which each point
             belongs to the nearest mean.
-        covariances: Of shape (k, d, d), or variances (k, d).
+        covariances: Tensor of shape (k, d, d), or variances (k, d).
         bound: Mean log-likelihood in the last step; None before the second one.
         grown: Growth of the mean log-likelihood in the last step.
     """

@@ -25,7 +25,7 @@ class FFCMConfig(Section):
     """The settings of FFCM: rounds of fuzzy c-means at the clients."""
 
     rounds: Positive = 10
-    """At most."""
+    """Largest number of rounds."""
     tolerance: Weight = 1e-4
     """The run ends where no coordinate of a global centroid moves further than this."""
 
@@ -36,18 +36,18 @@ class FedDPConfig(Section):
     rounds: Positive = 2
     """The first one finds centroids to start from; each further one is a Lloyd step."""
     frequencies: Positive | None = 6
-    """Of an image's discrete cosine transform, how many of the lowest count, down and across, but
-    for the brightness of the whole image; null: all pixels."""
+    """Number of the lowest frequencies of an image's discrete cosine transform that count, down and
+    across, without the brightness of the whole image; null: all pixels."""
     dimensions: Positive | None = None
-    """Of the subspace, at most, the paper's k; the number of clusters where it is null. It has
-    fewer where noise hides the others."""
+    """Largest number of dimensions of the subspace, the paper's k; null: the number of clusters. It
+    has fewer where noise hides the others."""
     points: Positive = 200
     """Points at the server: drawn in the subspace, or so many of the images of ``server``."""
     server: str | None = None
     """The server's public images: a data set's name or a path, as ``dataset`` takes them."""
     margin: PositiveShare | None = None
-    """In the first round also add up the images that are this many times as far from the nearest
-    start as from the second, at most; the paper's proof: 1/3, its code: 1. null: do not."""
+    """Largest ratio of an image's distances from the nearest and the second start at which the
+    first round adds it up; the paper's proof: 1/3, its code: 1. null: no such sums."""
     sums: Literal["subspace", "whole"] = "subspace"
-    """Where images are added up by cluster: in the subspace; or, as in the paper, in the whole
+    """Space of the sums of images by cluster: the subspace; or, as in the paper, the whole
     space."""

@@ -67,7 +67,7 @@ class FedDPState:
     """State of the server of FedDP-KMeans.
 
     Attributes:
-        frame: Where images are compared: the whole space, and from the outer products on the
+        frame: Frame of comparisons of images: the whole space, and from the outer products on the
             subspace.
         given: The server's images as rows, float32 of shape (points, d); None: points are drawn.
         points: The server's points in the frame, float64 of shape (points, r).
@@ -88,7 +88,7 @@ class FedDPState:
     moved: float | None = None
 
     def at(self, frame: Frame, coordinates: Tensor, moved: float | None = None) -> "FedDPState":
-        """Return the state with other centroids, in the frame of all further sums."""
+        """Return the state with other centroids, and their frame for all further sums."""
         centroids = frame.places(coordinates).float()
         found = replace(self, frame=frame, coordinates=coordinates, centroids=centroids)
         return replace(found, moved=moved)

@@ -34,7 +34,7 @@ class Moments:
 
     Attributes:
         moments: Σ x of shape (r,), or Σ x xᵀ as ``half`` has it, of shape (r (r + 1) / 2,).
-        images: Of shape ().
+        images: Their number, of shape ().
     """
 
     moments: Tensor

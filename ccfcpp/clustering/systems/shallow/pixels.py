@@ -21,7 +21,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork
 
 IMAGES_AT_A_TIME = 4096
-"""Whose pixels are floats at once."""
+"""Number of images that are converted to floats at once."""
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class LatentKMeans(ServerClustering):
 
 
 _MOST_IMAGES = 10**9
-"""Of one client."""
+"""Largest number of images of one client."""
 
 OWN_IMAGES = Exchange("images", Nothing, ImagesUpdate)
 SYNTHETIC_IMAGES = Exchange("images", Nothing, ImagesUpdate, uses_memory=True)
