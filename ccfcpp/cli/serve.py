@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from ccfcpp.cli import flags, terminal
@@ -60,28 +60,32 @@ _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
+class Task(StrEnum):
+    """What clients may learn; an enumeration, since typer knows ``Literal`` only since 0.19."""
+
+    CLUSTER = "cluster"
+    CLASSIFY = "classify"
+
+
 @running(_FLAGS, ClusterConfig, ClassifyConfig)
 def serve(
     place: Place,
     asked: Asked,
-    task: Annotated[
-        str,  # typer knows Literal since 0.19
-        typer.Option(click_type=click.Choice(list(_HEADLINES)), help="What the clients learn."),
-    ] = "cluster",
+    task: Annotated[Task, typer.Option(help="What the clients learn.")] = Task.CLUSTER,
     run: From = None,
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    layers = asked.layers(task)
+    layers = asked.layers(task.value)
     with terminal.usage_errors():
         if run is not None:
-            asked, layers = _going_on(run, asked, layers, task, place), []
+            asked, layers = _going_on(run, asked, layers, task.value, place), []
         layers = layers if asked.resume else [_OWN_IMAGES, *layers]
         opening = pipeline.open(layers, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
     require_flower()
-    summary = _run(opening, task, place)
+    summary = _run(opening, task.value, place)
     if asked.json_output:
         typer.echo(json.dumps(summary))
     else:
