@@ -22,7 +22,7 @@ _SOMETIMES_ABSENT = ("--dropout-rate", "0.2")
 _FEW = assigned("data.images=300")
 _SCAN = (*TINY_SCAN, *_FEW, *assigned(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
 SETTINGS = {
-    "ccfc++": (*TINY, "--rounds", "7", "--pretrain-rounds", "3", *_SOMETIMES_ABSENT),
+    "ccfc++": (*TINY, *_FEW, "--rounds", "7", "--pretrain-rounds", "3", *_SOMETIMES_ABSENT),
     "fed-scan": _SCAN,
     "fed-scan, lagged": (*_SCAN, *assigned("scan.lagged=true")),
 }
