@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from ccfcpp.core.version import VERSION
 
 if TYPE_CHECKING:
+    from ccfcpp.clustering.api import run
     from ccfcpp.clustering.estimator import FederatedClustering
     from ccfcpp.clustering.methods import METHODS
     from ccfcpp.clustering.model import load_model
-    from ccfcpp.clustering.running import run
     from ccfcpp.data.open import load
-    from ccfcpp.studies.comparing import compare
-    from ccfcpp.studies.reporting import report
+    from ccfcpp.studies.compare import compare
+    from ccfcpp.studies.report import report
 
 # With other work beside, OpenMP threads that spin while they wait make a run take about twice as
 # long (docs/performance.md). OpenMP reads this when torch is imported.
@@ -42,11 +42,11 @@ __all__ = [
 _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
     "FederatedClustering": "ccfcpp.clustering.estimator",
-    "compare": "ccfcpp.studies.comparing",
+    "compare": "ccfcpp.studies.compare",
     "load": "ccfcpp.data.open",
     "load_model": "ccfcpp.clustering.model",
-    "report": "ccfcpp.studies.reporting",
-    "run": "ccfcpp.clustering.running",
+    "report": "ccfcpp.studies.report",
+    "run": "ccfcpp.clustering.api",
 }
 
 

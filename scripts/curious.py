@@ -41,7 +41,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.synchronised.contract import Contribution, Known
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import ImageBounding
+from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
 from ccfcpp.privacy.sums.messages import BoundedParts, within_bounds
 
 CLUSTERS, HIDDEN, BATCH = 3, 16, 10

@@ -13,8 +13,8 @@ import torch
 import typer
 from torch import Tensor
 
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs
 from ccfcpp.core.config_layers import read_configs, unflatten
 from ccfcpp.core.metrics import clustering_scores

@@ -26,7 +26,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Section, fields_of
 from ccfcpp.core.errors import in_file
-from ccfcpp.core.reference import KeyDescription, describe_keys
+from ccfcpp.core.settings_reference import KeyDescription, describe_keys
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import ccfcpp  # noqa: F401 - sets how OpenMP threads wait, before torch is imported
 
 if TYPE_CHECKING:
+    from supervised.api import run
     from supervised.classifiers import CLASSIFIERS
     from supervised.estimator import FederatedClassifier
-    from supervised.running import run
 
 __all__ = ["CLASSIFIERS", "FederatedClassifier", "run"]
 
 _PLACES = {
     "CLASSIFIERS": "supervised.classifiers",
     "FederatedClassifier": "supervised.estimator",
-    "run": "supervised.running",
+    "run": "supervised.api",
 }
 
 

@@ -13,11 +13,11 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import FederatedEstimator, Names, string_array
+from supervised.api import CLASSIFICATION
 from supervised.classification import ClassificationRun, classification_run
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Predictor
-from supervised.running import CLASSIFICATION
 from supervised.setup import classifier_maker
 
 Labels = NDArray[np.generic]

@@ -19,8 +19,8 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.runs.paths import Json
+from ccfcpp.runs.report_samples import shown_points
 from ccfcpp.runs.run import Holdings
-from ccfcpp.runs.shown import shown_points
 from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
 from supervised.classifiers import CLASSIFIERS

@@ -11,7 +11,7 @@ from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.client.audit import AuditEntry
-    from ccfcpp.deployment.client.spending import Spending
+    from ccfcpp.deployment.client.privacy_spent import Spending
 
 
 def audit(
@@ -23,7 +23,7 @@ def audit(
 ) -> None:
     """Show what a client was asked for, and what it has sent."""
     from ccfcpp.deployment.client.audit import AuditLog
-    from ccfcpp.deployment.client.spending import Spending
+    from ccfcpp.deployment.client.privacy_spent import Spending
 
     log = AuditLog(state)
     entries = list(log.read())

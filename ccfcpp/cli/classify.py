@@ -11,14 +11,14 @@ import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
-from ccfcpp.cli.single import Rows, Shown
+from ccfcpp.cli.single_run import Rows, Shown
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.studies.grids import ordered, take_lists, without_grids
+from supervised.api import CLASSIFICATION
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
-from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
-from ccfcpp.cli.single import Rows, Shown
+from ccfcpp.cli.single_run import Rows, Shown
 from ccfcpp.cli.terminal import score_rows, usage_errors
+from ccfcpp.clustering.api import CLUSTERING, has_preset
 from ccfcpp.clustering.auto_settings import settings_in_words
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.words import judged_rows, sizes_table
+from ccfcpp.clustering.evaluation.summary_text import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.running import CLUSTERING, has_preset
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
 

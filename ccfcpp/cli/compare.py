@@ -13,7 +13,7 @@ from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.studies.comparing import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
+from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -75,7 +75,7 @@ def embed(
         )
 
     from ccfcpp.clustering.setup import load_data
-    from ccfcpp.data.reading import reading_in_words
+    from ccfcpp.data.image_files import reading_in_words
     from ccfcpp.data.vectors import VectorData
 
     terminal.prepare()

@@ -18,7 +18,7 @@ from ccfcpp.core.errors import UsageError, in_file
 from ccfcpp.data.registry import DATASETS
 
 if TYPE_CHECKING:
-    from ccfcpp.core.reference import KeyDescription
+    from ccfcpp.core.settings_reference import KeyDescription
 
 Named = dict[str, Any]
 """Values of the flags that were given, by dotted key."""

@@ -23,8 +23,8 @@ from ccfcpp.core.config_layers import (
     unflatten,
     validated,
 )
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.units import counted, counts_in_words, first_of, shown
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def inspect(
 
 def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
     """Read images, and return the reason why a run would refuse them; empty if none."""
+    from ccfcpp.data.image_files import check_share
     from ccfcpp.data.open import open_images
-    from ccfcpp.data.reading import check_share
 
     config = _section(tree, "data", DataConfig)
     clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER

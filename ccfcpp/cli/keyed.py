@@ -18,7 +18,7 @@ from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ccfcpp.core.reference import KeyDescription
+    from ccfcpp.core.settings_reference import KeyDescription
 
 Command = Callable[..., None]
 
@@ -132,7 +132,7 @@ def _own_systems() -> list[System]:
 
 def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
     """Describe the settings of some kinds, and of this library's systems."""
-    from ccfcpp.core.reference import KeyDescription, describe_keys
+    from ccfcpp.core.settings_reference import KeyDescription, describe_keys
 
     found = describe_keys(*kinds)
     if ClusterConfig in kinds:

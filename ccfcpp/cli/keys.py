@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ccfcpp.cli.place import address
+from ccfcpp.cli.bind_address import address
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 
@@ -45,7 +45,7 @@ def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR, seal: Seal = False) 
     makes servers and clients that clients trust: it goes nowhere, not even to
     the server. Its certificate goes to every client.
     """
-    from ccfcpp.deployment.keys.making import make_authority
+    from ccfcpp.deployment.keys.creation import make_authority
 
     end = make_authority(out, days, _passphrase("the authority's key", seal))
     typer.echo(
@@ -69,7 +69,7 @@ def server(
     HOST is the name or the IP address by which clients reach the server. Key
     and certificate go there.
     """
-    from ccfcpp.deployment.keys.making import make_server
+    from ccfcpp.deployment.keys.creation import make_server
 
     end = make_server(out, host, days, _passphrase("the server's key", seal))
     typer.echo(f"{out / 'server.key'}: private, for the server alone")
@@ -94,7 +94,7 @@ def client(
     which admits the clients whose public keys lie in its roster. NAME is made of
     letters, digits, dashes, underscores and dots.
     """
-    from ccfcpp.deployment.keys.making import make_client
+    from ccfcpp.deployment.keys.creation import make_client
 
     private, public = make_client(out, name, _passphrase(f"the key of {name}", seal))
     typer.echo(f"{private}: private, stays at the client; whoever has it can pretend to be it")
@@ -115,7 +115,7 @@ def roster(
     client comes or goes. Where the authority's key lies in the server's folder,
     ccfcpp serve signs by itself.
     """
-    from ccfcpp.deployment.keys.making import make_roster
+    from ccfcpp.deployment.keys.creation import make_roster
 
     folder = clients or out / "roster"
     signed, path = make_roster(out, folder)
@@ -222,7 +222,7 @@ def renew(
     key, and a request for ccfcpp keys sign that the old key signs, too.
     """
     if name == "server":
-        from ccfcpp.deployment.keys.making import renew_server
+        from ccfcpp.deployment.keys.creation import renew_server
 
         if seal:
             raise UsageError("the server keeps its key: leave --seal out")

@@ -33,7 +33,7 @@ def leakage(
     ccfcpp report shows them.
     """
     from ccfcpp.clustering.leakage import leakage as attack
-    from ccfcpp.reports.facts import leakage_tables
+    from ccfcpp.reports.summary_tables import leakage_tables
     from ccfcpp.runs.environment import use_processors
 
     use_processors()

@@ -86,7 +86,7 @@ def predict(
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns
-    from ccfcpp.data.reading import reading_in_words
+    from ccfcpp.data.image_files import reading_in_words
 
     prepare()
     console = progress_console()
@@ -159,7 +159,7 @@ def _read_vectors(
     """Read vectors with the columns of the run, or embed samples with its encoder."""
     from ccfcpp.clustering.setup import check_encoder, encoder_of
     from ccfcpp.core.config import VectorsConfig
-    from ccfcpp.core.kinds import kind_of
+    from ccfcpp.core.data_kinds import kind_of
     from ccfcpp.data.open import open_dataset
     from ccfcpp.data.texts import hold_texts
     from ccfcpp.data.vectors import VectorData

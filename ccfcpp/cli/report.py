@@ -10,7 +10,7 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.studies.reporting import write_report
+from ccfcpp.studies.report import write_report
 
 
 def report(

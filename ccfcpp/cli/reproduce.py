@@ -21,7 +21,7 @@ from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
     from ccfcpp.studies.reproduction.findings import Findings
-    from ccfcpp.studies.reproduction.items import Item
+    from ccfcpp.studies.reproduction.paper_items import Item
     from ccfcpp.studies.study import Study
 
 _OUT = Path("runs/reproduce")
@@ -58,8 +58,8 @@ def reproduce(
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
     from ccfcpp.studies.reproduction.claims import verdict
     from ccfcpp.studies.reproduction.findings import find_in
-    from ccfcpp.studies.reproduction.items import ITEMS
-    from ccfcpp.studies.reproduction.writing import findings_as_text, scale, write
+    from ccfcpp.studies.reproduction.output import findings_as_text, scale, write
+    from ccfcpp.studies.reproduction.paper_items import ITEMS
     from ccfcpp.studies.results import Result
 
     if show_list:
@@ -107,7 +107,7 @@ def reproduce(
 
 
 def _item(name: str) -> Item:
-    from ccfcpp.studies.reproduction.items import ITEMS
+    from ccfcpp.studies.reproduction.paper_items import ITEMS
 
     if name not in ITEMS:
         nearest = difflib.get_close_matches(name, ITEMS, n=1, cutoff=0.0)[0]
@@ -163,7 +163,7 @@ def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> Non
 
 
 def _print_tables(item: Item, findings: Findings) -> None:
-    from ccfcpp.studies.reproduction.writing import shown_tables
+    from ccfcpp.studies.reproduction.output import shown_tables
 
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.attendance import Attendance
+from ccfcpp.cli.bind_address import Place, address, refuse, require_flower
 from ccfcpp.cli.options import Asked, From, of_growth, running
-from ccfcpp.cli.place import Place, address, refuse, require_flower
-from ccfcpp.cli.single import protection, size_in_words
+from ccfcpp.cli.participants import Attendance
+from ccfcpp.cli.single_run import protection, size_in_words
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.words import judged_rows
-from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.clustering.evaluation.summary_text import judged_rows
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import Layers, merge
 from ccfcpp.core.errors import UsageError
@@ -28,10 +28,10 @@ from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.runs.paths import RunPaths
+from supervised.api import CLASSIFICATION
 from supervised.config import ClassifyConfig
-from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +146,7 @@ def _signed_roster(
     opening: Opening[RunConfig], place: Place, console: Console
 ) -> SignedRoster | None:
     """Return the signed roster that clients need for secure sums; None if they need none."""
-    from ccfcpp.deployment.keys.making import roster_for_sums
+    from ccfcpp.deployment.keys.creation import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
         return None

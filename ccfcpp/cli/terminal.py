@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.clustering.evaluation.words import scores_over, shortfall
+from ccfcpp.clustering.evaluation.summary_text import scores_over, shortfall
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.progress import followed, watch_embedding
@@ -25,7 +25,7 @@ from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
 
 if TYPE_CHECKING:
-    from ccfcpp.cli.attendance import Attendance
+    from ccfcpp.cli.participants import Attendance
     from ccfcpp.core.profiling import Profile
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig, SkewPartition
 from ccfcpp.core.config import ClassesPartition
+from ccfcpp.core.data_kinds import is_hidden
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.kinds import is_hidden
-from ccfcpp.core.names import canonical, tidy
+from ccfcpp.core.name_matching import canonical, tidy
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.concatenation import join_samples
 from ccfcpp.data.images import ImageData, rows
-from ccfcpp.data.joining import join_samples
 from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import (
     check_clients,

@@ -22,9 +22,9 @@ from ccfcpp.core.config import (
     need,
     need_other,
 )
+from ccfcpp.core.data_kinds import DataKind, kind_of
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.kinds import DataKind, kind_of
 from ccfcpp.core.registry import Registry
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.privacy.config import PrivacyConfig

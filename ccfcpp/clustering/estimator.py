@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
@@ -27,7 +28,6 @@ from ccfcpp.clustering.mahalanobis import saved, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import check_encoder
 from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
 from ccfcpp.core.encoders import refuse_program
@@ -366,8 +366,8 @@ class FederatedClustering(
 
     def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
         """Embed images or texts as vectors, for a fitted model by its encoder."""
-        from ccfcpp.data.encoded import embed_images, embed_texts
         from ccfcpp.data.encoders.loading import load_encoder
+        from ccfcpp.data.encoding import embed_images, embed_texts
 
         loaded = load_encoder(encoder, choose_device(self.device))
         if not reset:

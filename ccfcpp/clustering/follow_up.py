@@ -21,7 +21,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, stack, validate
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.names import canonical
+from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import first_of
 from ccfcpp.runs.folder import RunFolder

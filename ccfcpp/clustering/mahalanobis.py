@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.parts import SEPARATOR
 from ccfcpp.engine.payload import generic, pack, unpack
+from ccfcpp.engine.update_parts import SEPARATOR
 
 Delivery = TypeVar("Delivery")
 

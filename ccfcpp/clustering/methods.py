@@ -27,7 +27,7 @@ from ccfcpp.core.registry import Registry
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-    from ccfcpp.core.kinds import DataKind
+    from ccfcpp.core.data_kinds import DataKind
 
     Made = ClusteringAlgorithm[Any]
 

@@ -15,8 +15,8 @@ from ccfcpp.clustering.setup import load_data, number_of_clusters
 from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.open import AnyData
-from ccfcpp.engine.parts import unknown_part
 from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.update_parts import unknown_part
 from ccfcpp.runs.run import LocalRun
 from ccfcpp.runs.setting import Setting
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import FARTHEST, Started, StartedState, required_centroids
+from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.clustering.systems.shallow.pixels import PixelRule, StartedBySums
 from ccfcpp.core.config import Positive, Section
+from ccfcpp.core.data_kinds import DataKind
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import DataKind
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.registry import in_one_line
@@ -41,8 +41,8 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.parts import Count, Form, Part, Sum, form_of, unknown_part
 from ccfcpp.engine.payload import added_up, check_counts, not_finite, pack, unpack
+from ccfcpp.engine.update_parts import Count, Form, Part, Sum, form_of, unknown_part
 from ccfcpp.models.state import placed
 
 Sums = TypeVar("Sums")

@@ -4,8 +4,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.kmeans.blocks import blocks
 from ccfcpp.clustering.kmeans.centroids import FARTHEST
+from ccfcpp.clustering.kmeans.chunks import blocks
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError, create_model
 
 from ccfcpp.core.config import RunConfig, Tree, fields_of, kinds_of
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
 try:

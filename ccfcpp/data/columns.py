@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import files_of
-from ccfcpp.core.names import canonical, spellings
+from ccfcpp.core.name_matching import canonical, spellings
 from ccfcpp.core.units import first_of
 from ccfcpp.data.vectors import Missing
 

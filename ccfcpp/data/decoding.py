@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from ccfcpp.core.data_kinds import NO_IMAGE
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import NO_IMAGE
-from ccfcpp.data import depths, dicom
-from ccfcpp.data.depths import Window, to_8_bits
+from ccfcpp.data import bit_depth, dicom
+from ccfcpp.data.bit_depth import Window, to_8_bits
 
 UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),
@@ -171,11 +171,11 @@ def _require(package: str, extra: str, kind: str) -> None:
 def _pixels(
     image: Image.Image, opened: Callable[[], Image.Image], window: Window | None
 ) -> NDArray[np.uint8]:
-    raw = depths.raw_mode(image)
-    if depths.is_deep_pnm(image):
-        pixels = to_8_bits(depths.of_pnm(image), window)
-    elif ";16" in raw and image.mode not in depths.HIGH_MODES:
-        pixels = to_8_bits(depths.of_16_bits(image, opened, raw), window)
+    raw = bit_depth.raw_mode(image)
+    if bit_depth.is_deep_pnm(image):
+        pixels = to_8_bits(bit_depth.of_pnm(image), window)
+    elif ";16" in raw and image.mode not in bit_depth.HIGH_MODES:
+        pixels = to_8_bits(bit_depth.of_16_bits(image, opened, raw), window)
     else:
         pixels = _decoded(image, window)
     # Where PIL has turned a TIFF itself, nothing is left to turn.
@@ -183,7 +183,7 @@ def _pixels(
 
 
 def _of_pil(image: Image.Image) -> Header:
-    depths.refuse_lossy(image)
+    bit_depth.refuse_lossy(image)
     # PIL would decode a whole PNG to look for EXIF behind the pixels.
     is_told = image.format != "PNG" or "exif" in image.info
     turned = _orientation(image) if is_told else 1
@@ -234,24 +234,24 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    grey = (*_GREY_MODES, *depths.HIGH_MODES)
-    return image.mode in grey or depths.raw_mode(image).startswith("LA;")
+    grey = (*_GREY_MODES, *bit_depth.HIGH_MODES)
+    return image.mode in grey or bit_depth.raw_mode(image).startswith("LA;")
 
 
 def _bits(image: Image.Image) -> int:
     if image.format == "TIFF":
-        return int(max(image.tag_v2.get(depths.BITS, (1,))))  # type: ignore[attr-defined] # only there
-    if image.mode in depths.HIGH_MODES or depths.is_deep_pnm(image):
+        return int(max(image.tag_v2.get(bit_depth.BITS, (1,))))  # type: ignore[attr-defined] # only there
+    if image.mode in bit_depth.HIGH_MODES or bit_depth.is_deep_pnm(image):
         return 16
-    return 1 if image.mode == "1" else 16 if ";16" in depths.raw_mode(image) else 8
+    return 1 if image.mode == "1" else 16 if ";16" in bit_depth.raw_mode(image) else 8
 
 
 def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
     """Decode to `(channels, height, width)`, in the file's orientation."""
-    if image.mode in depths.HIGH_MODES:
-        grey = to_8_bits(depths.grey_values(image), window)[None]
-        return 255 - grey if depths.white_is_zero(image) else grey
+    if image.mode in bit_depth.HIGH_MODES:
+        grey = to_8_bits(bit_depth.grey_values(image), window)[None]
+        return 255 - grey if bit_depth.white_is_zero(image) else grey
     if image.mode in _GREY_MODES:
         grey = np.array(image.convert("L"))[None]
-        return np.bitwise_xor(grey, 128) if depths.is_signed(image) else grey
+        return np.bitwise_xor(grey, 128) if bit_depth.is_signed(image) else grey
     return np.array(image.convert("RGB")).transpose(2, 0, 1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfcpp.data.depths import Window, to_8_bits
+from ccfcpp.data.bit_depth import Window, to_8_bits
 
 SUFFIXES = (".dcm", ".dicom")
 

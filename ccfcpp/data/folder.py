@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.names import called, canonical, spellings
+from ccfcpp.core.name_matching import called, canonical, spellings
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import extras
-from ccfcpp.data.images import ImageData
-from ccfcpp.data.layout import Layout, check_classes, laid_out
-from ccfcpp.data.reading import (
+from ccfcpp.data.file_tree import ImageFile, Tree, open_tree
+from ccfcpp.data.folder_layout import Layout, check_classes, laid_out
+from ccfcpp.data.image_files import (
     Read,
     Reading,
     check_share,
@@ -28,8 +28,8 @@ from ccfcpp.data.reading import (
     read_files,
     sizes_of,
 )
-from ccfcpp.data.sizes import Shape
-from ccfcpp.data.tree import ImageFile, Tree, open_tree
+from ccfcpp.data.image_size import Shape
+from ccfcpp.data.images import ImageData
 from ccfcpp.data.vectors import VectorData
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_folder(
     classes: Sequence[str] | None = None,
     flat: bool = False,
 ) -> ImageData | VectorData:
-    """Read a folder of images, or an archive of one, laid out as `ccfcpp.data.layout` says.
+    """Read a folder of images, or an archive of one, laid out as `ccfcpp.data.folder_layout` says.
 
     Files are decoded once, and then cached. An encoder, which has a cache of its own, embeds images
     of any size.

@@ -13,8 +13,8 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ccfcpp.data.reading import Reading
-    from ccfcpp.data.sizes import Sizes
+    from ccfcpp.data.image_files import Reading
+    from ccfcpp.data.image_size import Sizes
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
@@ -183,7 +183,7 @@ class ImageData(Samples):
     @property
     def sizes(self) -> Sizes:
         """The sizes of the images; for images from files, the original ones."""
-        from ccfcpp.data.sizes import Sizes
+        from ccfcpp.data.image_size import Sizes
 
         if self.reading is not None:
             return self.reading.sizes

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.names import called, canonical, spellings
+from ccfcpp.core.name_matching import called, canonical, spellings
 from ccfcpp.data.images import ImageData
 
 _Array = NDArray[np.generic]

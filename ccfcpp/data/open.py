@@ -7,16 +7,16 @@ from pathlib import Path
 
 from ccfcpp.core.config import DataConfig, VectorsConfig
 from ccfcpp.core.config_layers import validated
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
-from ccfcpp.data.encoded import embed_images, read_encoded_texts
 from ccfcpp.data.encoders.encoder import Encoder
+from ccfcpp.data.encoding import embed_images, read_encoded_texts
 from ccfcpp.data.folder import keep_classes, read_folder
+from ccfcpp.data.image_size import Shape, common_shape
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.registry import DATASETS, root_folder
-from ccfcpp.data.sizes import Shape, common_shape
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
 
@@ -111,7 +111,7 @@ def load(
         data_root: The folder for named data sets and downloads. Default: `$CCFCPP_DATA`, else
             `data` in the user's cache folder.
         image_size: Resize to this height and width. None keeps the size of a named data set, and
-            chooses that of other images by `ccfcpp.data.sizes.common_shape`.
+            chooses that of other images by `ccfcpp.data.image_size.common_shape`.
         folders_are_clients: Whether each top-level folder of an image folder is a client, or each
             name in the array `clients` of an `.npz`.
         classes: The names of the only classes to load; None loads all.

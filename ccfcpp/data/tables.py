@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, is_hidden
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import VECTOR_SUFFIXES, is_hidden
-from ccfcpp.core.names import canonical, spellings
+from ccfcpp.core.name_matching import canonical, spellings
 from ccfcpp.core.units import counted
-from ccfcpp.data.arrow import read_csv, read_parquet
 from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, select_columns
 from ccfcpp.data.npz import as_strings
+from ccfcpp.data.table_files import read_csv, read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
 _ELSEWHERE = (

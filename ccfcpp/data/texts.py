@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import files_of
-from ccfcpp.core.names import canonical
-from ccfcpp.data.arrow import csv_columns, csv_line_of
+from ccfcpp.core.name_matching import canonical
 from ccfcpp.data.columns import files_of_clients, known_names
+from ccfcpp.data.table_files import csv_columns, csv_line_of
 
 SUFFIXES = (".csv", ".txt")
 

@@ -29,8 +29,8 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.parts import Form
 from ccfcpp.engine.payload import INLINE, generic, pack
+from ccfcpp.engine.update_parts import Form
 from ccfcpp.models.state import ModelState
 
 K = TypeVar("K")

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, RefusedUpdateError, Task
-from ccfcpp.engine.parts import Form
 from ccfcpp.engine.payload import check_form, not_finite, pack, size
 from ccfcpp.engine.transport import Reply, Transport
+from ccfcpp.engine.update_parts import Form
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ImageLevel, Level
-from ccfcpp.privacy.sums.addition import refuse_alone
+from ccfcpp.privacy.noise.differential_privacy import ImageLevel, Level
+from ccfcpp.privacy.sums.aggregation import refuse_alone
+from ccfcpp.privacy.sums.agreement import terms_of
 from ccfcpp.privacy.sums.client import works_in_sums
-from ccfcpp.privacy.sums.own_noise import min_honest_clients
+from ccfcpp.privacy.sums.distributed_noise import min_honest_clients
 from ccfcpp.privacy.sums.stage import Summing
-from ccfcpp.privacy.sums.terms import terms_of
 
 
 class Protection:

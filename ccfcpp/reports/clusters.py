@@ -2,13 +2,13 @@
 
 import statistics
 
-from ccfcpp.clustering.evaluation.words import MEASURES
+from ccfcpp.clustering.evaluation.summary_text import MEASURES
 from ccfcpp.core.metrics import counts_by
-from ccfcpp.reports.classes import of_clients
+from ccfcpp.reports.class_figures import of_clients
 from ccfcpp.reports.drawing import DrawnFigure, chart
 from ccfcpp.reports.labels import Gathered, slug
-from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
 
 Measured = dict[str, float]
 """Values by key of ``MEASURES``."""

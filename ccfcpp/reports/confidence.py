@@ -4,9 +4,9 @@ from functools import partial
 
 from ccfcpp.core.metrics import calibration
 from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
-from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
 
 _CAPTIONS = {
     "probability": "least sure to the surest. Probability and share are {error:.3f} apart in the "

@@ -5,11 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
-from ccfcpp.reports import classes, clusters, confidence, pictures, representations, rounds, spectra
+from ccfcpp.reports import (
+    class_figures,
+    clusters,
+    confidence,
+    pictures,
+    representations,
+    rounds,
+    spectra,
+)
 from ccfcpp.reports.drawing import DrawnFigure, LeftOut
 from ccfcpp.reports.labels import Gathered, T
-from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,8 @@ _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
         Single("Clients and clusters", clusters.draw_sizes),
     ),
     "Classes": (
-        Single("Confusion matrix", classes.confusion),
-        Single("Clients and classes", classes.holdings),
+        Single("Confusion matrix", class_figures.confusion),
+        Single("Clients and classes", class_figures.holdings),
         Single("Confidence and errors", confidence.confidence),
         Single("Outliers and errors", confidence.outliers),
     ),

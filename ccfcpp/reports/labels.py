@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.runs.paths import MAY_CHANGE, Json
 
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ccfcpp.core.tables import csv_bytes
-from ccfcpp.reports import facts
+from ccfcpp.reports import summary_tables
 from ccfcpp.reports.contents import Contents
 from ccfcpp.reports.drawing import DrawnFigure
+from ccfcpp.reports.figure_files import for_page
 from ccfcpp.reports.labels import slug
-from ccfcpp.reports.recorded import RecordedRun
-from ccfcpp.reports.writing import for_page
+from ccfcpp.reports.run_reader import RecordedRun
 
 _MOST_EMBEDDED = 100_000
 """Bytes of the numbers of a figure that a page has in itself."""
@@ -41,12 +41,12 @@ def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) 
     """
     several = len(runs) > 1
     return TEMPLATES.get_template("page.html").render(
-        title=f"{len(runs)} runs side by side" if several else facts.heading(runs[0]),
+        title=f"{len(runs)} runs side by side" if several else summary_tables.heading(runs[0]),
         runs=[_described(run) for run in runs],
         several=several,
-        notes=[note for note in map(facts.note, runs) if note],
-        results=facts.results_table(runs) if several else [],
-        differences=facts.differences_table(runs) if several else [],
+        notes=[note for note in map(summary_tables.note, runs) if note],
+        results=summary_tables.results_table(runs) if several else [],
+        differences=summary_tables.differences_table(runs) if several else [],
         sections=_sections(found, svgs),
         left_out=found.left_out,
     )
@@ -64,13 +64,13 @@ def _sections(
 def _described(run: RecordedRun) -> dict[str, object]:
     return {
         "label": run.label,
-        "heading": facts.heading(run),
+        "heading": summary_tables.heading(run),
         "folder": run.path.resolve().name,
-        "setting": facts.setting(run),
-        "results": facts.results(run),
-        "scored_by": facts.scored_by(run),
-        "leakage": facts.leakage_tables(run.leakage),
-        "sessions": [facts.environment(session) for session in run.sessions],
+        "setting": summary_tables.setting(run),
+        "results": summary_tables.results(run),
+        "scored_by": summary_tables.scored_by(run),
+        "leakage": summary_tables.leakage_tables(run.leakage),
+        "sessions": [summary_tables.environment(session) for session in run.sessions],
         "config": (run.path / "config.yaml").read_text(),
     }
 

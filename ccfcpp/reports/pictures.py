@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.units import shown as as_line
-from ccfcpp.reports.classes import cluster_order
+from ccfcpp.reports.class_figures import cluster_order
 from ccfcpp.reports.drawing import WIDTH, DrawnFigure, plate, short
-from ccfcpp.reports.numbers import CannotDrawError, all_finite
-from ccfcpp.reports.recorded import RecordedRun
-from ccfcpp.runs.sheets import sheet
-from ccfcpp.runs.shown import EACH, MOST_CLUSTERS, extremes
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError, all_finite
+from ccfcpp.runs.contact_sheets import sheet
+from ccfcpp.runs.report_samples import EACH, MOST_CLUSTERS, extremes
 
 _INCHES_A_LETTER, _INCHES_A_LINE, _LETTERS = 0.088, 0.15, 80
 

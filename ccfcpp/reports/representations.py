@@ -5,11 +5,11 @@ from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
 from ccfcpp.reports import drawing
-from ccfcpp.reports.classes import cluster_names
+from ccfcpp.reports.class_figures import cluster_names
 from ccfcpp.reports.labels import Gathered, of_run
-from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
 from ccfcpp.reports.palette import INK, PAPER, Look, colours, line_style, marker
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError, pair_correlations
 
 _READING = "Points that lie close together are neighbours; distances between groups mean little."
 _BOX: Look = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}

@@ -9,9 +9,9 @@ from matplotlib.patches import Patch
 
 from ccfcpp.reports.drawing import Curve, DrawnFigure, chart, plate, thinned, whole_numbers
 from ccfcpp.reports.labels import Gathered, slug
-from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
 from ccfcpp.runs.paths import Json
 
 Curves = dict[str, Curve]

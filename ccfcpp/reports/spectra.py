@@ -24,9 +24,9 @@ from ccfcpp.reports.drawing import (
     with_minus,
 )
 from ccfcpp.reports.labels import Gathered, of_run
-from ccfcpp.reports.numbers import CannotDrawError
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.reports.recorded import RecordedRun
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
 
 _MAIN = {"global model", "representations", "mean"}
 """Names of the bars that stand out."""

@@ -22,8 +22,17 @@ from ccfcpp.engine.exchange import (
     Task,
     cohort_apart,
 )
-from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, declared_part, is_statistic, sibling
 from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.update_parts import (
+    Count,
+    Mean,
+    Part,
+    Sum,
+    Votes,
+    declared_part,
+    is_statistic,
+    sibling,
+)
 from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
 

@@ -17,7 +17,10 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
-from ccfcpp.engine.parts import (
+from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, checked, combined, sent_bytes
+from ccfcpp.engine.transport import Reply
+from ccfcpp.engine.update_parts import (
     Count,
     Mean,
     Opaque,
@@ -29,9 +32,6 @@ from ccfcpp.engine.parts import (
     is_statistic,
     sibling,
 )
-from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.stages import Deliver, ExchangeRequest, checked, combined, sent_bytes
-from ccfcpp.engine.transport import Reply
 from ccfcpp.robust.centroids import robust_kmeans
 from ccfcpp.robust.config import Bound, DefenceConfig, RobustMean
 from ccfcpp.robust.estimators import (

@@ -17,9 +17,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
+from ccfcpp.runs.contact_sheets import as_png
 from ccfcpp.runs.evaluator import Arrays, Results
 from ccfcpp.runs.paths import RunPaths, Summary, damaged, row_of
-from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
 RoundLog = Callable[[Line], None]

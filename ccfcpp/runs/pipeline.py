@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import Layers, resolve, stack, unflatten, validate, values_of
 from ccfcpp.core.encoders import refuse_program
-from ccfcpp.core.unused import refuse_unused
+from ccfcpp.core.unused_settings import refuse_unused
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 

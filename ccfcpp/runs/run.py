@@ -19,7 +19,7 @@ from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.engine.stages import Stage
 from ccfcpp.engine.transport import InProcess, Transport
-from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.noise.per_image_clipping import bounding_of
 from ccfcpp.runs.environment import describe_environment
 from ccfcpp.runs.evaluator import Evaluator, Scores
 from ccfcpp.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
+from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel, sampling_of
 from ccfcpp.privacy.protection import Protection, check_fits
 from ccfcpp.robust.attacks import Attack
 from ccfcpp.robust.config import AttackConfig, AttackOfSome, DefenceConfig

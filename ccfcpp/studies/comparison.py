@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.evaluation.words import MEASURES, shortfall
+from ccfcpp.clustering.evaluation.summary_text import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
-from ccfcpp.core.unused import needs_of
+from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes, Order, Planned
-from ccfcpp.studies.scores import published_score
+from ccfcpp.studies.score_tables import published_score
 from ccfcpp.studies.tables import (
     as_latex,
     as_markdown,

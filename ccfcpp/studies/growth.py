@@ -17,7 +17,7 @@ from ccfcpp.core.config_layers import (
 )
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
-from ccfcpp.core.unused import refuse_unused
+from ccfcpp.core.unused_settings import refuse_unused
 from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
 from ccfcpp.studies.grids import (

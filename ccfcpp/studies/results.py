@@ -9,9 +9,9 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
-from ccfcpp.reports.recorded import RecordedRun, read_run
+from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.scores import DATASETS
+from ccfcpp.studies.score_tables import DATASETS
 from ccfcpp.studies.tables import printed_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 

@@ -14,12 +14,12 @@ from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
 from ccfcpp.reports.drawing import axis_number as in_full
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
-from ccfcpp.reports.recorded import title_of_system
+from ccfcpp.reports.run_reader import title_of_system
 from ccfcpp.studies.comparison import by_presence, with_costs
-from ccfcpp.studies.drawing import draw_scores
 from ccfcpp.studies.grids import Axes
+from ccfcpp.studies.paper_figures import draw_scores
 from ccfcpp.studies.results import Result, images
-from ccfcpp.studies.scores import ANY, ScoreTable, mean_scores
+from ccfcpp.studies.score_tables import ANY, ScoreTable, mean_scores
 from ccfcpp.studies.tables import axis_in_words, by_cell, over_seeds, printed_number
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")

@@ -12,12 +12,12 @@ from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, to_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
-from ccfcpp.core.unused import needs_of
+from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import score_keys, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
 from ccfcpp.studies.grids import Axes, Planned
-from ccfcpp.studies.reproduction.writing import made_by
+from ccfcpp.studies.reproduction.output import made_by
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import StudyCells

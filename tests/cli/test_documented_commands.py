@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from ccfcpp.cli import terminal
-from ccfcpp.cli.single import Shown
+from ccfcpp.cli.single_run import Shown
 from ccfcpp.clustering import setup
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.privacy.noise import levels
+from ccfcpp.privacy.noise import differential_privacy
 from ccfcpp.studies import parallel
 from tests.support.command import ccfcpp
 from tests.support.pages import DOCS, blocks_of
@@ -97,7 +97,9 @@ def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup, "open_dataset", blank)
     monkeypatch.setattr(Shown, "run", begin)
-    monkeypatch.setattr(levels, "least_noise", lambda *_: 10.0)  # It takes seconds to find.
+    monkeypatch.setattr(
+        differential_privacy, "least_noise", lambda *_: 10.0
+    )  # It takes seconds to find.
     monkeypatch.setattr(parallel, "run_in_processes", begin_study)
     refused = []
     for number, command in enumerate(commands(page)):

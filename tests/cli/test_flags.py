@@ -12,7 +12,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, in_file
-from ccfcpp.core.reference import describe_keys
+from ccfcpp.core.settings_reference import describe_keys
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.single import absence, chosen_by_default
+from ccfcpp.cli.single_run import absence, chosen_by_default
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve

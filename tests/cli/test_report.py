@@ -15,9 +15,9 @@ from ccfcpp import report as ccfcpp_report
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.reports.classes import table
+from ccfcpp.reports.class_figures import table
 from ccfcpp.reports.drawing import DrawnFigure
-from ccfcpp.reports.writing import as_svg
+from ccfcpp.reports.figure_files import as_svg
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths, RunSetting
 from tests.support.clustering import tiny

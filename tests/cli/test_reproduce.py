@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import StoppedError
-from ccfcpp.studies.reproduction.items import ITEMS, Item
+from ccfcpp.studies.reproduction.paper_items import ITEMS, Item
 from ccfcpp.studies.study import Study
 from tests.support.command import Result, ccfcpp, refused
 

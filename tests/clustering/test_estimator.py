@@ -20,7 +20,7 @@ from ccfcpp.clustering.methods import METHODS, taking
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.unused import needs_of
+from ccfcpp.core.unused_settings import needs_of
 from tests.support.clustering import TINY, digits, tiny
 from tests.support.command import succeeded
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ccfcpp.clustering.evaluation.words import judged_rows, scores_over, shortfall
+from ccfcpp.clustering.evaluation.summary_text import judged_rows, scores_over, shortfall
 
 
 def summary(clusters: int, found: int | None, classes: int = 0, **more: Any) -> dict[str, Any]:

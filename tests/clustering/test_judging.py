@@ -21,14 +21,14 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import cluster_sizes
 from ccfcpp.clustering.evaluation.server import Judged, first_cells
-from ccfcpp.clustering.evaluation.words import NOT_JUDGED, judged_rows
+from ccfcpp.clustering.evaluation.summary_text import NOT_JUDGED, judged_rows
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Nothing, Task
-from ccfcpp.reports.recorded import read_run
+from ccfcpp.reports.run_reader import read_run
 from tests.support.command import TINY, succeeded
 from tests.support.finished_runs import points_of
 

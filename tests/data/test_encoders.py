@@ -18,10 +18,10 @@ from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import content_hash
-from ccfcpp.data.encoded import embed_images
 from ccfcpp.data.encoders import encoder as keeping
 from ccfcpp.data.encoders.encoder import Encoder
 from ccfcpp.data.encoders.loading import load_encoder
+from ccfcpp.data.encoding import embed_images
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.open import open_dataset
 from ccfcpp.data.texts import read_texts

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import decoding, load, reading
+from ccfcpp.data import decoding, image_files, load
+from ccfcpp.data.image_files import reading_in_words
 from ccfcpp.data.images import ImageData
-from ccfcpp.data.reading import reading_in_words
 from tests.support.originals import random_images
 
 
@@ -421,7 +421,7 @@ def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "open_image", fail)
+        patch.setattr(image_files, "open_image", fail)
         again = load(str(images))
         as_clients = load(str(images), folders_are_clients=True)
         with pytest.raises(AssertionError, match="decoded again"):

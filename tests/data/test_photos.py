@@ -9,9 +9,9 @@ from PIL import Image
 
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.image_size import Shape
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.open import open_images
-from ccfcpp.data.sizes import Shape
 
 GREY, COLOUR = (1, 4, 6), (3, 4, 6)
 

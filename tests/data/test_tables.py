@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 
@@ -140,7 +140,7 @@ def test_the_line_that_is_named_is_that_of_the_file(tmp_path: Path) -> None:
 
 
 def test_blocks_of_lines_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ccfcpp.data.arrow._BLOCK", 64)
+    monkeypatch.setattr("ccfcpp.data.table_files._BLOCK", 64)
     rows = [f"{number},{number % 7 or ''},k{number % 3}" for number in range(100)]
     path = written(tmp_path / "x.csv", "\n".join(["a,b,kind", *rows]))
     data = read_vectors(path, label_column="kind", missing="mean")

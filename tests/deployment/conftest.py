@@ -9,7 +9,7 @@ import pytest
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority, a server's key for this machine and a client's key."""
     pytest.importorskip("cryptography")
-    from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+    from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
     folder = tmp_path_factory.mktemp("federation") / "keys"
     make_authority(folder, 2)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.sizes import Sizes
+from ccfcpp.data.image_size import Sizes
 from ccfcpp.deployment.link.messages import Request, Response, new_token
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec

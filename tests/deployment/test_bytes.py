@@ -22,12 +22,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
-from ccfcpp.data.sizes import Sizes
-from ccfcpp.deployment.client.answered import Answered
+from ccfcpp.data.image_size import Sizes
+from ccfcpp.deployment.client.answered_requests import Answered
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
+from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
-from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of

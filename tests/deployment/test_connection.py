@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import OTHER, Connection, Signing
 from ccfcpp.deployment.client.fleet import FleetClient
-from ccfcpp.deployment.client.way import Proxy, proxy_to, reason
+from ccfcpp.deployment.client.proxy import Proxy, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, PULL, SMALL
@@ -196,7 +196,7 @@ def test_none_is_used_for_what_is_named(names: str, monkeypatch: pytest.MonkeyPa
 def test_one_that_cannot_be_used_is_refused_at_once(
     value: str, line: str, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccfcpp.deployment.client.way.find_spec", lambda name: None)
+    monkeypatch.setattr("ccfcpp.deployment.client.proxy.find_spec", lambda name: None)
     monkeypatch.setenv("ALL_PROXY", value)
     with pytest.raises(UsageError, match=f"the proxy of ALL_PROXY {line}") as caught:
         FleetClient(FAR, keys / "ca.crt", read_key(keys / "clients/clinic-1.key"), None, None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from ccfcpp.cli.attendance import Attendance
+from ccfcpp.cli.participants import Attendance
 from ccfcpp.cli.progress import RunProgress
 from ccfcpp.cli.terminal import Stop, at_once, graceful_interruption
 from ccfcpp.core.errors import UsageError

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.cli.serve import fitted
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, unflatten, validate
 from ccfcpp.core.errors import UsageError

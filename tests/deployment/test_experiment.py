@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ccfcpp.clustering.evaluation.words import MEASURES
+from ccfcpp.clustering.evaluation.summary_text import MEASURES
 from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.clustering.systems.pooled.config import MeansConfig
@@ -31,8 +31,8 @@ from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.reports import facts, rounds
-from ccfcpp.reports.recorded import read_run
+from ccfcpp.reports import rounds, summary_tables
+from ccfcpp.reports.run_reader import read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support import traps
@@ -331,7 +331,7 @@ def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
     names = [clients[number].name for number in (1, 3)]
     assert summary["counted_clients"] == names
     recorded = read_run(tmp_path / "run")
-    rows = {row["labels of"]: row for row in facts.scored_by(recorded)}
+    rows = {row["labels of"]: row for row in summary_tables.scored_by(recorded)}
     assert list(rows) == [*(client.name for client in clients[1:]), "all together"]
     assert set(list(rows[clients[2].name].values())[1:]) == {"\N{EN DASH}"}
     for worker, name in ((two, clients[1].name), (four, clients[3].name)):

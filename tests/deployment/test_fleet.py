@@ -43,9 +43,9 @@ from ccfcpp.deployment.client import connection
 from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client.connection import Connection, Signing
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
-from ccfcpp.deployment.client.way import reason
+from ccfcpp.deployment.client.proxy import reason
 from ccfcpp.deployment.keys.certificates import read_key
-from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import take_off_roster
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.fleet_calls import LARGE, SIGNATURE

@@ -22,7 +22,7 @@ from ccfcpp.deployment.keys.certificates import (
     read_certificate,
     read_key,
 )
-from ccfcpp.deployment.keys.making import (
+from ccfcpp.deployment.keys.creation import (
     make_authority,
     make_client,
     make_roster,

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.certificates import host_of
+from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.files import check_client_name
-from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.roster import read_roster
 
 

@@ -22,8 +22,8 @@ from ccfcpp.deployment.keys.certificates import (
     read_certificate,
     read_key,
 )
+from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server, renew_server
 from ccfcpp.deployment.keys.kits import make_kit
-from ccfcpp.deployment.keys.making import make_authority, make_client, make_server, renew_server
 from ccfcpp.deployment.keys.requests import (
     RosterRequest,
     fingerprint,

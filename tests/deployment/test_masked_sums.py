@@ -46,7 +46,7 @@ from ccfcpp.privacy.sums.protocol import (
     Neighbour,
     Participant,
 )
-from ccfcpp.privacy.sums.shares import PRIME
+from ccfcpp.privacy.sums.secret_sharing import PRIME
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny

@@ -16,7 +16,7 @@ pytest.importorskip("flwr")
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.certificates import is_sealed, read_key
-from ccfcpp.deployment.keys.making import make_authority, make_client, make_roster, make_server
+from ccfcpp.deployment.keys.creation import make_authority, make_client, make_roster, make_server
 from ccfcpp.deployment.keys.passphrases import FILE, new_passphrase
 from ccfcpp.deployment.keys.roster import roster_keys
 from ccfcpp.deployment.link.packet import Packet

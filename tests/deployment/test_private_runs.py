@@ -15,16 +15,16 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.client.spending import Spending
+from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.exchange import AnyExchange, Exchange
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.engine.parts import Part, groups
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
+from ccfcpp.engine.update_parts import Part, groups
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import PoissonSampling
+from ccfcpp.privacy.noise.differential_privacy import PoissonSampling
 from ccfcpp.privacy.noise.mechanism import client_bounds
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run

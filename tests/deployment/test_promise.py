@@ -16,9 +16,9 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
-from ccfcpp.deployment.client.bounds import out_of_bounds
-from ccfcpp.deployment.client.own_draws import OwnDraws
+from ccfcpp.deployment.client.local_randomness import OwnDraws
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
+from ccfcpp.deployment.client.setting_bounds import out_of_bounds
 from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.engine.synchronised.contract import Known

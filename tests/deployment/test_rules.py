@@ -33,7 +33,7 @@ from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.privacy.sums.identity import Floor
-from ccfcpp.reports.owner import owner_page
+from ccfcpp.reports.owner_page import owner_page
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.command import ccfcpp
 from tests.support.deployment import Grid, deployed, greeted, one_by_one, spec_of, trusting

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ccfcpp.cli.attendance import Attendance
+from ccfcpp.cli.participants import Attendance
 from ccfcpp.cli.serve import fitted, header, missing_rows
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS

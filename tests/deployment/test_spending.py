@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.deployment.client.spending import FILE, Part, Spending, epsilon_spent
+from ccfcpp.deployment.client.privacy_spent import FILE, Part, Spending, epsilon_spent
 from ccfcpp.engine.exchange import Exchange, Images, Nothing
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 
 from ccfcpp.cli.serve import fitted
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.permissions import KINDS

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
-from ccfcpp.engine.parts import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.engine.update_parts import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
+from ccfcpp.privacy.sums.aggregation import Addition
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16]
 KINDS: dict[str, tuple[Any, Part]] = {

@@ -11,7 +11,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel
+from ccfcpp.privacy.noise.differential_privacy import ClientLevel
 from ccfcpp.robust.attacks import ATTACKS, acts_on
 from ccfcpp.robust.config import RULES
 from ccfcpp.robust.defence import Defence

@@ -10,7 +10,7 @@ from scipy.stats import chisquare, kstest, norm
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.privacy.noise.accountant import Release, epsilon
-from ccfcpp.privacy.noise.discrete import discrete_normal
+from ccfcpp.privacy.noise.discrete_gaussian import discrete_normal
 from ccfcpp.privacy.noise.mechanism import NoiseSource
 
 SOURCE = NoiseSource(Randomness(5))

@@ -20,13 +20,13 @@ from ccfcpp.core.config_layers import parse_assignments
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
-from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import TripWork, Turn
+from ccfcpp.engine.update_parts import groups
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import ImageBounding
 from ccfcpp.privacy.noise.mechanism import bounds_of
+from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
 from tests.support.clustering import tiny
 from tests.support.command import assigned, refused, succeeded
 

@@ -20,14 +20,14 @@ from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS
 from ccfcpp.clustering.systems.fed_scan.objective import program as scan_program
 from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
+from ccfcpp.engine.update_parts import groups
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.noise.images import ImageSums, ShownImages
 from ccfcpp.privacy.noise.mechanism import Bounds
+from ccfcpp.privacy.noise.per_image_clipping import ImageSums, ShownImages
 
 STEP = Exchange("step", Known, Contribution, PARTS)
 Make = Callable[..., Program]

@@ -24,9 +24,9 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.privacy.leakage import SIZES, inverted, membership, neighbours
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.facts import leakage_tables
 from ccfcpp.reports.page import page
-from ccfcpp.reports.recorded import read_run
+from ccfcpp.reports.run_reader import read_run
+from ccfcpp.reports.summary_tables import leakage_tables
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, refused, succeeded
 

@@ -16,13 +16,13 @@ from ccfcpp.engine.exchange import (
     Exchange,
     RefusedUpdateError,
 )
-from ccfcpp.engine.parts import Sum, groups
+from ccfcpp.engine.update_parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
+from ccfcpp.privacy.sums.agreement import terms_of
+from ccfcpp.privacy.sums.distributed_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.identity import Floor, Safeguard
-from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, min_honest_clients
 from ccfcpp.privacy.sums.protocol import Collector, Participant
-from ccfcpp.privacy.sums.terms import terms_of
 from tests.support.sums import TASK, VECTORS, Loss, Vector, losses, secure_sum
 
 PARTS = {"sums": Sum(each=True), "gradient": Sum(), "figures": Sum(report=True)}

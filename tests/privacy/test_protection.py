@@ -26,17 +26,17 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.parts import Mean, declared_part, form_of, groups
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.engine.update_parts import Mean, declared_part, form_of, groups
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import bounding_of
-from ccfcpp.privacy.noise.levels import ClientLevel, Level
+from ccfcpp.privacy.noise.differential_privacy import ClientLevel, Level
+from ccfcpp.privacy.noise.per_image_clipping import bounding_of
 from ccfcpp.privacy.protection import check_fits
-from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.privacy.sums.aggregation import Addition
+from ccfcpp.privacy.sums.distributed_noise import OwnNoise
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
-from ccfcpp.privacy.sums.own_noise import OwnNoise
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.sums import InTheOpen, Loss, federation_of, protected
 

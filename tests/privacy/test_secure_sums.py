@@ -26,6 +26,7 @@ from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.stages import ExchangeRequest, checked
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.agreement import BelowThresholdError, Terms, fewest_holders, terms_of
 from ccfcpp.privacy.sums.client import Participants
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import (
@@ -47,8 +48,7 @@ from ccfcpp.privacy.sums.protocol import (
     Revealed,
     Tags,
 )
-from ccfcpp.privacy.sums.shares import join_shares
-from ccfcpp.privacy.sums.terms import BelowThresholdError, Terms, fewest_holders, terms_of
+from ccfcpp.privacy.sums.secret_sharing import join_shares
 from tests.support.sums import STAGES, TASK, Loss, Vector, losses, secure_sum
 
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.privacy.sums.shares import PRIME, join_shares, split_secret
+from ccfcpp.privacy.sums.secret_sharing import PRIME, join_shares, split_secret
 
 
 def limbs(share: bytes) -> list[int]:

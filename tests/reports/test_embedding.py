@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.reports.numbers import CannotDrawError, Embedding
-from ccfcpp.reports.numbers import tsne as embed_shown
-from ccfcpp.runs.shown import shown_points
+from ccfcpp.reports.statistics import CannotDrawError, Embedding
+from ccfcpp.reports.statistics import tsne as embed_shown
+from ccfcpp.runs.report_samples import shown_points
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)

@@ -21,14 +21,14 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.reports import contents as table_of
-from ccfcpp.reports import facts
+from ccfcpp.reports import summary_tables
 from ccfcpp.reports.contents import Contents, contents
 from ccfcpp.reports.drawing import DrawnFigure, axis_number, power, short, thinned
 from ccfcpp.reports.labels import run_labels
-from ccfcpp.reports.recorded import RecordedRun, read_run
 from ccfcpp.reports.rounds import STATES
+from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.shown import shown_points
+from ccfcpp.runs.report_samples import shown_points
 from tests.support.command import succeeded
 from tests.support.finished_runs import points_of
 
@@ -362,7 +362,7 @@ def test_facts_are_those_that_the_run_has_recorded(digits_run: Path, tmp_path: P
     shutil.copytree(digits_run, copy)
     summary = json.loads((copy / "summary.json").read_text())
     (copy / "summary.json").write_text(json.dumps(summary | {"cohort": summary["cohort"] + 77}))
-    told, recorded = (facts.setting(read_run(path)) for path in (digits_run, copy))
+    told, recorded = (summary_tables.setting(read_run(path)) for path in (digits_run, copy))
     key = "clients trained side by side"
     assert told[key] == str(summary["cohort"])
     assert recorded == told | {key: str(summary["cohort"] + 77)}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ccfcpp.reports.contents import contents
 from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.page import _numbers, page
-from ccfcpp.reports.recorded import read_run
+from ccfcpp.reports.run_reader import read_run
 from tests.support.browser import BROWSER, laid_out
 from tests.support.command import report
 

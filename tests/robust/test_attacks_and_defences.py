@@ -29,14 +29,14 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, Task
-from ccfcpp.engine.parts import Count, Form, Mean, Opaque
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import ExchangeRequest
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.reports.facts import setting
-from ccfcpp.reports.recorded import read_run
+from ccfcpp.engine.update_parts import Count, Form, Mean, Opaque
+from ccfcpp.privacy.trust_summary import trust_rows
+from ccfcpp.reports.run_reader import read_run
+from ccfcpp.reports.summary_tables import setting
 from ccfcpp.robust.attacks import ATTACKS, Attack, acts_on, chosen_attackers
 from ccfcpp.robust.config import RULES, AttackOfSome, DefenceConfig, RobustMean, ScaledAttack
 from ccfcpp.robust.defence import Defence

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.run import clustering_run
-from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config_layers import Layers, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.run import AnyRun
-from supervised.running import CLASSIFICATION
+from supervised.api import CLASSIFICATION
 
 FIXED = ("km", "fcm", "k-fed")
 """Systems that take one round, whatever their settings."""

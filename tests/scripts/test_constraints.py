@@ -12,8 +12,8 @@ import typer
 pytest.importorskip("flwr")
 pytest.importorskip("pip")
 
+from ccfcpp.deployment.keys.creation import make_authority
 from ccfcpp.deployment.keys.kits import make_kit
-from ccfcpp.deployment.keys.making import make_authority
 from scripts.constraints import report
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve, unflatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.unused import refuse_unused
+from ccfcpp.core.unused_settings import refuse_unused
 from ccfcpp.runs.paths import Json
-from ccfcpp.studies.comparing import compare
+from ccfcpp.studies.compare import compare
 from ccfcpp.studies.comparison import Comparison, TableEntry
 from ccfcpp.studies.grids import Axes, Planned
 from tests.support.command import ccfcpp, succeeded

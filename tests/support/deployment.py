@@ -27,8 +27,8 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.stages import Stage
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import bounding_of
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.per_image_clipping import bounding_of
 from ccfcpp.privacy.protection import Protection
 from tests.support.federation import CPU
 
@@ -143,7 +143,7 @@ def introduced(grid: Grid, folder: Path) -> "SignedRoster":
     """Give the workers of a grid keys, and a roster that an authority has signed."""
     from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.keys.certificates import read_key
-    from ccfcpp.deployment.keys.making import make_authority, make_client, make_roster
+    from ccfcpp.deployment.keys.creation import make_authority, make_client, make_roster
 
     keys = folder / "keys"
     if not keys.exists():

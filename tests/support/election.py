@@ -18,8 +18,8 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.update_parts import Form, form_of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config import Affects, RunConfig, Section, Tree, kinds_of
 from ccfcpp.core.config_layers import merge, nest, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.unused import needs_of
+from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.run import AnyLocalRun

@@ -15,10 +15,10 @@ from ccfcpp.core.randomness import SERVER
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.reports.contents import contents
+from ccfcpp.reports.figure_files import as_svg
 from ccfcpp.reports.labels import run_labels
 from ccfcpp.reports.page import page
-from ccfcpp.reports.recorded import read_run
-from ccfcpp.reports.writing import as_svg
+from ccfcpp.reports.run_reader import read_run
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import TINY, TINY_SCAN, report, succeeded
 
@@ -94,7 +94,7 @@ def unlabelled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no figure's picture, which takes most of a report's time."""
-    monkeypatch.setattr("ccfcpp.reports.writing._saved", lambda *_: b"<svg></svg>")
+    monkeypatch.setattr("ccfcpp.reports.figure_files._saved", lambda *_: b"<svg></svg>")
 
 
 @pytest.fixture

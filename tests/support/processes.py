@@ -184,7 +184,7 @@ class Place(Processes):
     """
 
     def __init__(self, folder: Path, *names: str, sizes: Sequence[int] = SIZES) -> None:
-        from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+        from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
         super().__init__(folder)
         self.keys = folder / "keys"

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from ccfcpp.core.config_layers import preset
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies import drawing
+from ccfcpp.studies import paper_figures
 from ccfcpp.studies.grids import Planned
 from ccfcpp.studies.reproduction.claims import CHECKS, Count, Values, count
-from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
+from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import plan_item
 from ccfcpp.studies.results import Result
 
@@ -135,7 +135,7 @@ def undrawn() -> Iterator[None]:
     def paper() -> Iterator[tuple[Figure, MagicMock]]:
         yield Figure(), MagicMock()
 
-    with patch.object(drawing, "paper", paper), patch.object(drawing, "legend_above"):
+    with patch.object(paper_figures, "paper", paper), patch.object(paper_figures, "legend_above"):
         yield
 
 

@@ -25,11 +25,11 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.parts import Form, Spec, Sum
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combined, wrap_transport
 from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.engine.update_parts import Form, Spec, Sum
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened, works_in_sums
 from ccfcpp.privacy.sums.fixed_point import FixedPoint

@@ -32,9 +32,9 @@ from ccfcpp.clustering.evaluation.server import (
     Spreads,
     means_of,
 )
-from ccfcpp.clustering.evaluation.words import MEASURES
-from ccfcpp.clustering.kmeans.blocks import blocks, squared_distances
+from ccfcpp.clustering.evaluation.summary_text import MEASURES
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.chunks import blocks, squared_distances
 from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness

@@ -36,8 +36,8 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.paths import Json
+from ccfcpp.runs.report_samples import shown_pictures, shown_points
 from ccfcpp.runs.run import Holdings
-from ccfcpp.runs.shown import shown_pictures, shown_points
 
 _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
 """Images on which local models are compared with the global one."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.blocks import squared_distances
+from ccfcpp.clustering.kmeans.chunks import squared_distances
 from ccfcpp.core.metrics import simplified_silhouettes
 
 _FEWEST_TO_SPLIT = 4

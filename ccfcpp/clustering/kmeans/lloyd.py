@@ -17,9 +17,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Figures, SummedWork, Task
-from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.engine.synchronised.contract import DescentState
+from ccfcpp.engine.update_parts import Form, form_of
 from ccfcpp.models.state import ModelState
 
 Message = TypeVar("Message")

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.chunks import SumBlocks, blocks
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
-from ccfcpp.engine.parts import Count, Form, Part, Spec, Sum
 from ccfcpp.engine.payload import added_up, check_counts
 from ccfcpp.engine.phases import Phase
+from ccfcpp.engine.update_parts import Count, Form, Part, Spec, Sum
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""

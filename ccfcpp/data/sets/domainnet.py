@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.names import canonical
-from ccfcpp.data.tree import ImageFile, Tree
+from ccfcpp.core.name_matching import canonical
+from ccfcpp.data.file_tree import ImageFile, Tree
 
 SPLITS = ("train", "test")
 LIST_SUFFIX = ".txt"

@@ -16,12 +16,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ccfcpp.core.data_kinds import IMAGE_SUFFIXES
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import IMAGE_SUFFIXES
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.reading import read_whole
+from ccfcpp.data.file_tree import Tree, open_tree
+from ccfcpp.data.image_files import read_whole
 from ccfcpp.data.sets.published import Packed, split_mask
-from ccfcpp.data.tree import Tree, open_tree
 
 _BASE = "tiny-imagenet-200"
 _ORDER = "wnids.txt"

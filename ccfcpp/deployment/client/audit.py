@@ -9,7 +9,7 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import add_line
 from ccfcpp.core.units import bytes_in_words
-from ccfcpp.deployment.client.spending import Spending
+from ccfcpp.deployment.client.privacy_spent import Spending
 
 FILE = "audit.jsonl"
 DELTA = 1e-5

@@ -20,7 +20,7 @@ from flwr.app import Message
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.connection import Connection, Signing
-from ccfcpp.deployment.client.way import ENDED, Reason, proxy_to, reason
+from ccfcpp.deployment.client.proxy import ENDED, Reason, proxy_to, reason
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.flower_internals import (

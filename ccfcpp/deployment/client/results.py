@@ -13,9 +13,9 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.vectors import Pictures
+from ccfcpp.runs.contact_sheets import small_ones
 from ccfcpp.runs.paths import RunPaths
-from ccfcpp.runs.sheets import small_ones
-from ccfcpp.runs.shown import EACH
+from ccfcpp.runs.report_samples import EACH
 
 _MOST_CLUSTERS = 100
 _LARGEST = 96

@@ -115,7 +115,7 @@ class Rules(Section):
         Raises:
             ForbiddenError: The run would send what the owner does not allow.
         """
-        from ccfcpp.deployment.client.bounds import out_of_bounds
+        from ccfcpp.deployment.client.setting_bounds import out_of_bounds
 
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")

@@ -20,12 +20,12 @@ from ccfcpp.clustering.setup import check_encoder, encoder_of
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
+from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.metrics import counts_by
-from ccfcpp.core.names import canonical
+from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
 from ccfcpp.data.images import ImageData
@@ -46,7 +46,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.noise.per_image_clipping import bounding_of
 from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.environment import choose_device

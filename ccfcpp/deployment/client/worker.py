@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.names import canonical
+from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.cache import keeping_nothing
+from ccfcpp.data.image_files import reading_in_words
 from ccfcpp.data.open import AnyData
-from ccfcpp.data.reading import reading_in_words
-from ccfcpp.deployment.client.answered import Answered
+from ccfcpp.deployment.client.answered_requests import Answered
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
+from ccfcpp.deployment.client.local_randomness import OwnDraws
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
-from ccfcpp.deployment.client.own_draws import OwnDraws
+from ccfcpp.deployment.client.privacy_spent import Part, Spending
 from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
-from ccfcpp.deployment.client.spending import Part, Spending
 from ccfcpp.deployment.link.algorithms import COUNTS, NO_COUNTS
 from ccfcpp.deployment.link.messages import (
     MessageError,

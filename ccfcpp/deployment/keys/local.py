@@ -29,7 +29,7 @@ def require_this_machine(host: str) -> None:
 def make_local_keys(folder: Path, clients: int) -> None:
     """Make missing keys: the authority's, the server's, and those of some clients."""
     # The import takes long, and commands need the constants above only.
-    from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+    from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
     if not (folder / "ca.crt").exists():
         make_authority(folder, _DAYS)

@@ -20,6 +20,7 @@ from ccfcpp.deployment.keys.certificates import (
     read_key,
     signed,
 )
+from ccfcpp.deployment.keys.creation import make_client
 from ccfcpp.deployment.keys.files import (
     PUBLIC,
     PUBLIC_SUFFIX,
@@ -29,7 +30,6 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.making import make_client
 from ccfcpp.deployment.keys.roster import entry_of, public_file, roster_keys, roster_line
 
 SUFFIX = ".request"

@@ -8,7 +8,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import Kind
-from ccfcpp.data.sizes import Sizes
+from ccfcpp.data.image_size import Sizes
 from ccfcpp.privacy.config import PrivacyConfig
 
 Size = Annotated[int, Field(ge=0, le=10**9)]

@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.sizes import common_shape
+from ccfcpp.data.image_size import common_shape
 from ccfcpp.deployment.link.messages import Request, new_token
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec

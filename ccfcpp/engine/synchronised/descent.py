@@ -17,6 +17,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, RefusedUpdateError, SummedWork, Task
+from ccfcpp.engine.synchronised.captured_steps import WholeSteps
 from ccfcpp.engine.synchronised.contract import (
     PARTS,
     Advancing,
@@ -31,7 +32,6 @@ from ccfcpp.engine.synchronised.contract import (
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
-from ccfcpp.engine.synchronised.whole import WholeSteps
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import recorder_of

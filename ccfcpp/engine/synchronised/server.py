@@ -17,11 +17,11 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, changed, pack
 from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
+from ccfcpp.engine.update_parts import Form, form_of
 from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 

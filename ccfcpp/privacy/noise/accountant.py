@@ -7,7 +7,7 @@ in the other. There are two accountants, for the Gaussian and the Poisson-sample
   Doroshenko et al., *Connect the Dots*, 2022). Its ε is almost exact.
 - ``rdp`` adds up Rényi divergences (Mironov 2017; Mironov, Talwar and Zhang 2019). Its ε is larger.
 
-Noise that clients add in parts costs the same (``ccfcpp.privacy.sums.own_noise``).
+Noise that clients add in parts costs the same (``ccfcpp.privacy.sums.distributed_noise``).
 """
 
 import importlib.util

@@ -21,9 +21,9 @@ from torch import Tensor
 from ccfcpp.core.metrics import Integers
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.parts import Addends, Part, Sum, declared_part, groups
+from ccfcpp.engine.update_parts import Addends, Part, Sum, declared_part, groups
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.discrete import UniformWords, discrete_normal
+from ccfcpp.privacy.noise.discrete_gaussian import UniformWords, discrete_normal
 
 _JUST_WITHIN = 1 - 2**-30
 """Factor that keeps a clipped norm below its bound, even if another processor rounds differently:

@@ -21,10 +21,12 @@ from ccfcpp.engine.exchange import (
     Update,
     cohort_apart,
 )
-from ccfcpp.engine.parts import Addends
+from ccfcpp.engine.update_parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import NoiseSource, clipped_by_client
-from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.privacy.sums.aggregation import Addition
+from ccfcpp.privacy.sums.agreement import terms_of
+from ccfcpp.privacy.sums.distributed_noise import OwnNoise
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
@@ -44,9 +46,7 @@ from ccfcpp.privacy.sums.messages import (
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.own_noise import OwnNoise
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
-from ccfcpp.privacy.sums.terms import terms_of
 
 P = ParamSpec("P")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.sums.terms import Terms
+from ccfcpp.privacy.sums.agreement import Terms
 
 SIGNATURE_BYTES = 96
 """Length of a signature by a key on the curve P-384: two numbers."""

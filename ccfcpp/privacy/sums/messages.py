@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import AnyExchange, Exchange, Message, RefusedUpdateError
-from ccfcpp.engine.parts import Sum
 from ccfcpp.engine.payload import generic, pack
+from ccfcpp.engine.update_parts import Sum
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
 from ccfcpp.privacy.sums.masks import TAG_BYTES
@@ -26,7 +26,7 @@ from ccfcpp.privacy.sums.protocol import (
     Offer,
     Revealed,
 )
-from ccfcpp.privacy.sums.shares import is_share
+from ccfcpp.privacy.sums.secret_sharing import is_share
 
 EXCHANGES_OF_A_SUM = 5
 """Keys, shares, agreement and unmasking, and the exchange itself."""

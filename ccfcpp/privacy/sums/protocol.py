@@ -59,11 +59,11 @@ import numpy as np
 
 from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.sums.agreement import Terms
 from ccfcpp.privacy.sums.fixed_point import Words
 from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.sums.shares import SHARE_PER_BYTE, join_shares, split_secret
-from ccfcpp.privacy.sums.terms import Terms
+from ccfcpp.privacy.sums.secret_sharing import SHARE_PER_BYTE, join_shares, split_secret
 
 SHARE_BYTES = SHARE_PER_BYTE * KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + TAG_BYTES

@@ -18,14 +18,16 @@ from ccfcpp.engine.exchange import (
     Update,
     part_for,
 )
-from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
+from ccfcpp.engine.update_parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import Level
+from ccfcpp.privacy.noise.differential_privacy import Level
 from ccfcpp.privacy.noise.mechanism import clipped_by_client
+from ccfcpp.privacy.sums.agreement import terms_of
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.distributed_noise import OwnNoise
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
     AGREEMENT,
@@ -46,9 +48,7 @@ from ccfcpp.privacy.sums.messages import (
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.own_noise import OwnNoise
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, Collector, Offer
-from ccfcpp.privacy.sums.terms import terms_of
 
 Answer = TypeVar("Answer")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from ccfcpp.studies.scores import ANY, Place
+from ccfcpp.studies.score_tables import ANY, Place
 
 Values = Mapping[Place, float]
 Count = tuple[int, int]

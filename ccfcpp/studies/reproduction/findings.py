@@ -6,20 +6,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
-from ccfcpp.reports import classes, representations
+from ccfcpp.reports import class_figures, representations
 from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.labels import slug
-from ccfcpp.reports.numbers import CannotDrawError
-from ccfcpp.reports.recorded import RecordedRun
-from ccfcpp.studies.drawing import draw_scores, draw_spectra
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.reports.statistics import CannotDrawError
+from ccfcpp.studies.paper_figures import draw_scores, draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim, beside
-from ccfcpp.studies.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
 from ccfcpp.studies.reproduction.measures import kept_spectra, measure_runs
+from ccfcpp.studies.reproduction.paper_items import (
+    ClaimSpec,
+    Item,
+    PictureSpec,
+    SpectraSpec,
+    TableSpec,
+)
 from ccfcpp.studies.results import Result, by_label, first_seeds, label
-from ccfcpp.studies.scores import ANY, Place, ScoreTable, mean_scores, over_system, published_scores
+from ccfcpp.studies.score_tables import (
+    ANY,
+    Place,
+    ScoreTable,
+    mean_scores,
+    over_system,
+    published_scores,
+)
 
 _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
-    "holdings": classes.holdings,
+    "holdings": class_figures.holdings,
     "covariance": representations.draw_covariance,
     "plane": representations.by_class,
 }

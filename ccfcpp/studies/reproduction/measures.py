@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
-from ccfcpp.reports.numbers import CannotDrawError, pair_correlations
+from ccfcpp.reports.statistics import CannotDrawError, pair_correlations
 from ccfcpp.studies.results import DOMAINS, Facts, Result, dataset_name
 from supervised.algorithm import TERM
 

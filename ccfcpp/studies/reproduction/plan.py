@@ -17,7 +17,7 @@ from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
 from ccfcpp.runs.paths import C
 from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
-from ccfcpp.studies.reproduction.items import Item
+from ccfcpp.studies.reproduction.paper_items import Item
 from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
 

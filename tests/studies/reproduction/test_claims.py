@@ -14,7 +14,7 @@ from ccfcpp.studies.reproduction.claims import (
     of,
     verdict,
 )
-from ccfcpp.studies.scores import ANY, Place, Score, ScoreTable
+from ccfcpp.studies.score_tables import ANY, Place, Score, ScoreTable
 from tests.support.reproduction import (
     Counting,
     best_differs,

@@ -16,11 +16,11 @@ import yaml
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.claims import Claim, conditions
 from ccfcpp.studies.reproduction.findings import Findings, find_in
-from ccfcpp.studies.reproduction.items import ITEMS
 from ccfcpp.studies.reproduction.measures import MEASURES
-from ccfcpp.studies.reproduction.writing import scale
+from ccfcpp.studies.reproduction.output import scale
+from ccfcpp.studies.reproduction.paper_items import ITEMS
 from ccfcpp.studies.results import Result
-from ccfcpp.studies.scores import Place, ScoreTable
+from ccfcpp.studies.score_tables import Place, ScoreTable
 from tests.support.reproduction import ROUNDS, Fakes, chosen, score, spectrum, undrawn
 
 Find = Callable[[str], Findings]

@@ -15,7 +15,7 @@ from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
-from ccfcpp.studies.reproduction.items import ITEMS, Block, load_items, read_paper
+from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, load_items, read_paper
 from ccfcpp.studies.reproduction.plan import images_folder, plan_item, stored
 from supervised.config import ClassifyConfig
 from tests.studies.reproduction.test_published import TABLES_I_AND_II

@@ -3,7 +3,7 @@
 import pytest
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.studies.scores import (
+from ccfcpp.studies.score_tables import (
     ANY,
     Place,
     Score,

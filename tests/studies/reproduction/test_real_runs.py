@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.reports.recorded import RecordedRun, read_run
+from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.findings import Findings, find_in
-from ccfcpp.studies.reproduction.items import ITEMS, Block, Item
+from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, Item
 from ccfcpp.studies.results import Result
 from ccfcpp.studies.study import make_run
 from tests.support.finished_runs import points_of

@@ -13,7 +13,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses_along
 from ccfcpp.studies.reproduction.measures import MEASURES, Measure, measure_runs, summarised
 from ccfcpp.studies.results import Result, label
-from ccfcpp.studies.scores import ANY, Place, Score, ScoreTable, mean_scores
+from ccfcpp.studies.score_tables import ANY, Place, Score, ScoreTable, mean_scores
 from ccfcpp.studies.tables import printed_number
 
 PLACES, SYSTEMS = ("0", "0.5", "1"), ("a", "b")

@@ -21,8 +21,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
-from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import check_samples
+from ccfcpp.engine.update_parts import Form, Spec, form_of
 from ccfcpp.models.state import ModelState, random_state
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.blocks import SumBlocks, squared_distances
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
@@ -23,11 +22,12 @@ from ccfcpp.clustering.kmeans.centroids import (
     cluster_sums,
     required_centroids,
 )
+from ccfcpp.clustering.kmeans.chunks import SumBlocks, squared_distances
 from ccfcpp.clustering.kmeans.config import MembershipConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
+from ccfcpp.clustering.kmeans.initialisation import SumCells
+from ccfcpp.clustering.kmeans.restarts import SumTrials
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import SumCells
-from ccfcpp.clustering.kmeans.trials import SumTrials
 from ccfcpp.clustering.systems.pooled.config import MeansConfig
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, StartedBySums
 from ccfcpp.core.randomness import Randomness
@@ -40,8 +40,8 @@ from ccfcpp.engine.exchange import (
     Figures,
     Images,
 )
-from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.update_parts import Form, form_of
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
 """Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.blocks import SumBlocks
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
@@ -24,8 +23,9 @@ from ccfcpp.clustering.kmeans.centroids import (
     large_enough,
     required_centroids,
 )
+from ccfcpp.clustering.kmeans.chunks import SumBlocks
+from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import assigned
-from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.systems.pooled.config import MixtureConfig
 from ccfcpp.clustering.systems.shallow.pixels import PixelRule, StartedBySums
 from ccfcpp.core.randomness import Randomness
@@ -37,8 +37,8 @@ from ccfcpp.engine.exchange import (
     Exchange,
     Figures,
 )
-from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.update_parts import Form, Sum, form_of
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
 """Added to the responsibilities of a component, as scikit-learn does."""

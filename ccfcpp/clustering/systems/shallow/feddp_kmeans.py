@@ -32,14 +32,14 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     Moments,
     Weights,
 )
-from ccfcpp.clustering.systems.shallow.frames import (
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
+from ccfcpp.clustering.systems.shallow.subspaces import (
     Frame,
     from_half,
     low_frequencies,
     top_subspace,
     whole_space,
 )
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
@@ -55,8 +55,8 @@ from ccfcpp.engine.exchange import (
     Figures,
     ServerWork,
 )
-from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, check_counts, pack
+from ccfcpp.engine.update_parts import Form, Spec, form_of
 
 _FEWEST = 0.2
 """With noise, a cluster with a smaller part of the mean number of images stays where it is."""

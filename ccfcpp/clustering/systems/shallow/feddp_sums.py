@@ -15,14 +15,14 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_counts, cluster_sums
 from ccfcpp.clustering.kmeans.server import nearest
-from ccfcpp.clustering.systems.shallow.frames import Frame, half
 from ccfcpp.clustering.systems.shallow.pixels import IMAGES_AT_A_TIME, PixelRule
+from ccfcpp.clustering.systems.shallow.subspaces import Frame, half
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
-from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up, pack, unpack
+from ccfcpp.engine.update_parts import Count, Part, Sum
 
 Message = TypeVar("Message")
 Update = TypeVar("Update")

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
+from ccfcpp.clustering.kmeans.chunks import squared_distances
 from ccfcpp.clustering.kmeans.config import LocalFuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
+from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import kmeans
-from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.systems.shallow.config import FFCMConfig
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelRule, StartedBySums
 from ccfcpp.core.profiling import section
@@ -35,8 +35,8 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.parts import Count, Form, Votes, form_of
 from ccfcpp.engine.payload import check_counts, pack
+from ccfcpp.engine.update_parts import Count, Form, Votes, form_of
 
 
 @dataclass(frozen=True)

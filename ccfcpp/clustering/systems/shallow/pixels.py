@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
-from ccfcpp.clustering.kmeans.blocks import blocks
 from ccfcpp.clustering.kmeans.centroids import Started, StartedState, required_centroids
+from ccfcpp.clustering.kmeans.chunks import blocks
+from ccfcpp.clustering.kmeans.initialisation import start_works
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
-from ccfcpp.clustering.kmeans.start import start_works
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client

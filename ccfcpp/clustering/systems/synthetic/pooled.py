@@ -43,12 +43,12 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.parts import Form, Rows, Spec
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.engine.threads import cohort_of, threaded
+from ccfcpp.engine.update_parts import Form, Rows, Spec
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import side_by_side
-from ccfcpp.runs.sheets import sheet
+from ccfcpp.runs.contact_sheets import sheet
 
 _SHEET_ROWS = 8
 """Number of each client's synthetic images of each code that the server keeps."""

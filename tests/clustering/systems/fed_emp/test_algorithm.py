@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.kmeans.trials import STEPS
+from ccfcpp.clustering.kmeans.restarts import STEPS
 from ccfcpp.clustering.systems.fed_emp.algorithm import FedEmp
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.clustering.systems.fed_emp.network import CropEncoder, crop_side

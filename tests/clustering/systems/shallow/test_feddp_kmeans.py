@@ -39,7 +39,8 @@ from ccfcpp.clustering.systems.shallow.feddp_sums import (
     CountNearest,
     Weights,
 )
-from ccfcpp.clustering.systems.shallow.frames import (
+from ccfcpp.clustering.systems.shallow.pixels import PixelRule
+from ccfcpp.clustering.systems.shallow.subspaces import (
     Frame,
     from_half,
     half,
@@ -47,7 +48,6 @@ from ccfcpp.clustering.systems.shallow.frames import (
     top_subspace,
     whole_space,
 )
-from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -56,12 +56,12 @@ from ccfcpp.deployment.server.enrolment import first_spec
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
-from ccfcpp.engine.parts import form_of
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.update_parts import form_of
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.mechanism import client_bounds, image_bounds
-from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.privacy.noise.per_image_clipping import bounding_of
+from ccfcpp.privacy.sums.aggregation import Addition
 from tests.support.clustering import clients_of_sizes, digits, made, run_tiny, tiny
 from tests.support.federation import CPU, Faulty, federated, refusal
 

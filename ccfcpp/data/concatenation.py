@@ -1,0 +1,83 @@
+"""Joining of two data sets."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.name_matching import called, canonical
+from ccfcpp.data.image_files import Reading
+from ccfcpp.data.images import Samples
+
+S = TypeVar("S", bound=Samples)
+
+
+def join_samples(first: S, second: S, prefix: str) -> S:
+    """Append the samples of a second data set to those of a first.
+
+    Args:
+        first: Gives the name, the facts on files, and the order of classes.
+        second: Data of the same kind. Classes of the same name are the same; new ones come last.
+        prefix: Put before the second's names, which could be in the first, too.
+
+    Returns:
+        All samples, with labels where both have them, and without owners.
+
+    Raises:
+        UsageError: Their samples are of different shapes, or of different encoders.
+    """
+    shapes = [tuple(each.values.shape[1:]) for each in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"{prefix} holds {second.unit}s of shape {shapes[1]}, and {first.name} of {shapes[0]}: "
+            "give data of the same form"
+        )
+    if getattr(first, "encoder", "") != getattr(second, "encoder", ""):
+        raise UsageError(
+            f"the vectors of {prefix} and {first.name} were not made by the same encoder: embed "
+            "all by one"
+        )
+    labels, classes = _labelled(first, second)
+    return replace(
+        first,
+        values=torch.cat([first.values, second.values.to(first.values.device)]),
+        labels=labels,
+        classes=classes,
+        owners=None,
+        owner_names=(),
+        test=None,
+        names=_named(first, second, prefix),
+        reading=_read(first, second, prefix),
+        notes=(*first.notes, *second.notes),
+    )
+
+
+def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
+    if first.labels is None or second.labels is None:
+        return None, ()
+    classes = called((*first.classes, *second.classes))
+    places = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
+    return torch.cat([first.labels, places[second.labels]]), tuple(classes.values())
+
+
+def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
+    if not first.names and not second.names:
+        return ()
+    return (*first.called, *(f"{prefix}/{name}" for name in second.called))
+
+
+def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
+    """Return how the files of both became samples."""
+    one, other = first.reading, second.reading
+    if other is None:
+        return one
+    files = tuple(replace(file, name=f"{prefix}/{file.name}") for file in other.files)
+    base = one or replace(other, files=(), empty=(), hidden=())
+    return replace(
+        base,
+        files=(*base.files, *files),
+        empty=(*base.empty, *(f"{prefix}/{name}" for name in other.empty)),
+        hidden=(*base.hidden, *(f"{prefix}/{name}" for name in other.hidden)),
+    )

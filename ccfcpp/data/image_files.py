@@ -1,0 +1,285 @@
+"""Reading of many image files to one array; unreadable ones are left out and listed."""
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfcpp.core.config import DataConfig
+from ccfcpp.core.data_kinds import IMAGE_SUFFIXES
+from ccfcpp.core.errors import KeyValue, Piece, UsageError
+from ccfcpp.core.units import counted, first_of, shown
+from ccfcpp.data.decoding import UNREAD, Header, UnreadableError, open_image
+from ccfcpp.data.image_size import LARGEST_KEPT, Shape, Sizes, common_shape
+
+if TYPE_CHECKING:
+    from ccfcpp.data.encoders.encoder import Encoder
+    from ccfcpp.data.file_tree import Tree
+    from ccfcpp.data.images import Samples
+
+_MOST_NAMED, _MOST_SAID = 20, 5
+"""Files that a refusal names, and those that a note does."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The facts on an image file.
+
+    Attributes:
+        name: Its path below the folder or in the archive, with slashes.
+        header: Properties of its image; None where they cannot be read.
+        reason: Why it is left out; empty where it is read.
+    """
+
+    name: str
+    header: Header | None = None
+    reason: str = ""
+
+    @property
+    def is_image(self) -> bool:
+        """Whether its name or its content is that of an image."""
+        return self.header is not None or self.name.lower().endswith((*IMAGE_SUFFIXES, *UNREAD))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of reading image files: all files, the images' sizes, and files left out.
+
+    Attributes:
+        files: All files that were examined, in order.
+        sizes: The original sizes of the images.
+        empty: Names of folders without an image.
+        hidden: Names of hidden files and folders, which are ignored.
+    """
+
+    files: tuple[FileFacts, ...]
+    sizes: Sizes
+    empty: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def skipped(self) -> list[FileFacts]:
+        """The files that are left out."""
+        return [file for file in self.files if file.reason]
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """The files that are left out, as rows of a table."""
+        return [{"file": file.name, "reason": file.reason} for file in self.skipped]
+
+
+Read = tuple[NDArray[Any], list[FileFacts]]
+"""uint8 `(files that are read, channels, height, width)`, or of an encoder float32 `(files that are
+read, d)`; and what is known of each file that should be read."""
+
+
+def read_files(
+    files: Sequence[Path], tree: "Tree", how: DataConfig, shape: Shape | None = None
+) -> Read:
+    """Decode images to one array; a file that cannot be read is left out.
+
+    Small images, and all of a given size, are decoded as they are met. Others, which could fill the
+    memory, are opened again once their common size is known.
+
+    Args:
+        files: The files.
+        tree: The folder or archive that contains them.
+        how: Size and range of values.
+        shape: Channels, height and width, over the size.
+    """
+    # The published data sets are listed without these.
+    import torch
+
+    from ccfcpp.data.images import fit
+
+    def fitted(pixels: NDArray[np.uint8], to: Shape) -> NDArray[np.uint8]:
+        return fit(torch.from_numpy(pixels.copy())[None], to)[0].numpy()
+
+    found: list[FileFacts] = []
+    decoded: dict[int, NDArray[np.uint8]] = {}
+    for file in files:
+        header = None
+        try:
+            with open_image(tree.disk(file), how.max_pixels) as image:
+                header = image.header
+                if shape or how.image_size:
+                    to = shape or common_shape([sizes_of([FileFacts("", header)])], how.image_size)
+                    decoded[len(found)] = fitted(image.decode(how.window), to)
+                elif max(header.height, header.width) <= LARGEST_KEPT:
+                    decoded[len(found)] = image.decode(how.window)
+            found.append(FileFacts(tree.name(file), header))
+        except _LEFT_OUT as error:
+            found.append(FileFacts(tree.name(file), header, _reason(error)))
+    while kept := [row for row, file in enumerate(found) if not file.reason]:
+        settled_shape = _settled(found, how, shape)
+        images = np.empty((len(kept), *settled_shape), np.uint8)
+        for row, number in enumerate(kept):
+            try:
+                # Taken out one by one, so that the memory holds no image twice.
+                if (pixels := decoded.pop(number, None)) is None:
+                    with open_image(tree.disk(files[number]), how.max_pixels) as image:
+                        pixels = image.decode(how.window)
+                images[row] = fitted(pixels, settled_shape)
+            except _LEFT_OUT as error:
+                found[number] = replace(found[number], reason=_reason(error))
+        read = np.array([not found[number].reason for number in kept])
+        # A file that is damaged inside has had a say in the shape until it was decoded.
+        if read.all() or (read.any() and _settled(found, how, shape) == settled_shape):
+            return images[read], found
+    return np.empty((0, 1, 1, 1), np.uint8), found
+
+
+_LEFT_OUT = UnreadableError, UsageError, MemoryError
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or "it needs too much memory"
+
+
+def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -> Shape:
+    return shape or common_shape([sizes_of(found)], how.image_size)
+
+
+def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
+    """Embed images of any size as vectors; a file that cannot be read is left out."""
+    # Vectors are cached by a file's content and how its values are mapped.
+    prefix = json.dumps(how.window and tuple(how.window)).encode()
+    found: list[FileFacts] = []
+    keys: dict[int, str] = {}
+    for file in files:
+        try:
+            with open_image(tree.disk(file), how.max_pixels) as image:
+                header, digest = image.header, hashlib.sha256(prefix)
+                digest.update(image.content())
+            keys[len(found)] = digest.hexdigest()
+            found.append(FileFacts(tree.name(file), header))
+        except _LEFT_OUT as error:
+            found.append(FileFacts(tree.name(file), reason=_reason(error)))
+    numbers = [*keys]
+
+    def pixels(row: int) -> NDArray[np.uint8]:
+        with open_image(tree.disk(files[numbers[row]]), how.max_pixels) as image:
+            return image.decode(how.window)
+
+    vectors, reasons = encoder.embedded([*keys.values()], pixels)
+    for row, reason in reasons.items():
+        found[numbers[row]] = replace(found[numbers[row]], reason=reason)
+    return vectors, found
+
+
+def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.uint8]:
+    """Decode the images of a published data set, which must all exist and have one size.
+
+    Returns:
+        uint8 `(files, channels, height, width)`; grey images fill all channels.
+
+    Raises:
+        UsageError: One is damaged, or has another height or width.
+    """
+    images = np.empty((len(files), *shape), np.uint8)
+    for row, file in enumerate(files):
+        try:
+            with open_image(tree.disk(file)) as image:
+                header = image.header
+                if (header.height, header.width) != shape[1:]:
+                    raise UnreadableError(
+                        f"it has {header.width}x{header.height} pixels, not {shape[2]}x{shape[1]}"
+                    )
+                images[row] = image.decode(None)
+        except UnreadableError as error:
+            raise UsageError(f"{file} cannot be read ({error}): get it again") from error
+    return images
+
+
+def sizes_of(files: Sequence[FileFacts]) -> Sizes:
+    """Return the sizes of the images that are read, at least one."""
+    headers = [file.header for file in files if file.header and not file.reason]
+    colour = any(header.channels > 1 for header in headers)
+    return Sizes.of(((header.height, header.width) for header in headers), colour)
+
+
+def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
+    """Write the facts on files as an array, for a cache."""
+    return np.array(json.dumps([asdict(file) for file in files]))
+
+
+def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
+    """Read back the facts that `facts_as_array` has written."""
+    return [
+        FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
+        for each in json.loads(str(text))
+    ]
+
+
+def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
+    """Refuse data of which too many files cannot be read. Files that are no images do not count.
+
+    Raises:
+        UsageError: More than the share cannot be read, or all of them; the message names them.
+    """
+    images = [file for file in files if file.is_image]
+    failed = [file for file in images if file.reason]
+    if not images:
+        raise UsageError(f"{where} holds no image ({' '.join(IMAGE_SUFFIXES)})")
+    # As decimal numbers: 0.29 times 100 is a little less than 29.
+    allowed = max(1, math.floor(share * len(images) + 1e-9)) if share else 0
+    if len(failed) <= allowed and len(failed) < len(images):
+        return
+    rule: Sequence[Piece] = [KeyValue("data.skip", share), f" allows {allowed}"]
+    if len(failed) == len(images):
+        rule = ["none is left"]
+    raise UsageError(
+        f"{len(failed)} of the {len(images)} images in {where} cannot be read, and ",
+        *rule,
+        ": mend them, or allow a larger share, such as --skip 5%. They are "
+        f"{_listed(failed, where)}",
+    )
+
+
+def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
+    named = "; ".join(f"{shown(file.name)} ({file.reason})" for file in files[:_MOST_NAMED])
+    if len(files) <= _MOST_NAMED:
+        return named
+    more = len(files) - _MOST_NAMED
+    return f"{named}; and {more} more: ccfcpp inspect {shlex.quote(str(where))} --json lists all"
+
+
+def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
+    """Describe how a user's files were read, a line each: notes, the size, and files left out.
+
+    Args:
+        data: The images, or vectors of images.
+        listed: The file that lists those that were left out.
+    """
+    from ccfcpp.data.images import ImageData
+
+    lines, reading = [*data.notes], data.reading
+    if isinstance(data, ImageData):
+        height, width = data.images.shape[2:]
+        found = [(w, h) for h, w, _ in data.sizes.common]
+        if set(found) != {(width, height)}:
+            least, most = min(found, key=math.prod), max(found, key=math.prod)
+            sizes = "x".join(map(str, least))
+            sizes += "" if least == most else f" to {'x'.join(map(str, most))}"
+            lines.append(
+                f"images of {sizes} pixels become {width}x{height}; data.image_size sets another "
+                "size"
+            )
+    if reading is not None and reading.skipped:
+        named = first_of([shown(file.name) for file in reading.skipped], _MOST_SAID)
+        lines.append(
+            f"{counted(len(reading.skipped), 'file')} left out, with reasons in {listed}: {named}"
+        )
+    if reading is not None and reading.hidden:
+        named = first_of([shown(name) for name in reading.hidden], _MOST_SAID)
+        lines.append(f"not looked at, as hidden: {named}")
+    if reading is not None and reading.empty:
+        lines.append(f"no image is in {', '.join(map(shown, reading.empty))}")
+    return lines

@@ -1,0 +1,204 @@
+"""Tables from `.csv` and `.parquet` files, read by pyarrow."""
+
+import csv
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.name_matching import canonical
+from ccfcpp.core.units import first_of
+from ccfcpp.data.columns import Array, Roles, Source
+from ccfcpp.data.npz import NOTHING
+
+_ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
+_FEWEST_COUNTED = 3
+"""A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
+_MOST_SHOWN = 5
+_BLOCK, _CELL = 1 << 22, 32
+"""Bytes of a CSV file that are looked at together, or more for many cells."""
+
+
+def read_csv(path: Path, roles: Roles) -> Source:
+    """Read a CSV file, whose first line may have the names of its columns.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    columns = csv_columns(path)
+    if not columns:
+        raise UsageError(f"{path} is empty: a line for each vector is wanted")
+    first = [column[0].as_py() for column in columns]
+    numbered = [*map(str, range(len(first)))]
+    counting = numbered, ["", *numbered[:-1]]
+    counts = len(first) >= _FEWEST_COUNTED and [first[0].strip(), *first[1:]] in counting
+    notes: tuple[str, ...] = ()
+    if has_names := counts or len(_numbers_in(first)) < len(first):
+        columns = [column[1:] for column in columns]
+    else:
+        shown = first_of([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
+        notes = (f"the first row, {shown}, is taken for values, and not for names of columns",)
+    names = first if has_names else numbered
+    return Source(
+        tuple(first) if has_names else (),
+        len(first),
+        lambda place: _parsed(path, names[place], columns[place], has_names),
+        lambda place: np.array(columns[place].to_pylist(), np.str_),
+        notes=notes,
+    )
+
+
+def csv_columns(path: Path) -> list[Any]:
+    """Return the columns of a CSV file, as strings; empty lines are left out.
+
+    Raises:
+        UsageError: It is no such file, or lines have more cells than others.
+    """
+    from pyarrow import ArrowInvalid, csv, string
+
+    _, first = next(_lines(path), (0, []))
+    names = [*map(str, range(len(first)))]
+    if not names:
+        return []
+    # A line has no more bytes than a block.
+    size = max(_BLOCK, _CELL * len(names))
+    try:
+        return csv.read_csv(  # type: ignore[no-any-return]
+            path,
+            csv.ReadOptions(use_threads=False, block_size=size, column_names=names),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(column_types=dict.fromkeys(names, string())),
+        ).columns
+    except ArrowInvalid as error:
+        for line, row in _lines(path):
+            if len(row) != len(first):
+                raise UsageError(
+                    f"{path}, line {line}: {len(row)} cells, but there are {len(first)} columns"
+                ) from None
+        raise UsageError(f"{path} cannot be read as CSV ({error})") from error
+
+
+def csv_line_of(path: Path, row: int) -> int:
+    """Return the number of the line on which a row of a CSV file ends."""
+    return next(islice(_lines(path), row, None))[0]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and cells of each line that has any; slow, for error messages only."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            yield from ((reader.line_num, row) for row in reader if row)
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8 ({error})") from error
+
+
+def _numbers_in(cells: list[str]) -> list[float]:
+    """Return the numbers in cells, NaN for empty ones, up to a cell with anything else."""
+    numbers: list[float] = []
+    with suppress(ValueError):
+        for cell in cells:
+            if "_" in cell:  # Python reads 1_2 as 12.
+                break
+            numbers.append(np.nan if cell.strip().lower() in NOTHING else float(cell))
+    return numbers
+
+
+def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
+    """Return the numbers in a column of strings, NaN for empty ones."""
+    with suppress(ValueError):
+        # By `to_numpy` pyarrow would import pandas, where it is installed.
+        numbers: Array = np.from_dlpack(column.combine_chunks().cast("float64"))
+        if not np.isnan(numbers).any():
+            return numbers
+    # A value is missing, or written as Python alone reads it, such as +1, or is no number.
+    cells = column.to_pylist()
+    found = _numbers_in(cells)
+    if (row := len(found)) < len(cells):
+        raise UsageError(
+            f"{path}, line {csv_line_of(path, row + before)}: column {name!r} holds "
+            f"{cells[row][:40]!r}, which is no number: {_ENCODE}"
+        )
+    return np.array(found)
+
+
+def read_parquet(path: Path, roles: Roles) -> Source:
+    """Read a Parquet file, without the index that pandas stores beside the columns.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        found = ParquetFile(path).read()
+        index = (found.schema.pandas_metadata or {}).get("index_columns") or []
+    except (ArrowException, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is no Parquet file ({error})") from error
+    asked = {*roles.named, *roles.chosen}
+    left = [name for name in found.column_names if name in index and canonical(name) not in asked]
+    held = [
+        part
+        for name, column in zip(found.column_names, found.columns, strict=True)
+        if name not in left
+        for part in _flat(name, column)
+    ]
+    return Source(
+        tuple(name for name, _ in held),
+        len(held),
+        lambda place: _numbers(path, *held[place]),
+        lambda place: _texts(path, *held[place]),
+        notes=tuple(
+            f"column {name!r} is an index of pandas, and no part of the vectors" for name in left
+        ),
+    )
+
+
+def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a column; of lists of one length, yield a column for each position."""
+    from pyarrow import chunked_array, compute, nulls, types
+
+    kind, lengths = column.type, []
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = compute.list_value_length(column).drop_null().unique().to_pylist()
+        if lengths in ([], [0]):
+            column = chunked_array([nulls(len(column))])
+    if types.is_dictionary(kind):  # In an array its gaps would be values.
+        column = column.cast(kind.value_type)
+    if len(lengths) != 1 or not lengths[0]:
+        yield name, column
+        return
+    for place in range(lengths[0]):
+        yield from _flat(f"{name}[{place}]", compute.list_element(column, place))
+
+
+def _texts(path: Path, name: str, column: Any) -> Array:
+    """Return the cells of a column of names, as strings unless they are numbers."""
+    from pyarrow import types
+
+    if types.is_nested(column.type):
+        raise UsageError(f"{path}: column {name!r} holds {column.type}, no names: give a string")
+    found: Array = column.to_numpy()
+    if found.dtype == object:
+        # Bytes as those of an array are read.
+        texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in found]
+        found = np.array(["" if text is None else str(text) for text in texts], np.str_)
+    return found
+
+
+def _numbers(path: Path, name: str, column: Any) -> Array:
+    """Return a column's numbers, NaN for empty cells."""
+    from pyarrow import types
+
+    kinds = types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null
+    if not any(is_kind(column.type) for is_kind in kinds):
+        raise UsageError(f"{path}: column {name!r} holds {column.type}, no numbers: {_ENCODE}")
+    numbers: Array = column.to_numpy()
+    if numbers.dtype == object:
+        numbers = column.cast("float64", safe=False).to_numpy()
+    return numbers

@@ -1,0 +1,181 @@
+"""Combination of the updates of several clients into one with everything the server needs.
+
+Where a server needs only a sum or a mean, it need not see a summand. What adds up follows from
+the meaning of an update's parts.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
+from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.engine.update_parts import (
+    Addends,
+    Count,
+    Form,
+    Mean,
+    Opaque,
+    Part,
+    Spec,
+    Sum,
+    Votes,
+    declared_part,
+    sibling,
+)
+
+_NONE = torch.zeros((), dtype=torch.float64)
+
+_PRESENT = " present"
+"""Added to the name of a mean that some clients do not have: the weight of those who have it."""
+
+
+def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
+    """Refuse an exchange in which the server needs single clients' parts."""
+    parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
+    for name, part in parts.items():
+        if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
+            raise UsageError(
+                asked,
+                f": in {system}'s exchange {exchange.name!r} the server needs each client's part "
+                f"{name!r}, and not the sum; docs/trust.md lists what has sums",
+            )
+
+
+class Addition:
+    """The addition of the updates of an exchange.
+
+    Args:
+        exchange: An exchange without parts that the server needs from each client.
+        message: The message of the exchange.
+        alike: Whether all clients count alike in a mean, since sums have noise. Numbers of images
+            beside a mean that divide no sum, and means that only the report needs, are then left
+            out. Else a client counts by the part that the exchange names.
+    """
+
+    def __init__(self, exchange: AnyExchange, message: object, alike: bool = False) -> None:
+        self.exchange = exchange
+        self.message = pack(message)
+        self.alike = alike
+        # Numbers are packed on the CPU, and masks are taken off there: all goes where a model is.
+        devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
+        self.device = next(iter(devices), _NONE.device)
+
+    def parts(self, update: object) -> Addends:
+        """Return the parts of an update that add up: sums, counts, weighted changes and losses.
+
+        Integer entries of a mean are counters (``num_batches_tracked``), whose mean is of no use:
+        they stay as in the message.
+        """
+        tensors = pack(update)
+        found: Addends = {}
+        optional = {n for n, part in self.exchange.parts.items() if _is_optional(part)}
+        for name in [*tensors, *sorted(optional - tensors.keys())]:
+            part = declared_part(self.exchange.parts, name)
+            value = tensors.get(name, _NONE).to(self.device)
+            if not self._is_sent(name, part, value.dtype):
+                continue
+            if not isinstance(part, Mean):
+                found[name] = value.double()
+                continue
+            weight = 1.0 if self.alike else float(tensors[part.weight])
+            found[name] = weight * (value.double() - self._base(name))
+            if part.optional and not self.alike:
+                present = weight if name in tensors else 0.0
+                found[name + _PRESENT] = _NONE.to(self.device) + present
+        return found
+
+    def zeros(self, form: Form) -> Addends:
+        """Return zeros with the shapes of an update's parts, given its form."""
+        found: Addends = {}
+        for name, spec in form.items():
+            part = declared_part(self.exchange.parts, name)
+            if self._is_sent(name, part, spec.dtype):
+                found[name] = spec.zeros().double()
+                if _is_optional(part) and not self.alike:
+                    found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
+        return found
+
+    def whole(self, form: Form, totals: Mapping[str, Tensor], contributors: float) -> object:
+        """Make one update in place of all, from the sums of their parts.
+
+        Args:
+            form: The form of an update.
+            totals: float64 tensors by the names that ``parts`` returns.
+            contributors: The divisor of a mean, where all clients count alike.
+
+        Raises:
+            RefusedUpdateError: The weights of a mean are not positive.
+        """
+        tensors = {}
+        totals = {name: total.to(self.device) for name, total in totals.items()}
+        for name, spec in form.items():
+            part = declared_part(self.exchange.parts, name)
+            if isinstance(part, Mean):
+                found = self._mean(name, part, spec, totals, contributors)
+            else:
+                found = self._sum(name, spec, totals, contributors)
+            if found is not None:
+                tensors[name] = found
+        return unpack(self.exchange.update, tensors)
+
+    def _mean(
+        self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
+    ) -> Tensor | None:
+        """Return a mean over the clients that have it; None if no client does, or if unsent."""
+        if not spec.dtype.is_floating_point:
+            return self.message.get(name, spec.zeros(self.device))
+        if name not in totals:
+            return None
+        divisor = contributors
+        if not self.alike:
+            divisor = float(totals[name + _PRESENT if part.optional else part.weight])
+        if divisor <= 0 and not part.optional:
+            raise RefusedUpdateError(
+                f"the clients' weights in the mean of {name!r} are not positive"
+            )
+        if divisor <= 0:
+            return None
+        mean = totals[name] / divisor
+        return (self._base(name) + mean).to(spec.dtype)
+
+    def _sum(
+        self, name: str, spec: Spec, totals: Mapping[str, Tensor], contributors: float
+    ) -> Tensor:
+        means = [part for part in self.exchange.parts.values() if isinstance(part, Mean)]
+        # The server divides by a weight.
+        least = 1 if any(part.weight == name for part in means) else 0
+        if name not in totals:
+            if declared_part(self.exchange.parts, name) == Count(public=True):
+                return spec.zeros() + contributors
+            return spec.zeros() + least * max(1, round(contributors))
+        total = totals[name]
+        if not spec.dtype.is_floating_point:
+            return total.round().clamp(min=least).to(spec.dtype)
+        # What has noise keeps all its digits.
+        return total if self.alike else total.to(spec.dtype)
+
+    def _is_sent(self, name: str, part: Part, dtype: torch.dtype) -> bool:
+        if isinstance(part, Mean) and not dtype.is_floating_point:
+            return False
+        if not self.alike:
+            return True
+        if isinstance(part, Count):
+            return not part.public and (self.exchange.is_sum or name in self._divisors)
+        return not (isinstance(part, Mean) and part.report)
+
+    @property
+    def _divisors(self) -> set[str]:
+        """Names of counts that sums are divided by."""
+        parts = self.exchange.parts.items()
+        return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
+
+    def _base(self, name: str) -> Tensor:
+        """Return the base of a mean's changes: the message's tensor of its name, else 0."""
+        return self.message.get(name, _NONE).to(self.device).double()
+
+
+def _is_optional(part: Part) -> bool:
+    return isinstance(part, Mean) and part.optional

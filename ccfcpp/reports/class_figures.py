@@ -1,0 +1,119 @@
+"""Figures that compare clusters and clients with the true classes."""
+
+from collections.abc import Sequence
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ccfcpp.core.metrics import counts_by
+from ccfcpp.reports.drawing import DrawnFigure, colour_bar, plate, thinned
+from ccfcpp.reports.palette import Look, ink_on
+from ccfcpp.reports.run_reader import RecordedRun
+
+_MOST_DIGITS, _MOST_NUMBERED = 40, 25
+"""Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
+
+
+def cluster_names(run: RecordedRun) -> list[str]:
+    """Return the names of the predicted classes, or the numbers of clusters."""
+    return [*map(str, range(run.groups))] if run.clusters_images else run.class_names
+
+
+def cluster_order(run: RecordedRun) -> list[int]:
+    """Sort clusters by the classes they are matched with; clusters without a class come last."""
+    matched = run.matched.tolist()
+    return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
+
+
+def confusion(run: RecordedRun) -> DrawnFigure:
+    """Draw the table of true classes by clusters, or by predicted classes."""
+    classes, found = run.classes, run.found
+    names, order = run.class_names, cluster_order(run)
+    counts = counts_by(classes, found, len(names), run.groups)[:, order]
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    columns = [cluster_names(run)[number] for number in order]
+    across = "cluster" if run.clusters_images else "predicted class"
+    figure = table(counts, shares, names, columns, ("class", across), "share of the class")
+    caption = (
+        "Images of each true class (row) by cluster (column). Clusters are in the order of the "
+        "classes they match best, so that agreement lies on the diagonal."
+        if run.clusters_images
+        else "Test images of each true class (row) by the class predicted (column)."
+    )
+    if not run.clusters_images and "points" not in run.shown:
+        caption += (
+            " Each client has its own model: where several were tested on the same images, the "
+            "predictions of the first one are shown."
+        )
+    matched = run.matched[order].tolist()
+    rows = [
+        {
+            "class": name,
+            across: column,
+            "matched": matched[j] == i,
+            "images": int(counts[i, j]),
+            "share": float(shares[i, j]),
+        }
+        for i, name in enumerate(names)
+        for j, column in enumerate(columns)
+    ]
+    title = "Confusion matrix" + (" after matching" if run.clusters_images else "")
+    return DrawnFigure("confusion", title, caption, figure, rows)
+
+
+def holdings(run: RecordedRun) -> DrawnFigure:
+    """Draw the table of the numbers of images by client and class."""
+    return of_clients(run, run.holdings, ("class", "classes"), run.class_names)
+
+
+def of_clients(
+    run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
+) -> DrawnFigure:
+    """Draw a table of numbers of images by client and column; ``kind`` is singular and plural."""
+    one, several = kind
+    names, shown = [*run.clients.values()], [*map(str, columns)]
+    figure = table(counts, counts.double(), names, shown, ("", one), "images of the client")
+    rows = [
+        {"client": number, "name": name, one: column, "images": int(count)}
+        for (number, name), own in zip(run.clients.items(), counts, strict=True)
+        for column, count in zip(columns, own, strict=True)
+    ]
+    caption = f"The number of images by client (row) and {one} (column)."
+    return DrawnFigure(f"client-{several}", f"Clients and {several}", caption, figure, rows)
+
+
+def table(
+    counts: Tensor,
+    values: Tensor,
+    rows: list[str],
+    columns: list[str],
+    axes_names: tuple[str, str],
+    scale: str,
+) -> Figure:
+    """Draw a heat map of ``values`` with ``counts`` in its cells, both of shape (rows, columns)."""
+    height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
+    with plate(height) as (figure, axes):
+        picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)
+        axes.set_yticks(*thinned(rows, 30))
+        places, names = thinned(columns)
+        slanted = max(map(len, names)) > 3
+        turned: Look = (
+            {"rotation": 40, "ha": "right"} if slanted else {"rotation": 0, "ha": "center"}
+        )
+        axes.set_xticks(places, names, **turned)
+        axes.set(ylabel=axes_names[0], xlabel=axes_names[1])
+        colour_bar(axes, picture, scale, {"fraction": 0.06, "aspect": 8 * height})
+        digits = len(str(int(counts.max())))
+        if digits * len(columns) <= _MOST_DIGITS and len(rows) <= _MOST_NUMBERED:
+            _number(axes, counts, picture.to_rgba(values.numpy()))
+    return figure
+
+
+def _number(axes: Axes, counts: Tensor, inks: object) -> None:
+    colours = torch.as_tensor(inks)
+    centred: Look = {"ha": "center", "va": "center", "fontsize": 8.5}
+    for row, column in counts.nonzero().tolist():
+        ink = ink_on(*colours[row, column, :3].tolist())
+        axes.text(column, row, f"{int(counts[row, column])}", color=ink, **centred)

@@ -1,0 +1,128 @@
+"""The page for the owner of a client: images by cluster, files left out, and data sent."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from ccfcpp.core.units import bytes_in_words, counted
+from ccfcpp.core.units import shown as as_line
+from ccfcpp.deployment.client.audit import (
+    DELTA,
+    AuditEntry,
+    AuditLog,
+    Facts,
+    by_run,
+    reasons,
+    run_facts,
+)
+from ccfcpp.deployment.client.privacy_spent import Spending
+from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
+from ccfcpp.reports.page import TEMPLATES
+from ccfcpp.runs.contact_sheets import as_png, sheet
+
+_MOST_NAMES, _MOST_SKIPPED = 500, 200
+
+
+def owner_page(state: Path) -> str:
+    """Render the page of a client's state: one file without scripts or other files.
+
+    Raises:
+        UsageError: The folder is no client's state, or a file of it is damaged.
+    """
+    found, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
+    entries = list(log.read())
+    runs = by_run(entries)
+    cost = spending.epsilon(DELTA)
+    tiles = {
+        "images": f"{len(found.rows):,}",
+        "clusters": str(len({row["cluster"] for row in found.rows})),
+        "files left out": f"{len(found.skipped):,}",
+        "sent in all runs": bytes_in_words(sum(entry.bytes for entry in entries)),
+    } | ({"cost in privacy": f"ε = {cost:.3g}"} if cost else {})
+    return TEMPLATES.get_template("owner.html").render(
+        title=f"{state.resolve().stem}: its images by cluster",
+        folder=state.name,
+        notes=[
+            *([] if found.rows else ["No run of clustering has ended at this client yet."]),
+            *map(as_line, log.damaged),
+        ],
+        tiles=tiles,
+        clusters=_clusters(found),
+        skipped=[_printable(row) for row in found.skipped[:_MOST_SKIPPED]],
+        more_skipped=max(0, len(found.skipped) - _MOST_SKIPPED),
+        runs=[_sent(own, spending) for own in runs],
+    )
+
+
+def _clusters(found: ClientResults) -> list[dict[str, object]]:
+    names: dict[int, list[str]] = {}
+    for row in found.rows:
+        names.setdefault(int(str(row["cluster"])), []).append(_name(row))
+    near, far = typical(found.rows), unsure(found.rows)
+    return [
+        {
+            "number": cluster,
+            "size": counted(len(own), "image"),
+            "share": f"{len(own) / len(found.rows):.0%}",
+            "ends": {
+                "The most typical": [_tile(found, number) for number in near.get(cluster, ())],
+                "The least sure": [_tile(found, number) for number in far.get(cluster, ())],
+            },
+            "names": own[:_MOST_NAMES],
+            "more": max(0, len(own) - _MOST_NAMES),
+        }
+        for cluster, own in sorted(names.items())
+    ]
+
+
+def _tile(found: ClientResults, number: int) -> dict[str, str]:
+    row = found.rows[number]
+    picture = found.pictures.get(number)
+    facts = [
+        f"{key} {float(str(row[key])):.3g}" for key in ("probability", "distance") if key in row
+    ]
+    return {
+        "name": _name(row),
+        "facts": ", ".join(facts),
+        "picture": "" if picture is None else _as_address(picture),
+    }
+
+
+def _as_address(picture: Tensor) -> str:
+    png = as_png(sheet(picture[None], 1))
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _name(row: Row) -> str:
+    return as_line(str(row.get("file", row.get("row", ""))))
+
+
+def _printable(row: Row) -> Facts:
+    return {str(key): as_line(str(value)) for key, value in row.items()}
+
+
+def _sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, object]:
+    """Describe what was sent in a run: facts, a row for each kind of request, and refusals."""
+    asked: dict[str, list[AuditEntry]] = {}
+    for entry in entries:
+        asked.setdefault(entry.asked, []).append(entry)
+    rows = [
+        {
+            "asked for": as_line("facts of the images" if name == "hello" else name),
+            "times": f"{len(own):,}",
+            "sent": bytes_in_words(sum(entry.bytes for entry in own)),
+            "first": own[0].time,
+            "last": own[-1].time,
+        }
+        for name, own in asked.items()
+    ]
+    return {
+        "heading": as_line(f"{entries[0].method}, {entries[0].time[:10]}"),
+        "facts": _printable(run_facts(entries, spending)),
+        "rows": rows,
+        "refused": [as_line(reason) for reason in reasons(entries)],
+    }

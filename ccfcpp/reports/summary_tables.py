@@ -1,0 +1,234 @@
+"""Texts and tables of a page: setting, results, environment."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from ccfcpp.clustering.evaluation.summary_text import judged_rows, scores_over
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import sum_of_tables, table_scores
+from ccfcpp.core.units import bytes_in_words, traffic_titles
+from ccfcpp.privacy.trust_summary import trust_rows
+from ccfcpp.reports.labels import differing_settings
+from ccfcpp.reports.run_reader import RecordedRun
+from ccfcpp.runs.paths import Json
+
+Table = list[dict[str, str]]
+"""Rows of text, all with the same columns."""
+
+_TITLES = {
+    "nmi": "NMI",
+    "kappa": "Kappa",
+    "ari": "ARI",
+    "effective_rank": "effective rank",
+    "local_effective_rank": "effective rank of local models",
+    "gap": "gap R",
+    "tail_share": "share of the smaller half of singular values",
+    "p": "degree of skew p",
+    "classes_per_client": "classes a client",
+    "alpha": "Dirichlet alpha",
+    "beta": "weight beta",
+    "samples": "images",
+    "skipped": "files left out",
+    "imbalance": "largest class over the smallest",
+    "held": "images that clients hold",
+    "sends": "leaves a client",
+    "connected": "connected clients",
+    "disconnected": "clients absent for the whole run",
+    "cohort": "clients trained side by side",
+    "pretrain_rounds": "pre-training rounds",
+}
+_BY_LABELS = ("nmi", "kappa", "accuracy", "ari")
+_RESULTS = (*_BY_LABELS, "effective_rank", "local_effective_rank", "gap")
+_NOT_OF_THE_SETTING = {"method", "device", "rounds"}
+_NONE = "\N{EN DASH}"
+_VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss")
+
+
+def heading(run: RecordedRun) -> str:
+    """Return the title of a run: its system and its data set."""
+    return f"{run.title} on {Path(run.config.dataset).name}"
+
+
+def note(run: RecordedRun) -> str | None:
+    """Return a note for the reader of a run that is unfinished or old; else None."""
+    name = f"The run {run.label}" if run.label else "This run"
+    if run.summary is not None:
+        if run.setting:
+            return None
+        return (
+            f"{name} was made by an earlier version of ccfcpp, which recorded neither its setting "
+            "nor its representations for a report: run it again to see them."
+        )
+    done = f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done."
+    if not run.images:
+        return done
+    return f"{done} Clusters and representations are those of when it was stopped."
+
+
+def setting(run: RecordedRun) -> dict[str, str]:
+    """Return the setting of a run, by the name of each value."""
+    facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
+    facts |= {
+        title(key): readable(value, key)
+        for key, value in run.facts.items()
+        if value is not None and key not in _NOT_OF_THE_SETTING
+    }
+    return facts | trust_rows(run.summary or {})
+
+
+def results(run: RecordedRun) -> dict[str, str]:
+    """Return scores and costs from the summary, or from the last round that was scored."""
+    scored = [row["scores"] for row in run.log if row.get("scores")]
+    found: Json = run.summary or (scored[-1] if scored else {})
+    up, down = traffic_titles(deployed=run.remote)
+    costs = {
+        up: bytes_in_words(sum(row["bytes_up"] for row in run.log)),
+        down: bytes_in_words(sum(row["bytes_down"] for row in run.log)),
+        "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
+    }
+    over = scores_over(found)
+    scores = {
+        title(key): f"{found[key]:.4g}{over * (key in _BY_LABELS)}"
+        for key in _RESULTS
+        if found.get(key) is not None
+    }
+    return scores | judged_rows(found) | _scores_by_presence(found) | costs
+
+
+def _scores_by_presence(summary: Json) -> dict[str, str]:
+    """Return scores of connected and of absent clients' images; empty without absent ones."""
+    if summary.get("scores_absent") is None:
+        return {}
+    return {
+        f"{title(score)}, {who} clients": f"{summary[f'scores_{who}'][score]:.4g}"
+        for score in ("nmi", "kappa")
+        for who in ("connected", "absent")
+    }
+
+
+def scored_by(run: RecordedRun) -> Table:
+    """Tabulate the scores by each client's labels; empty where clients have reported none.
+
+    Each client's scores are computed as if there were no other images.
+    """
+    if not run.tables or not run.setting:
+        return []
+    tables = {name: run.tables.get(number) for number, name in run.clients.items()}
+    tables["all together"] = sum_of_tables(run.tables)
+    found = {
+        name: {} if table is None or not table.sum() else _scores(run, table)
+        for name, table in tables.items()
+    }
+    columns = dict.fromkeys(column for own in found.values() for column in own)
+    return [
+        {"labels of": name} | {column: own.get(column, _NONE) for column in columns}
+        for name, own in found.items()
+    ]
+
+
+def _scores(run: RecordedRun, table: Tensor) -> dict[str, str]:
+    scores = table_scores(table, run.clusters_images)
+    images = {"images": f"{int(table.sum()):,}"}
+    return images | {title(key): f"{scores[key]:.4g}" for key in _RESULTS if key in scores}
+
+
+def results_table(runs: Sequence[RecordedRun]) -> Table:
+    """Tabulate results with one row for each run."""
+    of_runs = [{"run": run.label} | results(run) for run in runs]
+    columns = dict.fromkeys(column for row in of_runs for column in row)
+    return [{column: row.get(column, _NONE) for column in columns} for row in of_runs]
+
+
+def differences_table(runs: Sequence[RecordedRun]) -> Table:
+    """Tabulate the settings in which runs differ, one row for each."""
+    return [
+        {
+            column: _NONE if value is None else readable(value, column)
+            for column, value in row.items()
+        }
+        for row in differing_settings(runs)
+    ]
+
+
+def leakage_tables(found: Json) -> dict[str, Table]:
+    """Tabulate the results of attacks on a run, by caption; empty where there were none.
+
+    Raises:
+        UsageError: The file has another content.
+    """
+    if not found:
+        return {}
+    try:
+        told = found["membership"]
+        client = told.get("client")
+        whose = "training images" if client is None else f"images of client {client}"
+        caption = (
+            f"Leakage: {told['members']:,} {whose} distinguished from {told['others']:,} "
+            "others by their loss"
+        )
+        tables = {
+            caption: [
+                {
+                    "loss": name,
+                    "advantage": f"{row['advantage']:.3f} ± {row['error']:.3f}",
+                    "AUC": f"{row['auc']:.3f}",
+                    "found at 1% false alarms": f"{row['found']:.1%}",
+                }
+                for name, row in told["attacks"].items()
+            ]
+        }
+        if found["inversion"]:
+            caption = "Leakage: averages of pixels that clients sent in the last round"
+            tables[caption] = [
+                {
+                    "images in an average": _range(row["least"], row["most"]),
+                    "averages": f"{row['averages']:,}",
+                    "that are an image": f"{row['exact']:,}",
+                    "median distance to the nearest image": f"{row['distance']:.1%} of its length",
+                }
+                for row in found["inversion"]
+            ]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"leakage.json is damaged ({error}): run ccfcpp leakage again") from error
+    return tables
+
+
+def _range(least: int, most: int | None) -> str:
+    if most is None:
+        return f"{least} or more"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def environment(session: Json) -> dict[str, str]:
+    """Return command, versions and machine of a session of a run."""
+    command = session.get("command", [])
+    versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]
+    facts: Mapping[str, object] = {
+        "command": shlex.join(["ccfcpp", *map(str, command[1:])]),
+        "versions": ", ".join(versions),
+        "source revision": session.get("revision"),
+        "processor": session.get("processor"),
+        "threads": session.get("threads"),
+        "device": session.get("cuda_device") or session.get("device"),
+        "platform": session.get("platform"),
+    }
+    return {key: str(value) for key, value in facts.items() if value}
+
+
+def title(key: str) -> str:
+    """Return the readable name of a key."""
+    return _TITLES.get(key, key.replace("_", " "))
+
+
+def readable(value: object, key: str = "") -> str:
+    """Return the readable form of a value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key != "seed":
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

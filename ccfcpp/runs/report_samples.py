@@ -1,0 +1,116 @@
+"""The representations and images of a run that its report shows, in ``shown.npz``."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ccfcpp.core.metrics import covariance
+from ccfcpp.core.randomness import generator_of
+from ccfcpp.data.images import random_part
+from ccfcpp.data.vectors import Pictures
+from ccfcpp.runs.contact_sheets import small_ones
+
+EACH, MOST_CLUSTERS = 8, 40
+"""Images that are nearest to a centroid, and farthest from it, and clusters that have pictures."""
+MOST_DIMENSIONS, _MOST_POINTS = 2_048, 10_000
+"""Most dimensions of a covariance matrix, since a larger one takes long, and most points."""
+_MOST_PLACED, _COMPONENTS = 1_500, 50
+"""Most points of an embedding, since more hide each other, and most dimensions of these: t-SNE is
+made of the first principal components, as its authors advise."""
+_LARGEST = 64
+"""Largest height and width of a picture, in pixels."""
+
+
+def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Tensor]:
+    """Return the arrays of representations for plots.
+
+    Args:
+        points: Floats of shape (points, dimensions).
+        numbers: Number of the image of each, int64 of shape (points,).
+        by_angle: Whether points are compared by angle.
+
+    Returns:
+        ``index`` and ``points``: the images of some points, and these, of length 1 where they are
+        compared by angle, in at most 50 dimensions; ``covariance`` of shape (dimensions,
+        dimensions) and its ``singular_values``, unless there are too many dimensions; ``by_angle``
+        and the number of ``dimensions``.
+    """
+    points, numbers = points.cpu(), numbers.cpu()
+    everything = torch.arange(len(points))
+    some = random_part(everything, _MOST_PLACED, generator_of(0))
+    found = {
+        "index": numbers[some],
+        "points": _placed(points[some], by_angle),
+        "by_angle": torch.tensor(by_angle),
+        "dimensions": torch.tensor(points.shape[1]),
+    }
+    if points.shape[1] <= MOST_DIMENSIONS:
+        matrix = covariance(points[random_part(everything, _MOST_POINTS, generator_of(0))])
+        finite = bool(matrix.isfinite().all())
+        values = torch.linalg.eigvalsh(matrix) if finite else matrix.diagonal()
+        found |= {
+            "covariance": matrix.float(),
+            "singular_values": values.flip(0).clamp(min=0),
+        }
+    return found
+
+
+def _placed(points: Tensor, by_angle: bool) -> Tensor:
+    from sklearn.decomposition import PCA
+
+    points = F.normalize(points.double(), dim=1) if by_angle else points.double()
+    if points.shape[1] <= _COMPONENTS:
+        return points
+    if not bool(points.isfinite().all()):
+        return points.new_full((len(points), 1), torch.nan)
+    components = min(_COMPONENTS, len(points))
+    if bool((points == points[0]).all()):
+        return points.new_zeros(len(points), components)
+    return torch.from_numpy(PCA(components, random_state=0).fit_transform(points.numpy()))
+
+
+def shown_pictures(
+    clusters: Tensor,
+    distance: Tensor,
+    values: Tensor,
+    names: Sequence[str],
+    pictures: Pictures | None,
+) -> dict[str, Tensor]:
+    """Return small pictures of the images nearest to centroids, and of the farthest ones.
+
+    Args:
+        clusters: Cluster of each image, int64 of shape (images,).
+        distance: Distance of each from its centroid, of shape (images,).
+        values: The images, uint8 of shape (images, channels, height, width), or vectors.
+        names: Names of the images; empty for images in memory.
+        pictures: For vectors of photos, a function that shows some of these by their names.
+
+    Returns:
+        ``pictured``, numbers of images, and ``pictures``, uint8 of shape (pictures, channels,
+        height, width); empty where there is none.
+    """
+    chosen = [
+        extremes(distance, clusters == cluster, farthest)
+        for cluster in range(min(int(clusters.max()) + 1, MOST_CLUSTERS))
+        for farthest in (False, True)
+    ]
+    index = torch.unique(torch.cat(chosen)).tolist()
+    # Images in memory are called by their numbers.
+    called = names or tuple(map(str, range(len(values))))
+    small = small_ones(index, values, called, pictures, _LARGEST)
+    if not small:
+        return {}
+    return {"pictured": torch.tensor([*small]), "pictures": torch.stack([*small.values()])}
+
+
+def extremes(distance: Tensor, members: Tensor, farthest: bool) -> Tensor:
+    """Return the members of a cluster nearest to its centroid, or farthest from it.
+
+    Members are given as bool of shape (points,). The result has indices of points, the most extreme
+    first; ties are in the order of the indices.
+    """
+    index: Tensor = members.nonzero().flatten()
+    order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)
+    return index[order[:EACH]]

@@ -1,0 +1,182 @@
+"""Comparisons from Python, behind ``ccfcpp compare`` and ``ccfcpp.compare``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS, check_takes
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import Layers, flatten, resolve, unflatten
+from ccfcpp.core.data_kinds import DataKind
+from ccfcpp.core.errors import KeyValue, UsageError
+from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
+
+if TYPE_CHECKING:
+    from ccfcpp.studies.comparison import Comparison
+    from ccfcpp.studies.grids import Order, Planned
+    from ccfcpp.studies.study import Study
+
+ALL_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
+BESIDE_PUBLISHED: Tree = {"preset": "published"}
+"""The tables have the papers' values beside ours."""
+_NO_AXES = {
+    "dataset": "compare on each by itself, and join the studies by ccfcpp report",
+    "seed": "give a number of seeds",
+}
+
+
+def compare(
+    settings: Mapping[str, object] | None = None,
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    baseline: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Json:
+    """Compare systems on the same images, partitions and scores, and write the folder of a study.
+
+    Args:
+        settings: Values over the data set's preset, nested or by dotted key. A list for a key that
+            takes one value is an axis, all values of which are run, such as
+            ``{"method": ["k-fed", "ccfc++"], "partition.p": [0, 1], "loss.eta": [0, 0.1]}``.
+        seeds: Number of seeds of each cell.
+        jobs: Number of runs at once; more than one run in processes of their own, so that a
+            script needs ``if __name__ == "__main__":``.
+        baseline: Method with which the others are compared; by default the best of each column.
+        out: Folder of the study; a new one under ``runs/`` where it is None.
+        resume: Whether to resume the study in ``out``, and to add what it does not have yet.
+
+    Returns:
+        The folder as ``out``, a row of numbers for each cell as ``table``, and ``costs``.
+
+    Raises:
+        UsageError: A key is unknown, a value does not fit, or the folder is taken.
+
+    Example:
+        >>> import tempfile
+        >>> import ccfcpp
+        >>> settings = {"dataset": "digits", "method": ["k-fed", "ffcm-avg"], "partition.p": 0}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     study = ccfcpp.compare({**settings, "data.images": 100}, out=folder)
+        >>> [row["method"] for row in study["table"]]
+        ['k-fed', 'ffcm-avg']
+    """
+    from ccfcpp.studies.parallel import run_in_processes
+
+    layers, place = [unflatten(settings or {})], None if out is None else Path(out)
+    study = open_comparison(layers, seeds, place, resume, baseline, say=warnings.warn)
+    if jobs == 1:
+        study.run(lambda title, run, folder: run.run(folder))
+    else:
+        run_in_processes(study, jobs, lambda: None, lambda: False)
+    found = tabulated(study)
+    return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
+
+
+def open_comparison(
+    layers: Layers,
+    seeds: int,
+    out: Path | None,
+    resume: bool,
+    baseline: str | None = None,
+    *,
+    say: Callable[[str], None],
+) -> Study[ClusterConfig]:
+    """Start a comparison, or resume one and add what it does not have yet.
+
+    Args:
+        layers: The user's settings; all combinations of lists are run.
+        seeds: Number of seeds of each cell.
+        out: Folder of the study.
+        resume: Whether the study exists.
+        baseline: Method with which the others are compared.
+        say: Called with a line that names methods which do not take the data.
+
+    Raises:
+        UsageError: A setting does not fit, has no effect, or would change existing runs.
+    """
+    from ccfcpp.studies.comparison import Comparison, plan_comparison
+    from ccfcpp.studies.grids import take_lists
+    from ccfcpp.studies.growth import check_new_runs, reopened
+    from ccfcpp.studies.study import Study
+
+    for key in take_lists(ClusterConfig, layers)[1].keys() & _NO_AXES.keys():
+        raise UsageError(f"{key} is no axis of a comparison: {_NO_AXES[key]}")
+    if resume:
+        path = required_out(out)
+        study = reopened(path, ClusterConfig, plan_comparison, layers, seeds)
+    else:
+        order = _order([BESIDE_PUBLISHED, *layers], seeds, say)
+        runs = plan_comparison(order)
+        path = out or new_path("comparison", runs[0].config.dataset)
+        RunPaths(path).refuse_if_taken()
+        study = Study(path, runs, order)
+    if baseline is not None:
+        study.compare_with(baseline)
+    Comparison(study.runs, [], baseline)
+    return check_new_runs(study, layers, "cluster", _check)
+
+
+def tabulated(study: Study[ClusterConfig]) -> Comparison:
+    """Write the tables of the runs that are finished, and return them."""
+    from ccfcpp.studies.comparison import Comparison
+
+    found = Comparison(study.runs, study.results(), study.baseline)
+    study.write_table(found.rows, found.as_markdown(), found.as_latex())
+    return found
+
+
+def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
+    """Return the order of a new comparison: of all methods and skews where none are given."""
+    from ccfcpp.studies.grids import Order, take_lists
+
+    (*files, own), axes = take_lists(ClusterConfig, layers)
+    values = dict(flatten(own))
+    single: dict[str, Sequence[object]] = {}
+    for key in ("method", "partition.p"):
+        if key in values:
+            single[key] = [values.pop(key)]
+    grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
+    config = resolve(ClusterConfig, "cluster", *files, unflatten(values))
+    grid["method"] = _that_take(config.data_kind or "images", [*map(str, grid["method"])], say)
+    if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
+        from ccfcpp.data.encoders.loading import load_encoder
+        from ccfcpp.runs.environment import choose_device
+
+        # Runs that follow, today or after --resume, refuse another one.
+        values["data.encoder_hash"] = load_encoder(encoder, choose_device(config.device)).hash
+    kind = config.partition.kind
+    if kind == "skew":
+        grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}
+    elif "partition.p" in grid:
+        raise UsageError(
+            KeyValue("partition.p", ...),
+            f" has no effect on partition.kind = {kind!r}: leave it out",
+        )
+    return Order(files, unflatten(values), [grid], seeds)
+
+
+def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Return the methods that cluster the data, and name all others in one line."""
+    # An unknown name is refused with the nearest known one where the runs are planned.
+    chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
+    if not chosen:
+        check_takes(methods[0], kind)
+    if left := [name for name in methods if name not in chosen]:
+        say(f"left out, since they take no {kind}: {', '.join(left)}")
+    return chosen
+
+
+def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
+    """Check runs before hours of work: each method, by its first run."""
+    from ccfcpp.clustering.run import clustering_run
+    from ccfcpp.clustering.setup import load_data
+
+    data = load_data(runs[0].config)
+    for config in {run.config.method: run.config for run in reversed(runs)}.values():
+        clustering_run(config, data)

@@ -1,0 +1,103 @@
+"""Figures of scores with their deviations next to the papers', and of singular values."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import NullFormatter
+
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper, power
+from ccfcpp.reports.labels import slug
+from ccfcpp.reports.palette import line_style
+from ccfcpp.studies.score_tables import ScoreTable
+from ccfcpp.studies.tables import over_seeds
+
+_MOST_MARKED = 30
+"""Largest number of places on an axis that are marked; more are rounds."""
+_APART = 0.03
+"""Distance of the marks of two systems, as a share of that of two places."""
+
+
+def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[DrawnFigure]:
+    """Draw a figure for each panel: our values, and the paper's for the same images.
+
+    The paper's values for other images have figures of their own where it has none of ours.
+    """
+    drawn = [_draw_panel(table, panel, published) for panel in table.panels]
+    if published is not None and not set(published.panels) & set(table.panels):
+        drawn += [_draw_panel(published, panel, None, "the paper: ") for panel in published.panels]
+    return drawn
+
+
+def _draw_panel(
+    table: ScoreTable, panel: str, published: ScoreTable | None, whose: str = ""
+) -> DrawnFigure:
+    places = table.places(panel)
+    rows: list[dict[str, object]] = []
+    # Marks stand beside each other, so that deviations do not hide each other.
+    apart = _APART if any(score.deviation for score in table.scores.values()) else 0.0
+    with paper() as (figure, axes):
+        for number, system in enumerate(table.systems):
+            known = {at: one for at in places if (one := table.get(panel, at, system))}
+            if not known:
+                continue
+            theirs = {
+                at: one.mean
+                for at in places
+                if published is not None and (one := published.get(panel, at, system))
+            }
+            shift = apart * (number - (len(table.systems) - 1) / 2)
+            look = line_style(number) | ({"marker": ""} if len(places) > _MOST_MARKED else {})
+            axes.errorbar(
+                [places.index(at) + shift for at in known],
+                [score.mean for score in known.values()],
+                [score.deviation or 0 for score in known.values()],
+                label=system,
+                capsize=2,
+                markersize=5,
+                elinewidth=0.8,
+                **look,
+            )
+            hollow = look | {"linestyle": "none", "markerfacecolor": "none", "markersize": 9}
+            axes.plot([places.index(at) + shift for at in theirs], list(theirs.values()), **hollow)
+            rows += [
+                {
+                    table.axis or "place": at,
+                    "system": system,
+                    table.measure: score.mean,
+                    "deviation": score.deviation,
+                    "the paper": theirs.get(at),
+                }
+                for at, score in known.items()
+            ]
+        step = -(-len(places) // 10)
+        axes.set_xticks(range(0, len(places), step), places[::step])
+        axes.set(xlabel=table.axis, ylabel=table.measure)
+        legend_above(axes, columns=3)
+    beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
+    by = f" by {table.axis}" if table.axis else ""
+    caption = f"{table.measure}{by}; {over_seeds(table.runs)}{beside}."
+    return DrawnFigure(
+        slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows
+    )
+
+
+def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> DrawnFigure:
+    """Draw singular values in descending order, on a logarithmic scale.
+
+    They are above 0, and stand under the name of their line.
+    """
+    rows: list[dict[str, object]] = []
+    with paper() as (figure, axes):
+        for number, (name, values) in enumerate(curves.items()):
+            look = line_style(number) | {"marker": ""}
+            axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **look)
+            rows += [
+                {"curve": name, "dimension": place, "singular value": value}
+                for place, value in enumerate(values, start=1)
+            ]
+        axes.set(xlabel="dimension, by size", ylabel="singular value", yscale="log")
+        axes.yaxis.set_major_formatter(power)
+        # What lies between powers of ten is not named.
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        legend_above(axes, columns=3)
+    caption = "Singular values of the covariance of the representations, largest first."
+    return DrawnFigure(slug(f"spectra-{title}"), title, caption, figure, rows)

@@ -1,0 +1,130 @@
+"""Pages of runs and of studies, behind ``ccfcpp report`` and ``ccfcpp.report``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import drawable
+from ccfcpp.runs.paths import RunPaths, refuse_full, writable
+
+if TYPE_CHECKING:
+    from ccfcpp.reports.contents import Contents
+
+Say = Callable[[str], None]
+
+
+def report(*runs: str | Path, out: str | Path | None = None) -> Path:
+    """Show a run, several side by side, or studies joined in one, on one HTML page.
+
+    The state of a client of a federation is shown as a page for its owner.
+
+    Args:
+        runs: Folders of runs, or of studies, or the folder of one client's state.
+        out: New folder of the report; that of the run or study where it is None, or a new one under
+            ``reports/`` for several.
+
+    Returns:
+        Path of the page, ``report.html``, with its figures beside it.
+
+    Raises:
+        UsageError: A folder is neither, or the new folder is not empty.
+
+    Example:
+        >>> import ccfcpp
+        >>> ccfcpp.report("runs/digits", out="page")  # doctest: +SKIP
+        PosixPath('page/report.html')
+    """
+    place = None if out is None else Path(out)
+    return write_report(list(map(Path, runs)), place)[0]
+
+
+def write_report(
+    runs: Sequence[Path], out: Path | None = None, say: Say = lambda line: None
+) -> tuple[Path, Contents]:
+    """Write a report as ``report`` does, and return its page and its figures.
+
+    ``say`` is called with lines on the progress.
+    """
+    from ccfcpp.deployment.client.audit import is_state
+    from ccfcpp.reports.contents import Contents
+
+    if not runs:
+        raise UsageError("a report needs a run: give the folder of one")
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UsageError("a run is named twice: give each folder once")
+    if any(map(is_state, runs)) and len(runs) > 1:
+        raise UsageError("the state of a client has a page of its own: give its folder alone")
+    folder = _place(runs, out)
+    if is_state(runs[0]):
+        from ccfcpp.reports.owner_page import owner_page
+
+        page = owner_page(runs[0])
+        return _write(folder, Contents(), lambda svgs: page)
+    if all(RunPaths(run).study.is_file() for run in runs):
+        return _write_studies(runs, folder)
+    return _write_runs(runs, folder, say)
+
+
+def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Contents]:
+    from ccfcpp.reports.contents import contents
+    from ccfcpp.reports.labels import run_labels
+    from ccfcpp.reports.page import page
+    from ccfcpp.reports.run_reader import read_run
+
+    recorded = []
+    for run in runs:
+        paths = RunPaths(run)
+        if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
+            raise UsageError(
+                f"no round of the run in {run} has ended yet, and there is nothing to show: wait, "
+                "or go on with it by --resume"
+            )
+        recorded.append(read_run(run))
+    say("drawing …")
+    shown = run_labels(recorded)
+    drawn = contents(shown)
+    return _write(folder, drawn, partial(page, shown, drawn))
+
+
+def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Contents]:
+    from ccfcpp.core.files import write_table
+    from ccfcpp.reports.page import study_page
+    from ccfcpp.studies.study_figures import study_figures
+    from ccfcpp.studies.study_page import examine_studies
+
+    examined = examine_studies(studies)
+    drawn = study_figures(examined.cells)
+    written = _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
+    write_table(folder / "table.csv", examined.rows)
+    return written
+
+
+def _place(runs: Sequence[Path], out: Path | None) -> Path:
+    """Return the folder of the report; raise ``UsageError`` where it is not empty."""
+    if out is None:
+        return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    if len(runs) > 1 or out.resolve() != runs[0].resolve():
+        refuse_full(out)
+    return out
+
+
+def _write(
+    folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
+) -> tuple[Path, Contents]:
+    """Write a page, made from the figures' SVGs by name, and the figures beside it."""
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.reports.figure_files import as_svg, write_figure
+
+    with writable(folder):
+        if drawn.figures:
+            (folder / "figures").mkdir(exist_ok=True)
+    svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
+    for figure in drawn.figures:
+        write_figure(folder / "figures", figure, svgs[figure.name])
+    write_whole(folder / "report.html", drawable(page(svgs)).encode())
+    return folder / "report.html", drawn
