@@ -82,11 +82,11 @@ def begin_study(*_: object) -> NoReturn:
 
 
 RECORD = pytest.mark.nightly(
-    "docs/results.md", "configs", "ccfcpp/cli", "ccfcpp/clustering/config.py"
+    "docs/results-log.md", "configs", "ccfcpp/cli", "ccfcpp/clustering/config.py"
 )
 """Of the page with the most commands, those by which results were found."""
 PAGES = [
-    pytest.param(page, marks=[RECORD] if page.name == "results.md" else [], id=page.name)
+    pytest.param(page, marks=[RECORD] if page.name == "results-log.md" else [], id=page.name)
     for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
     if commands(page)
 ]
