@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out nightly tests of files that have not changed, where ``--since`` asks for it."""
+    named = {part for item in items for part in _parts(item)}
+    if missing := [part for part in named if not (config.rootpath / part).exists()]:
+        raise pytest.UsageError(f"tests are marked nightly({missing[0]!r}), which is not there")
     if since := config.getoption("--since"):
         command = ["git", "diff", "--name-only", since]
         listed = subprocess.check_output(command, cwd=config.rootpath, text=True)
@@ -43,12 +46,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def _tests_any_of(item: pytest.Item, changed: list[str]) -> bool:
-    """Whether one of these files is named by a nightly test's mark, or holds the test.
+def _parts(item: pytest.Item) -> list[str]:
+    """Return the files and folders that a nightly test's mark names.
 
     A mark that names nothing is of a test that only the night has time for.
     """
-    parts = tuple(part for mark in item.iter_markers("nightly") for part in mark.args)
+    return [part for mark in item.iter_markers("nightly") for part in mark.args]
+
+
+def _tests_any_of(item: pytest.Item, changed: list[str]) -> bool:
+    """Whether one of these files is of a nightly test's parts, or holds the test."""
+    parts = _parts(item)
     return bool(parts) and any(path.startswith((*parts, item.location[0])) for path in changed)
 
 
