@@ -42,7 +42,7 @@ def test_what_is_wrong_takes_one_line(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("making", "certificates"):
+    for name in ("creation", "certificates"):
         monkeypatch.delitem(sys.modules, f"ccfcpp.deployment.keys.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     for arguments in (("authority",), ("server", "a.org"), ("client", "a"), ("roster",)):
