@@ -71,6 +71,7 @@ def test_an_engineers_day(tmp_path: Path) -> None:
     (readme,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
     estimators = next(text for text in python_of("usage.md") if "FederatedClassifier" in text)
     small = {
+        "(load_digits().images * 15)": "(load_digits(n_class=4).images[:200] * 15)",
         "n_clusters=10": "n_clusters=4, settings={'scan.steps': 12}",
         '"rounds": 20': '"rounds": 2',
     }
