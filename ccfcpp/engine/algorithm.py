@@ -13,16 +13,16 @@ from ccfcpp.engine.synchronised.contract import Bounding
 
 @dataclass(frozen=True)
 class ClientContext:
-    """Facts that the clients of one process share.
+    """Settings of a round that all clients of one process share.
 
     Attributes:
         largest: Number of images of the largest client.
         together: Largest number of clients that take part in a round.
         bounding: Bounds what each of their images adds to a sum; None: nothing is bounded.
         least: The fewest images over which a client sends a centroid, mean or sum.
-        alike: Whether all clients count alike, whatever they hold: what each adds to a sum is
-            bounded as a whole.
-        alone: Whether the server gets the clients' total without noise, and nothing else.
+        alike: Whether all clients have equal weight, whatever their size (client-level privacy):
+            each client's whole part of a sum is bounded.
+        alone: Whether the server sees only the clients' total, without noise (secure sums).
     """
 
     largest: int
@@ -47,7 +47,7 @@ class ClientContext:
 
 
 class Algorithm(ABC, Generic[State]):
-    """A federated system: a state, and the exchanges of each round, which change it.
+    """Base class of federated systems: a server state, and exchanges per round that change it.
 
     The constructor builds nothing for training, so that a process that only assigns images stays
     light. A process that works for clients asks for the ``client_side``.
@@ -74,14 +74,14 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def exchanges(self, number: int, state: State) -> Sequence[AnyServerWork]:
-        """Return the server's work in round ``number``, in order."""
+        """Return the server's half of each exchange in round ``number``, in order."""
 
     @abstractmethod
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the work of the clients of one process."""
+        """Return the clients' half of each exchange, for the clients of one process."""
 
     def plan(self, state: State) -> list[Sequence[AnyServerWork]]:
-        """Return the server's work in each round of a run in which nothing fails."""
+        """Return the exchanges of each round, for a run in which no exchange fails."""
         return [self.exchanges(number, state) for number in range(self.rounds)]
 
     def has_converged(self, state: State) -> bool:
@@ -90,7 +90,7 @@ class Algorithm(ABC, Generic[State]):
 
 
 class Epilogue(ABC):
-    """Exchanges after the last round, which measure its state and do not change it."""
+    """Base class of exchanges after the last round that evaluate the final state."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
@@ -98,12 +98,12 @@ class Epilogue(ABC):
 
     @abstractmethod
     def begin(self, state: Any) -> Any:
-        """Return the server's knowledge before the exchanges; None to leave them out."""
+        """Return the initial state of the evaluation; None to skip its exchanges."""
 
     @abstractmethod
     def works(self, known: Any) -> Sequence[AnyServerWork]:
-        """Return the server's work, in order."""
+        """Return the server's half of each exchange of the evaluation, in order."""
 
     @abstractmethod
     def describe(self, known: Any) -> dict[str, object]:
-        """Return the results for the summary; ``known`` may be None."""
+        """Return the summary's results, from the evaluation's state ``known`` or None."""

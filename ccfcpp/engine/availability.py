@@ -12,7 +12,7 @@ from ccfcpp.core.randomness import Randomness
 
 @dataclass(frozen=True)
 class Availability:
-    """Device failures and client sampling.
+    """Model of client availability: device failures and client sampling.
 
     Attributes:
         disconnection_rate: Share of the clients that are absent for the whole run (the paper's

@@ -20,7 +20,7 @@ from ccfcpp.models.state import placed
 
 @dataclass
 class Checkpoint(Generic[State]):
-    """Everything that the next round depends on.
+    """Content of a checkpoint: all that a resumed run needs for its next round.
 
     Attributes:
         next_round: The first round that has not been run.

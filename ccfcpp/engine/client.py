@@ -20,7 +20,7 @@ class Client:
         name: Its name in reports.
         images: Its samples: uint8 images of shape (samples, channels, height, width), or vectors,
             floats of shape (samples, d).
-        labels: int64 tensor of shape (samples,), where the system learns from labels.
+        labels: int64 tensor of shape (samples,), if the system learns from labels.
         memory: What the client stores from round to round, such as optimizer moments. It is saved
             with the checkpoint and never sent. A new memory counts once the server has
             accepted the update that came with it; idle clients' are in ``ccfcpp.engine.memories``.
@@ -57,7 +57,7 @@ class Member:
 
 
 def memory_of(memory: Memory, part: str) -> Memory:
-    """Return the entries of a memory under ``part/…``; empty if there are none."""
+    """Return the tensors of a client's memory named ``part/…``, without that prefix."""
     prefix = f"{part}/"
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 

@@ -43,7 +43,7 @@ class Task:
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
         last: Whether it is the last of its round.
         samples: Samples of all clients that are asked, without those that did not answer in the
-            round before; 0 where the number is secret.
+            round before; 0 if the number is secret.
     """
 
     system: str
@@ -56,12 +56,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Nothing:
-    """The message of an exchange in which clients need nothing from the server."""
+    """Empty message, for an exchange in which clients need no data from the server."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """The sampling and size of single images' parts in the sums of an exchange.
+    """Sampling rate and norm bounds of each image's contribution to the sums of an exchange.
 
     Attributes:
         share: Probability that an image is in the sums.
@@ -99,7 +99,7 @@ class Exchange(Generic[Message, Update]):
         once: Whether it comes once before all others, so that its time says nothing of later ones.
         remembers_parts: Whether the server stores each client's last part, for rounds in which the
             client is absent.
-        usual: Usual size of a client's part where all clients count alike, by name; bounds are
+        usual: Usual size of a client's part if all clients count alike, by name; bounds are
             multiples of it.
     """
 
@@ -123,7 +123,7 @@ class Exchange(Generic[Message, Update]):
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Interface of a message of which each client gets a part of its own, of the same type."""
+    """Interface of a message that holds a different part, of the same type, for each client."""
 
     def to(self, client: int) -> object:
         """Return the part for a client."""
@@ -140,7 +140,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     exchange: Exchange[Message, Update]
 
     def is_due(self, state: State) -> bool:
-        """Return whether the state has what it needs; if not, the round leaves it out."""
+        """Return whether the state has what the exchange needs; if not, it is skipped."""
         return True
 
     @abstractmethod
@@ -149,7 +149,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
     @abstractmethod
     def form(self, message: Message) -> Form:
-        """Return the names, shapes and dtypes that an update must have."""
+        """Return the tensor names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update with impossible values.
@@ -225,7 +225,7 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update | None:
-        """Return the sum of the clients' updates; None where updates are no sums.
+        """Return the sum of the clients' updates; None if updates are no sums.
 
         The arguments are those of ``local_updates``.
         """
@@ -251,7 +251,7 @@ class SummedWork(ClientWork[Message, Update]):
 
 
 def cohort_apart(work: "AnyClientWork") -> int:
-    """Return how many clients work side by side where each one's update is needed.
+    """Return how many clients work side by side if each one's update is needed.
 
     Sums of single clients are computed one after the other, since more of them would take memory
     only.
@@ -270,7 +270,7 @@ class ClientSide:
 
     Attributes:
         works: The work of each exchange, by the exchange's name.
-        cohort: Number of clients trained side by side; None where nothing is trained.
+        cohort: Number of clients trained side by side; None if nothing is trained.
     """
 
     works: Mapping[str, AnyClientWork]

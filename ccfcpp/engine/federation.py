@@ -69,7 +69,7 @@ class RoundReport:
     absent: dict[int, list[str]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """Return the line of the log, with absent clients only where there were any."""
+        """Return the line of the log, with absent clients only if there were any."""
         return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
@@ -81,7 +81,7 @@ class Federation(Generic[State, Carrier]):
 
     Args:
         stages: Stages between the transport and the loop, starting from the clients' side.
-        guard: Asked before each round; where it does not allow one, the run is over.
+        guard: Asked before each round; if it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
             aggregated. Its time is not counted as the round's.
         silent: Clients that did not answer in the round before.
@@ -90,7 +90,7 @@ class Federation(Generic[State, Carrier]):
     Attributes:
         silent: Clients that did not answer in the last round.
         taken: Names of the exchanges of which an update was accepted, in any round.
-        fault: Why the run must not continue or end; None where it may.
+        fault: Why the run must not continue or end; None if it may.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Federation(Generic[State, Carrier]):
         return self.guard is not None and not self.guard.allows(number, works)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
-        """Run one round. Where no client takes part, the state stays as it is."""
+        """Run one round. If no client takes part, the state stays as it is."""
         works = self.algorithm.exchanges(number, state)
         if self.guard is not None:
             self.guard.begins(number, works)
@@ -234,7 +234,7 @@ class Federation(Generic[State, Carrier]):
                 self.fault = self.fault or why
 
     def _samples(self, members: Sequence[Member]) -> int:
-        """Count the samples of clients that will probably answer; 0 where the number is secret."""
+        """Count the samples of clients that will probably answer; 0 if the number is secret."""
         if self.guard is not None:  # A client's update must not reveal which others were drawn.
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)

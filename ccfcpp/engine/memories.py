@@ -24,11 +24,11 @@ def memory_budget(device: torch.device) -> int:
 
 
 class ClientMemories:
-    """The memories of all clients of a process.
+    """Store of the local states (*memories*) of all clients of a process.
 
     A memory has versions. A new one is stored once the server has accepted the update that came
-    with it. It is written to a file, named by its version, where it does not fit the budget or
-    where a checkpoint needs it. A file never changes: those that the last checkpoint names stay
+    with it. It is written to a file, named by its version, if it does not fit the budget or
+    if a checkpoint needs it. A file never changes: those that the last checkpoint names stay
     until the next one.
 
     Args:

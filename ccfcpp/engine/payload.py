@@ -69,7 +69,7 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     """Rebuild the dataclass ``kind`` from the result of ``pack``.
 
     Args:
-        kind: The dataclass; with its arguments where it is generic.
+        kind: The dataclass; with its arguments if it is generic.
         tensors: Tensors by name.
 
     Raises:
@@ -148,7 +148,7 @@ def added_up(updates: Iterable[T]) -> T:
 
 
 def changed(payload: T, **changes: object) -> T:
-    """Replace values of a dataclass, even where its declared type is a protocol."""
+    """Replace values of a dataclass, even if its declared type is a protocol."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 
@@ -158,7 +158,7 @@ def size(tensors: Mapping[str, Tensor]) -> int:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor that holds NaN or Inf; None where there is none."""
+    """Return the name of the first tensor that holds NaN or Inf; None if there is none."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     # An accelerator is asked once, not once a tensor.
     finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}

@@ -1,4 +1,4 @@
-"""Phases, in which clients learn something together before a system begins.
+"""Phases: preprocessing that clients fit together before a system begins.
 
 A phase has a state of its own, which is sent with the first message of each of the system's rounds.
 Clients store its results beside their samples, so that one that joins late, or restarts, gets them,
@@ -39,7 +39,7 @@ _KEPT = "prepared"
 
 
 class Phase(ABC, Generic[K]):
-    """Base class of phases: clients learn something together that changes their samples.
+    """Base class of preprocessing that clients fit together and apply to their samples.
 
     Attributes:
         knowledge: Type of the phase's state, a dataclass.
@@ -56,12 +56,12 @@ class Phase(ABC, Generic[K]):
         return self.knowledge()
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the server's work on the phase's state in one of its own rounds."""
+        """Return the server's half of each exchange in one of the phase's own rounds."""
         return []
 
     @abstractmethod
     def last_exchanges(self) -> Sequence[AnyServerWork]:
-        """Return the server's work on the phase's state in the round in which the system begins."""
+        """Return the phase's exchanges that come first in the round in which the system begins."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
@@ -82,11 +82,11 @@ class Phase(ABC, Generic[K]):
 
 @dataclass(frozen=True)
 class Prepared(Generic[State, K]):
-    """A state, message or delivery of a system, with the result of its phase.
+    """State, message or final model of a system, together with the fitted state of its phase.
 
     Attributes:
-        system: The system's own.
-        preparation: The phase's state; None where it is not sent, and where it is empty.
+        system: State, message or final model of the system alone.
+        preparation: The phase's state; None if it is not sent, and if it is empty.
     """
 
     system: State = field(metadata=INLINE)
@@ -94,7 +94,7 @@ class Prepared(Generic[State, K]):
 
 
 class Phased(Algorithm[Any], Generic[State, K]):
-    """A system after a phase.
+    """A system that runs on samples which a phase has preprocessed.
 
     Args:
         phase: The phase.
@@ -114,7 +114,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.with_preparation(system.state_type)
 
     def with_preparation(self, kind: type[object]) -> type[Any]:
-        """Return the type of a state or message with the result of the phase."""
+        """Return ``Prepared`` with ``kind`` as the type of its field ``system``."""
         return generic(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
@@ -123,7 +123,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.prepared(self.system.initial_state(randomness), begun)
 
     def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
-        """Return the exchanges of the phase, or of the system, after the phase's last if needed."""
+        """Return the exchanges of a round: the phase's that are left, then the system's."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
@@ -153,7 +153,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def carrying(self, exchange: AnyExchange) -> AnyExchange:
-        """Return an exchange whose messages may contain the result of the phase."""
+        """Return a copy of the exchange whose messages can also hold the phase's state."""
         return replace(exchange, message=self.with_preparation(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
@@ -161,15 +161,15 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.system.has_converged(state.system)
 
     def known(self, value: Prepared[Any, K]) -> K:
-        """Return the phase's state in a state, message or delivery."""
+        """Return the phase's state that is stored in a state, message or final model."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
     def is_whole(self, value: Prepared[Any, K]) -> bool:
-        """Return whether a state, message or delivery has the result of the complete phase."""
+        """Return whether a state, message or final model holds the state of a completed phase."""
         return self.phase.is_learnt(self.known(value))
 
     def shown(self, value: Prepared[Any, K], client: Client) -> Client:
-        """Return the client with samples that the complete phase has changed."""
+        """Return a copy of the client that holds the preprocessed samples."""
         known = self.phase.public(self.known(value))
         kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
@@ -179,7 +179,9 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return kept[1]
 
     def reached(self, message: Prepared[Any, K], client: Client) -> Client:
-        """Return the client with changed samples, by the phase's result in a round's first message.
+        """Return a copy of the client with preprocessed samples.
+
+        The phase's state comes with a round's first message; ``scratch`` has the result later.
 
         Raises:
             RefusedUpdateError: The client does not have this result.
@@ -202,7 +204,7 @@ def _same(first: object, second: object) -> bool:
 
 
 class _Wrapping(ServerWork[Any, Any, Any]):
-    """Base class of the server's work on one of the two parts of a state."""
+    """Base class of server work that acts on one of the two parts of a ``Prepared`` state."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
         self.phased = phased
@@ -236,13 +238,13 @@ class OfPhase(_Wrapping):
         return self.work.is_due(self.phased.known(state))
 
     def broadcast(self, state: Prepared[Any, Any]) -> Any:
-        """Send the message of the phase."""
+        """Return the phase's message to every client."""
         return self.work.broadcast(self.phased.known(state))
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """Return the state with the phase's next one."""
+        """Return the state after the phase has aggregated the updates."""
         learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 
@@ -269,20 +271,20 @@ class OfSystem(_Wrapping):
         return self.phased.is_whole(state) and self.work.is_due(state.system)
 
     def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
-        """Send the message of the system, with the result of the phase in a round's first."""
+        """Return the system's message; the first of a round also holds the phase's state."""
         known = self.phased.phase.public(self.phased.known(state)) if self.first else None
         return self.phased.prepared(self.work.broadcast(state.system), known)
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Figures]:
-        """Return the state with the system's next one."""
+        """Return the state after the system has aggregated the updates."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures
 
 
 class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
-    """The system's work on samples that the phase has changed, whose result is in the memory."""
+    """The clients' half of a system's exchange, on samples that the phase has preprocessed."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
         self.phased = phased
@@ -328,4 +330,4 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
 
 
 class PreparedSum(PreparedWork, SummedWork[Prepared[Any, Any], Any]):
-    """The system's work on samples that the phase has changed, where updates are sums."""
+    """The clients' half of an exchange whose updates are sums, on preprocessed samples."""

@@ -30,7 +30,7 @@ class ExchangeRequest:
 
     @cached_property
     def form(self) -> Form:
-        """The form that an update must have."""
+        """The tensor names, shapes and dtypes that an update must have."""
         return self.work.form(self.message)
 
     @cached_property
@@ -111,7 +111,7 @@ def checked(request: ExchangeRequest, reply: Reply) -> object:
 
 
 def sent_bytes(reply: Reply) -> int:
-    """Count the bytes that the clients of a reply have sent; 0 where it cannot be packed."""
+    """Count the bytes that the clients of a reply have sent; 0 if it cannot be packed."""
     if reply.bytes_up is not None:
         return reply.bytes_up
     if isinstance(reply.update, RefusedUpdateError):
@@ -124,7 +124,7 @@ def sent_bytes(reply: Reply) -> int:
 
 
 def packed(update: object) -> dict[str, Tensor]:
-    """Pack an update; raise ``RefusedUpdateError`` where it holds anything but tensors."""
+    """Pack an update; raise ``RefusedUpdateError`` if it holds anything but tensors."""
     try:
         return pack(update)
     except (TypeError, ValueError, RuntimeError) as error:  # also an integer beyond 64 bits

@@ -59,7 +59,7 @@ def cohort_of(
 ) -> Cohort:
     """Return how many of the ``together`` clients of a round are trained side by side.
 
-    ``auto`` stands for as many as fit into memory, where one takes ``bytes_of_one``.
+    ``auto`` stands for as many as fit into memory, each of which takes ``bytes_of_one``.
     """
     if device.type != "cuda":
         return Cohort(threads_of(wanted, together, device), 1)

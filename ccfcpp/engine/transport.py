@@ -23,8 +23,8 @@ class Reply:
     Attributes:
         client: The client's number; of several, the first one's.
         update: Its update; or a ``RefusedUpdateError`` that says why there is none.
-        accept: To be called where the server accepts the update; it replaces the client's memory.
-            Where it is not called, the memory stays at the version before.
+        accept: To be called if the server accepts the update; it replaces the client's memory.
+            If it is not called, the memory stays at the version before.
             It is called before the aggregation, which takes every update that was accepted.
         others: The other clients in a sum.
         made_of: The replies that a stage at the server has combined into this one.
@@ -51,7 +51,7 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Interface of what takes tasks to clients, and brings their updates back."""
+    """Interface that sends tasks to clients and returns their updates."""
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Send a task to some clients, and yield their replies.

@@ -1,4 +1,4 @@
-"""The meaning of the parts of an update, and the form that an update must have.
+"""The meaning of the parts of an update, and the tensors (name, shape, dtype) that it must hold.
 
 An exchange declares the meaning of each part of its update. Everything around an algorithm (checks,
 byte counts, secure sums, noise, attacks, defences, sending) reads this declaration and nothing
@@ -45,7 +45,7 @@ class Mean:
         weight: Name of the part that holds each client's weight.
         separate: Whether the server needs each client's, since it weights them in its own way.
         report: Whether only the report needs it.
-        optional: Whether some clients have none, such as a loss where nothing was trained; it is a
+        optional: Whether some clients have none, such as a loss if nothing was trained; it is a
             number then.
     """
 
@@ -60,8 +60,8 @@ class Count:
     """A number of images or steps.
 
     Attributes:
-        public: Whether it is the number of all images, which is known even where sums have noise,
-            or that of clients where all count alike.
+        public: Whether it is the number of all images, which is known even if sums have noise,
+            or that of clients if all count alike.
     """
 
     public: bool = False
@@ -69,10 +69,10 @@ class Count:
 
 @dataclass(frozen=True)
 class Votes:
-    """Points that the server clusters, where a client's points count as votes.
+    """Points that the server clusters; each client's points are its votes.
 
     Attributes:
-        weights: Name of the part beside it with the weight of each point; None where all are equal.
+        weights: Name of the part beside it with the weight of each point; None if all are equal.
         partial: Whether a client may send points for some of the clusters only.
     """
 
@@ -109,14 +109,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Spec:
-    """The form of one tensor; the client may choose the number of rows, or the whole shape."""
+    """Dtype and shape of one tensor; a length given as ``Rows`` is chosen by the client."""
 
     dtype: torch.dtype
     shape: tuple[int | Rows, ...] = ()
     optional: bool = False
 
     def fits(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has this form, and is dense."""
+        """Return whether a tensor has this dtype and shape, and is dense."""
         if tensor.dtype != self.dtype or tensor.ndim != len(self.shape):
             return False
         if tensor.layout != torch.strided or tensor.is_meta:
@@ -132,7 +132,7 @@ class Spec:
         return {found for found, wanted in lengths if isinstance(wanted, Rows)}
 
     def zeros(self, device: torch.device | None = None) -> Tensor:
-        """Return a tensor of zeros, without rows where the client chooses their number."""
+        """Return a tensor of zeros, without rows if the client chooses their number."""
         shape = [0 if isinstance(length, Rows) else length for length in self.shape]
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
@@ -146,7 +146,7 @@ Form = Mapping[str, Spec]
 
 
 def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
-    """Return the form of some tensors, with a prefix of their names such as ``model/``."""
+    """Return the dtype and shape of each tensor by its name, after a prefix such as ``model/``."""
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 

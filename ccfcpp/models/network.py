@@ -92,7 +92,7 @@ class FlatNetwork:
 
     Attributes:
         weights: All parameters, of shape (size,).
-        gradients: Their gradients, which ``backward`` sets; empty where none are wanted.
+        gradients: Their gradients, which ``backward`` sets; empty if none are wanted.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class FlatNetwork:
             return self._module(inputs)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run the network.
+        """Return the network's outputs for a batch.
 
         Args:
             inputs: Float tensor of shape (batch, …).

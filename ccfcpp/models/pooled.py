@@ -95,7 +95,7 @@ class _Moments(torch.autograd.Function):
 
 
 def moments(a: Tensor) -> Tensor:
-    """Return the sums for a mean and a variance.
+    """Return the count, the sum and the sum of squares of each channel, for mean and variance.
 
     Args:
         a: Float tensor of shape (batch, channels, …).
@@ -167,7 +167,7 @@ def rounding(wanted: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype to which products are rounded; None for CUDA's TF32 or no rounding.
 
     Args:
-        wanted: ``compute.precision``. ``auto`` rounds to 16 bits where that is faster.
+        wanted: ``compute.precision``. ``auto`` rounds to 16 bits if that is faster.
         device: Device of the products.
     """
     fast = wanted == "auto" and _multiplies_bfloat16(device)

@@ -73,19 +73,19 @@ class CudaGraphs:
 
 
 def recorder_of(device: torch.device) -> Record | None:
-    """Return the object that captures a trainer's steps; None where they are not captured."""
+    """Return the object that captures a trainer's steps; None if they are not captured."""
     return CudaGraphs() if device.type == "cuda" else None
 
 
 class Inputs:
     """Named tensors that steps read.
 
-    Where steps are captured, a new value is copied over the old one of the same name, so that it
+    If steps are captured, a new value is copied over the old one of the same name, so that it
     does not move. A value that does not fit takes new memory, and steps are captured again.
 
     Args:
         device: Device of the tensors.
-        record: Captures steps; None where they are not captured.
+        record: Captures steps; None if they are not captured.
     """
 
     def __init__(self, device: torch.device, record: Record | None) -> None:
@@ -99,7 +99,7 @@ class Inputs:
         self._held[name] = self._placed(name, value)
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value; where steps are captured, rows of an older, longer value may follow."""
+        """Return a value; if steps are captured, rows of an older, longer value may follow."""
         return self._held[name]
 
     def _placed(self, name: str, value: Any) -> Any:
@@ -129,7 +129,7 @@ def _has_room(place: Tensor, value: Tensor) -> bool:
 
 
 class Step:
-    """Step of training that is captured when it recurs.
+    """A training step that is captured as a graph if it is repeated.
 
     It reads and writes tensors that do not move; it draws no random number, and waits for
     no result. A step that cannot be captured, such as that of a network with control flow of its

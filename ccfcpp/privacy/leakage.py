@@ -2,7 +2,7 @@
 
 *Membership*: how well an attacker can tell a model's training images from others. It has a number
 for each image, a *loss* that training lowers, and takes an image for a training image
-where the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
+if the loss is below a threshold (Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine
 Learning*, CSF 2018). No shadow model is trained: a loss is calibrated by the same model's losses
 of the image's neighbours (Mattern et al., *Membership Inference Attacks against Language Models via
 Neighbourhood Comparison*, ACL Findings 2023).
@@ -27,14 +27,14 @@ _SHIFTS = [(down, right) for down in (0, 1, 2) for right in (0, 1, 2) if (down, 
 
 
 _EXACT = 1e-3
-"""An image is known where the average differs from it by less than so much of its length."""
+"""An image is known if the average differs from it by less than so much of its length."""
 SIZES = ((1, 1), (2, 4), (5, 9), (10, 19), (20, None))
 """Groups of averages, by how many images are in them."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Metrics of a membership attack.
+    """Metrics of a membership inference attack.
 
     Attributes:
         advantage: Share of the members that it finds, less the share of others that it takes for
@@ -42,7 +42,7 @@ class Membership:
             the advantage is that on the other half, averaged over both ways.
         error: The advantage's standard error.
         auc: Probability that a member has a lower loss than another image; 0.5 is guessing.
-        found: Share of the members that it finds where 1% of the others are taken for members.
+        found: Share of the members that it finds if 1% of the others are taken for members.
     """
 
     advantage: float
@@ -52,7 +52,7 @@ class Membership:
 
 
 def membership(members: Tensor, others: Tensor) -> Membership:
-    """Attack membership by a threshold on losses.
+    """Measure a membership inference attack that thresholds losses.
 
     Args:
         members: Losses of training images, of shape (at least 2,). They are in random order:
@@ -87,7 +87,7 @@ def _told_apart(members: Losses, others: Losses) -> tuple[Losses, Losses]:
 
 
 def _best_threshold(members: Losses, others: Losses) -> float:
-    """Return the loss up to which an image is taken for a member; −∞ where no loss helps."""
+    """Return the loss up to which an image is taken for a member; −∞ if no loss helps."""
     from sklearn.metrics import roc_curve
 
     alarms, hits, scores = roc_curve(*_told_apart(members, others), drop_intermediate=False)

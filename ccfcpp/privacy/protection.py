@@ -54,9 +54,9 @@ class Protection:
         return works_in_sums(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
-        """Load the releases in a run's ledger, where there is a budget.
+        """Load the releases in a run's ledger, if there is a budget.
 
-        Raises ``UsageError`` where rounds have been run and the ledger is damaged or missing.
+        Raises ``UsageError`` if rounds have been run and the ledger is damaged or missing.
         """
         if self.mechanism is None:
             return

@@ -9,7 +9,7 @@ from ccfcpp.core.units import first_of
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """Describe what a run has protected and revealed, its attackers and its defence.
 
-    The texts come by title from a run's ``summary.json``; there is none where nothing was asked.
+    The texts come by title from a run's ``summary.json``; there is none if nothing was asked.
     """
     found = summary.get("privacy", {})
     rows = {"secure sums": "yes"} if found.get("secure_sums") else {}

@@ -55,7 +55,7 @@ def chosen_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) ->
 
 
 class Attack:
-    """An attack on a run.
+    """A simulated attack: the hostile clients of a run, and how they falsify their updates.
 
     Attributes:
         attackers: The hostile clients' numbers, ascending.
@@ -156,7 +156,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class HonestUpdate:
-    """An honest update, with what an attacker knows."""
+    """An attacker's true update, and all that its attack uses to falsify it."""
 
     parts: Mapping[str, Part]
     tensors: Tensors

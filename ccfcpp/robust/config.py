@@ -20,7 +20,7 @@ class AttackConfig(Section):
         return False
 
     def refuse_deployed(self) -> None:
-        """Refuse an attack where clients are on several machines."""
+        """Refuse an attack if clients are on several machines."""
         if self.is_on:
             raise UsageError(
                 KeyValue("attack.kind", self.kind),

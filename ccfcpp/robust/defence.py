@@ -54,7 +54,7 @@ Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
 
 
 class Defence:
-    """A stage that applies a defence to the updates of all exchanges of a system.
+    """Stage that applies the configured defence to the updates of every exchange.
 
     Raises:
         UsageError: The rule does not fit the system, or the number of clients.
@@ -241,7 +241,7 @@ class Robust:
 class Bounded:
     """An update for each client, within bounds that follow from the clients' median.
 
-    A model's change, a centroid, or a group of sums (for each image where they are over images) is
+    A model's change, a centroid, or a group of sums (for each image if they are over images) is
     scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
     Federated Learning?*, 2019, with a bound that is computed, not given); and a client counts for
     at most ``weight`` times as many images as the median client.
@@ -283,7 +283,7 @@ class Bounded:
         starts: Mapping[str, Tensor],
         held: Sequence[float],
     ) -> None:
-        """Scale down the changes of some tensors from their starts, for each weight in ``held``."""
+        """Clip each client's change from ``starts``, by its norm over its weight in ``held``."""
         there = [(own, n) for own, n in zip(updates, held, strict=True) if own.keys() & {*names}]
         changes = [
             {name: own[name].double() - starts.get(name, 0.0) for name in names if name in own}
@@ -308,7 +308,7 @@ class Bounded:
     def _weighed(
         self, tensors: Mapping[str, Tensor], known: Mapping[str, Part], share: float
     ) -> dict[str, Tensor]:
-        """Scale all parts that add up over images to the share for which a client counts."""
+        """Multiply all sums and counts over images by ``share``, to limit the client's weight."""
         found = {}
         for name, tensor in tensors.items():
             if not isinstance(known[name], Sum | Count):
@@ -328,7 +328,7 @@ def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -
 
 
 def _is_figure(part: Part) -> bool:
-    """Return whether a part is a mean that some clients lack, or that only the report needs."""
+    """Return whether a part is a mean that is optional, or that only the report needs."""
     return isinstance(part, Mean) and (part.report or part.optional)
 
 

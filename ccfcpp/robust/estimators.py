@@ -1,4 +1,4 @@
-"""Robust means of points, some of which are hostile.
+"""Robust estimators of the mean, for points of which some are hostile.
 
 All take points of shape (n, d), and return one of shape (d,). No point has a weight, since what a
 client says of its size may be false.
@@ -104,7 +104,7 @@ def krum_order(squares: Squares, hostile: int) -> Tensor:
 
     The score is the sum of squared distances to the n − f − 2 nearest others (Blanchard, El Mhamdi,
     Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), with f the
-    number of hostile ones. Where n is too small for it, one neighbour is taken.
+    number of hostile ones. If n is too small for it, one neighbour is taken.
     """
     n = len(squares)
     neighbours = min(max(1, n - hostile - 2), n - 1)

@@ -88,7 +88,7 @@ class Answered:
 
 
 def _with(before: _Progress, request: Request, message: object) -> _Progress | None:
-    """Return the progress with an answer to a request; None where it would go back."""
+    """Return the progress with an answer to a request; None if it would go back."""
     place, name, now = (request.round, request.index), request.exchange, before
     if request.session > before.session:
         restarts = before.restarts + (before.places > 0)

@@ -59,7 +59,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    """Entries, one to a line of JSON. Lines are added and never changed.
+    """The log file of a client: one ``AuditEntry`` per line, as JSON; entries are only appended.
 
     Attributes:
         damaged: A message about each line that could not be read, such as one that a full disk cut
@@ -75,7 +75,7 @@ class AuditLog:
         add_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[AuditEntry]:
-        """Yield all entries that can be read, in the order of time; name the others.
+        """Yield the entries in order of time; add a message per unreadable line to ``damaged``.
 
         Raises:
             UsageError: There is no log, or none of its lines can be read.

@@ -29,7 +29,7 @@ from ccfcpp.deployment.link.flower_internals import (
 from ccfcpp.deployment.link.server_status import HEADER
 
 OTHER = "no answer of a gate"
-"""Text of an error where something else than a gate answers."""
+"""Text of an error if something else than a gate answers."""
 _SECONDS = 30.0
 """Seconds to wait for the next bytes."""
 
@@ -80,7 +80,7 @@ class Connection(FleetHttpClient):
         authority: File of the certificate of the server's authority.
         signing: Signs the calls.
         proxy: URL of a proxy. Proxies and authorities of the environment are ignored.
-        heard: Called with the server's progress, which comes with each good answer.
+        heard: Called with the response header that states the server's progress.
     """
 
     def __init__(

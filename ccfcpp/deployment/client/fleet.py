@@ -51,7 +51,7 @@ _BEAT = 5.0
 _BEARS = 10.0
 """Interval that the server is told. It counts a client as offline after twice that time."""
 _PAUSE, _MOST_PAUSE = 0.1, 5.0
-"""Seconds before something is asked for again; at the most, where it fails again and again."""
+"""Seconds before something is asked for again; at the most, if it fails again and again."""
 _PATIENCE = 20.0
 """Seconds for which a call is repeated that does no harm when it is made twice."""
 _AVAILABLE = 60.0
@@ -75,7 +75,7 @@ class Tells(Protocol):
 
 
 class FleetClient:
-    """A client in a federation, identified by its key, and its worker.
+    """A client that connects to a federation's server and lets its worker answer each request.
 
     Args:
         server: Host and port of the gate.
@@ -147,7 +147,7 @@ class FleetClient:
 
     @contextmanager
     def _place(self) -> Iterator["_Calls"]:
-        """Stay online within the context, and yield the calls of that time."""
+        """Register the client as online within the context, and yield its calls to the server."""
         proxy = self._proxy and self._proxy.url
         with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
             # After a connection was lost the server still counts this client as online.
@@ -167,7 +167,7 @@ class FleetClient:
                 self._leave(client)
 
     def _heard(self, header: str) -> None:
-        """Read the server's progress in the header of an answer."""
+        """Record the server's progress from a response header."""
         status = ServerStatus.read(header)
         if status is not None and self._node is not None:
             self.tells.heard(status)
@@ -208,7 +208,7 @@ class _WithdrawnError(Exception):
 
 
 class _Calls:
-    """The calls of a client that is online."""
+    """Calls to the server's fleet API by a client that is online."""
 
     def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client
@@ -289,7 +289,7 @@ class _Calls:
             )
 
     def _again(self, call: Callable[[Asked], Given], request: Asked) -> Given:
-        """Make a call, and repeat it while the server cannot be reached."""
+        """Make a call, repeat it while the server cannot be reached, and return the response."""
         until, pause = time.monotonic() + _PATIENCE, _PAUSE
         while True:
             try:

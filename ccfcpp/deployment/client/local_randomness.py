@@ -27,7 +27,7 @@ class OwnDraws:
 
     @property
     def grouping(self) -> Randomness:
-        """The source of the groups of images that enter sums together, the same in all runs."""
+        """Random source, the same in all runs, that divides the images into groups for sums."""
         return self._source("groups")
 
     def _source(self, purpose: str) -> Randomness:

@@ -1,7 +1,7 @@
 """The privacy loss of a client's images, counted by the client itself.
 
 A server states the ε of a run. The client does not rely on that: it counts the sums it was asked
-for, and their noise. Where clients add the noise, this count does not depend on the server at
+for, and their noise. If clients add the noise, this count does not depend on the server at
 all, as long as the secure sum holds; else the server has to add the noise that it states. On the
 client level every sum counts in full, since anyone who sees the client take part knows that it was
 sampled; on the image level the client samples its images itself.
@@ -27,7 +27,7 @@ _MOST_NOISE = 1e6
 
 @dataclass(frozen=True)
 class Part:
-    """The client's part of a sum.
+    """Privacy cost of one noisy sum to which the client contributes.
 
     Attributes:
         run: Token of the run.

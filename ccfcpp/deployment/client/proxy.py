@@ -38,7 +38,7 @@ class Proxy(NamedTuple):
 
 
 def proxy_to(server: str) -> Proxy | None:
-    """Return the proxy for a server, given by host and port; None where none is to be used.
+    """Return the proxy for a server, given by host and port; None if none is to be used.
 
     Raises:
         UsageError: The proxy cannot be used.

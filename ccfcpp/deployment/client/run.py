@@ -67,7 +67,7 @@ FOUND = "found"
 
 
 class ClientRun(ABC, Generic[Model]):
-    """Base class of a client's side of a run, whose server sends a ``Model`` to count with.
+    """Base class of the client's half of a run: its images, algorithm and work in exchanges.
 
     Attributes:
         images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
@@ -137,7 +137,7 @@ class ClientRun(ABC, Generic[Model]):
         return {**works, COUNTS: Counting(self, tells)}
 
     def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the work of the exchanges after the last round, by their names."""
+        """Return the client's work in the exchanges after the last round, by exchange name."""
         return {}
 
     def check_place(self, exchange: str, number: int, index: int) -> None:
@@ -301,7 +301,7 @@ def load_for(
         spec: Description of the run, which cannot name another place. Until it has a shape, images
             have the one that follows from them.
         place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
-        skip: Share of the files that may be unreadable; the default where it is None.
+        skip: Share of the files that may be unreadable; the default if it is None.
         encoder: Name of the encoder for images or texts, as the owner gives it. The run
             may say which one all clients have, and never makes a client load one.
         own: Roles of columns, as the owner gives them.

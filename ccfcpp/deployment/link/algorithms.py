@@ -26,7 +26,7 @@ COUNTS = "counts"
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of a client's images by class and cluster, or predicted class.
+    """A client's contingency table: its images by class and cluster, or predicted class.
 
     Attributes:
         table: int64 of shape (classes, clusters or predicted classes). Its shape is (0, 0) if the

@@ -19,7 +19,7 @@ ANSWERS = {"/v1/fleet/pull-object": 8 * 2**20, PULL: 2**20}
 SIGNATURE = "ccfcpp-signature"
 """Header with the signature of ``signed_part``, besides Flower's, which is of the time alone."""
 UNSIGNED = "the call is not signed"
-"""Answer where the signature is missing or is of another call."""
+"""Answer if the signature is missing or is of another call."""
 
 
 def signed_part(path: str, time: str, body: bytes) -> bytes:

@@ -32,7 +32,7 @@ class Undelivered:
 
 
 class Link(Protocol):
-    """Interface of what carries packets between server and clients, such as Flower's grid."""
+    """Interface that carries packets between server and clients, such as Flower's grid."""
 
     def online(self) -> Mapping[str, int]:
         """Return the nodes that are online, by the name under which their key is registered."""

@@ -124,7 +124,7 @@ class Facts(Section):
             if it holds vectors.
         length: The length of its vectors; 0 if it holds images.
         columns: Names of a vector's columns, if they have any.
-        encoder: Content hash of the encoder that made its vectors; empty where it names none.
+        encoder: Content hash of the encoder that made its vectors; empty if it names none.
         skipped: Number of files that it leaves out, since they cannot be read or are no images.
         classes: Names of its classes, if it has labels and may name them.
         counts: Whether it will send its numbers of images by class and cluster.

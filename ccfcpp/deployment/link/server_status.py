@@ -10,7 +10,7 @@ from ccfcpp.core.units import time_in_words
 HEADER = "ccfcpp-news"
 """Header of the answers that carries it."""
 STRANGER = "this key is not on the roster"
-"""Content of that header where a client activates with such a key."""
+"""Content of that header if a client activates with such a key."""
 LEFT_OUT = "cannot take part"
 """First words of a server on a client that it refuses before a run."""
 _MOST_LETTERS = 500

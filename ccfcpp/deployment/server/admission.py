@@ -138,12 +138,12 @@ class Admission:
 
 
 def _kind(facts: Facts) -> tuple[object, ...]:
-    """Return the properties that the samples of all clients of a run share."""
+    """Return the sample properties that all clients of a run must have in common."""
     return facts.unit, facts.encoder, facts.length, frozenset(facts.columns)
 
 
 def _check_kind(facts: Facts, usual: Facts) -> None:
-    """Check that a client's samples are of the same kind as the others'."""
+    """Refuse a client whose samples differ from ``usual`` in type, encoder, length or columns."""
     if facts.unit != usual.unit:
         raise MessageError(f"it holds {facts.unit}s, and the others hold {usual.unit}s")
     if facts.encoder != usual.encoder:

@@ -22,7 +22,7 @@ _MOST = 2 * BEAT
 
 
 class SteadyClock:
-    """A clock that begins at the time of day."""
+    """Clock that starts at the time of day and then counts only the time that this process runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

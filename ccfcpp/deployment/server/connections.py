@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _FILES_OF_A_CONNECTION = 4
 """The caller's, that to the fleet, and as many for all else in the process."""
 _FULL = 0.1
-"""Seconds to wait where the system gives no more files."""
+"""Seconds to wait if the system gives no more files."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ConnectionLimits:
     """Limits of the gate's connections.
 
     Attributes:
-        connections: Largest number of connections; fewer where the process may not have so many
+        connections: Largest number of connections; fewer if the process may not have so many
             files.
         from_one: Largest number of connections from one address.
         patience: Seconds for a TLS handshake, and for the head of each request.

@@ -112,7 +112,7 @@ def ask(run: Path, what: str) -> Json:
 
 
 def _instead(paths: RunPaths) -> str:
-    """Return advice for where no server is running."""
+    """Return a hint for the operator if no server is running in the folder."""
     run = paths.path
     if paths.summary.is_file():
         return f"its run has ended; ccfcpp report {run} shows it"

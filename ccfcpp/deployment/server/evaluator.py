@@ -1,4 +1,4 @@
-"""Evaluation of a run whose images are held on other machines, by tables of counts.
+"""Evaluation of a run whose images are on other machines, by contingency tables.
 
 Scores need classes, which only clients have. So clients count their images by class and cluster,
 or by class and predicted class.
@@ -38,7 +38,7 @@ _AFTER_THE_ROUND = 10**6
 
 
 class CountsEvaluator(Evaluator[Any]):
-    """Scores states by the counts that clients send; assignments stay at the clients.
+    """Evaluator that scores states by the clients' contingency tables; assignments stay local.
 
     Args:
         config: Configuration of the run.
@@ -94,7 +94,7 @@ class CountsEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return scores over the images of clients that send counts, in rounds that are scored."""
+        """Return the scores after a scored round, from the clients' contingency tables."""
         algorithm = self.algorithm
         due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
@@ -107,7 +107,7 @@ class CountsEvaluator(Evaluator[Any]):
     def results(
         self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> Results:
-        """Return scores over the clients that send counts, and their tables."""
+        """Return the final scores and the contingency tables of the clients that send counts."""
         algorithm, message = self.algorithm, self._sent_to_count(state, told)
         found, missing = self._handed_out(message)
         arrays = {}
@@ -134,7 +134,7 @@ class CountsEvaluator(Evaluator[Any]):
         return Results({**NO_SCORES, **scores, **got, **known}, model, facts.header, arrays)
 
     def _sent_to_count(self, state: Any, told: Judged | None = None) -> object:
-        """Return the part of a state that clients need to count, as they receive it at the end."""
+        """Return the model by which clients assign and count their images."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
         return Final(self.algorithm.delivery(state), told.typical if told else None)
@@ -142,7 +142,7 @@ class CountsEvaluator(Evaluator[Any]):
     def _counts(
         self, number: int, message: object, members: Sequence[Member]
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Return some clients' tables, and why there is no answer, by the client's number.
+        """Return contingency tables, and reasons of missing ones, by client number.
 
         Clients that do not send counts are in neither.
         """

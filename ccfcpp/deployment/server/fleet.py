@@ -234,7 +234,7 @@ class Fleet:
         return record
 
     def _why_none_comes(self, asked: _Asked) -> Undelivered | None:
-        """Return why no reply will come, which Flower does not report of a node that comes back."""
+        """Return why no reply can come; Flower does not notice if a node has reconnected."""
         node = self._node(asked.node)
         if str(node.last_activated_at) != asked.activated:
             return _AGAIN

@@ -64,7 +64,7 @@ _LOOK = 0.02
 
 
 def fleet_app(fleet: Fleet) -> ASGIApp:
-    """Return the application that serves the calls."""
+    """Return the ASGI application that answers requests from the clients of a fleet."""
     app = FastAPI(
         openapi_url=None,
         middleware=[
@@ -100,7 +100,7 @@ async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -
 
 
 class _SignedCalls:
-    """Passes signed calls on, and answers requests for messages when there is one."""
+    """ASGI middleware that forwards signed calls, and holds a pull until there is a message."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
@@ -173,7 +173,7 @@ class _SignedCalls:
             return False
 
     def _told(self, scope: Scope, send: Send) -> Send:
-        """Return a function that sends an answer with more headers."""
+        """Return a ``send`` that adds headers: the server's time and, if signed, its progress."""
         key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
         async def told(message: Message) -> None:

@@ -19,7 +19,7 @@ def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
     Args:
         path: Folder of the finished run of ``ccfcpp serve``, of Fed-SCAN.
         given: Settings over those of the finished run, with ``clusters``.
-        out: Folder of the new run; beside the finished one where it is None.
+        out: Folder of the new run; beside the finished one if it is None.
 
     Returns:
         The new folder, in which the run can be resumed from its start. Its enrolment has the

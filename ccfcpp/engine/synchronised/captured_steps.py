@@ -19,7 +19,7 @@ step, and each graph takes memory and time of its own."""
 
 
 class WholeSteps:
-    """The steps of one network.
+    """The training steps of one network, captured as graphs if the device supports it.
 
     Args:
         parameters: The trained parameters by name, whose memory never moves.
@@ -31,7 +31,7 @@ class WholeSteps:
         self._kinds: dict[Hashable, _Kind] = {}
 
     def begin(self, batch: Batch) -> Advancing:
-        """Run or replay a step on a batch whose course is known."""
+        """Run, or replay as a captured graph, a step on a batch whose ``course`` is set."""
         key = batch.course, tuple((each.shape, each.dtype) for each in batch.shown)
         if key not in self._kinds and len(self._kinds) < _MOST_KINDS:
             self._kinds[key] = _Kind(batch, self._parameters, self._record)
@@ -40,7 +40,7 @@ class WholeSteps:
 
 
 class _Kind:
-    """Steps of one course, on batches of one shape."""
+    """Training steps with the same sequence of operations and batch shape: one captured graph."""
 
     def __init__(self, batch: Batch, parameters: Mapping[str, Tensor], record: Record) -> None:
         self._program, self._parameters = batch.program, parameters
@@ -72,7 +72,7 @@ class _Answers:
         self._left = iter(trips)
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Return the next exchange's contribution; the message tells nothing new."""
+        """Return the contribution to the next exchange; the arguments are ignored."""
         return next(self._left)
 
 

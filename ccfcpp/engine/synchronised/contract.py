@@ -20,14 +20,14 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class DescentState:
-    """The server's state of a training by synchronised steps, besides the model.
+    """The server's training state besides the model: step count, optimizer moments, pooled sums.
 
     Attributes:
         steps: Number of completed steps.
         first: First moments of the optimizer, by parameter.
         second: Second moments, of the parameters that have them.
         totals: Pooled sums of the current step, by name; of lagged ones those of the step before.
-        slopes: Pooled gradients at these sums, likewise.
+        slopes: Gradients of the loss with respect to these sums, pooled over the clients.
         figures: Metrics of the last step, float64 scalars by name.
         parts: The last part of each client in each pooled sum, by ``client_part_name``, and in how
             many steps it had one; only of clients whose parts come one by one.
@@ -63,13 +63,13 @@ D = TypeVar("D", bound=DescendingState)
 
 @dataclass(frozen=True)
 class Known:
-    """The message of one exchange of a step.
+    """The server's message in one exchange of a step: what clients do not know yet.
 
     Attributes:
         version: Number of changes of the model.
         model: In the first exchange of a step: the model.
         totals: Pooled sums that clients do not know yet, by name.
-        slopes: Pooled gradients at sums that clients do not know yet, by name.
+        slopes: Gradients with respect to pooled sums that clients do not know yet, by name.
     """
 
     version: int
@@ -84,7 +84,7 @@ class Contribution:
 
     Attributes:
         sums: A client's part of each sum, float64, by name.
-        slopes: Its part of the gradient at each pooled sum, float64, by name.
+        slopes: Its part of the gradient with respect to each pooled sum, float64, by name.
         gradient: In the last exchange: its part of the gradient, by parameter.
         figures: In the last exchange: its part of the metrics, float64 scalars by name.
     """
@@ -122,7 +122,7 @@ class Batch:
     Attributes:
         program: Makes the program of a step from tensors of some images.
         shown: Tensors of all images, each of shape (images, …): views, and perhaps labels.
-        course: What the program depends on besides these tensors and the network; None where it
+        course: What the program depends on besides these tensors and the network; None if it
             depends on more. Batches of one course and shape can be computed by one captured graph.
     """
 
@@ -132,7 +132,7 @@ class Batch:
 
 
 class Advancing(Protocol):
-    """Interface of a step in progress."""
+    """Interface of a training step that is split into exchanges and is not yet complete."""
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
         """Advance as far as the known sums and gradients allow; see ``Tape``."""

@@ -39,7 +39,7 @@ from ccfcpp.models.steps import recorder_of
 TRIP = ", trip "
 """Separator of the steps' name and the exchange's number, in the names of exchanges."""
 _MOST = 4.0
-"""Times its usual share that a client shows where others are away."""
+"""Times its usual share that a client shows if others are away."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Descent:
     def trips(
         self, steps: range, share: Callable[[int], float], ends: bool = False
     ) -> list[Trip[D]]:
-        """Return the server's work in some steps, where ``share`` scales a step's learning rate.
+        """Return the server's half of all exchanges in steps; ``share`` scales the learning rate.
 
         With ``ends`` the training is over after the last one; otherwise the next round continues
         it.
@@ -165,7 +165,7 @@ class Descent:
 
 
 class OpenSteps:
-    """The steps in progress in a process."""
+    """The training steps of a process that have begun and not ended."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ def turn(
     have an image in the same steps. So all clients together have about B images in a step, whatever
     the partition, and each client uses each of its images about equally often.
 
-    Where other clients are absent, the ``more`` images that come next are in the batch, too.
+    If other clients are absent, the ``more`` images that come next are in the batch, too.
 
     With a floor, groups of ``least`` images or more take turns: those of a group are in the
     same steps, so that no difference between sums of steps is over fewer. A client whose share is

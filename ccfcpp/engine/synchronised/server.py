@@ -3,7 +3,7 @@
 A pooled sum, such as that of the predictions, is over the images of all clients. So the server
 adds the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
 Stochastic Gradient Method with an Exponential Convergence Rate for Finite Training Sets*, NeurIPS
-2012). Where no client is absent the step is exact. Parts are known where they come one by one: not
+2012). If no client is absent the step is exact. Parts are known if they come one by one: not
 those of secure sums, and not with noise.
 """
 
@@ -49,7 +49,7 @@ class Trip(ServerWork[D, Known, Contribution]):
     ends: bool = False
 
     def broadcast(self, state: D) -> Known:
-        """Send the sums and gradients that clients do not know yet."""
+        """Return the message with the sums and gradients that clients do not know yet."""
         descent = self._descent(state)
         return Known(
             state.version,
@@ -58,7 +58,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         )
 
     def form(self, message: Known) -> Form:
-        """Return the form of the exchange's contribution, with the gradient's sent precision."""
+        """Return a contribution's names, shapes and dtypes; the gradient's is the sent one."""
         wanted = self.plan.trips[self.number]
         travels = narrowed(wanted.gradient, self.precision)
         return form_of(pack(dataclasses.replace(wanted, gradient=travels)))
@@ -96,7 +96,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         return self._moved(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
-        """Return the state of the training; a new one where there is none."""
+        """Return the state of the training; a new one if there is none."""
         return state.descent or self.begin(state.model)
 
     def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Figures]:
@@ -153,7 +153,7 @@ def with_absent(
     Args:
         sums: Over the clients that take part, by name.
         parts: Last parts of clients, by ``client_part_name``.
-        there: Numbers of the clients that take part; empty where no client's part is known.
+        there: Numbers of the clients that take part; empty if no client's part is known.
     """
     found = dict(sums)
     known = sorted({int(key.partition("/")[0]) for key in parts}) if there else []

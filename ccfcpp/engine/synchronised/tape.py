@@ -25,7 +25,7 @@ Suspension = Generator[None, None, None]
 
 
 class Tape:
-    """A program in progress, which stops at each pool of one step."""
+    """A training step in progress, which pauses at each sum that is pooled over the clients."""
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
         self.pools: list[Pool] = []
@@ -35,11 +35,11 @@ class Tape:
         self._run = self._step(program, dict(parameters))
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Advance as far as the known sums and gradients allow.
+        """Run forward and backward passes as far as the sums and gradients received so far allow.
 
         Args:
-            totals: Pooled sums that are new, by name.
-            slopes: Pooled gradients at sums that are new, by name.
+            totals: Newly pooled sums, by name.
+            slopes: Newly pooled gradients of the loss with respect to sums, by the sum's name.
 
         Returns:
             All new contributions. The one with the gradient ends the step.

@@ -48,7 +48,7 @@ class Release:
 
 
 def check_installed() -> None:
-    """Raise ``UsageError`` where the library is missing."""
+    """Raise ``UsageError`` if the library is missing."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise UsageError(
             KeyValue("privacy.level"),
@@ -64,7 +64,7 @@ def epsilon(
     Args:
         releases: How often each kind of them was made.
         noise: Standard deviation of each sum's noise, by what one client or image can change it.
-        delta: δ.
+        delta: δ of the (ε, δ) guarantee.
         accountant: How the releases are added up.
     """
     return epsilon_of_all({noise: releases}, delta, accountant)
@@ -179,7 +179,7 @@ class Budget:
 
 
 def read_ledger(path: Path) -> Counter[Release]:
-    """Read all releases of a run so far; raise ``UsageError`` where the file is damaged.
+    """Read all releases of a run so far; raise ``UsageError`` if the file is damaged.
 
     Each is recorded before it is made. A round that is run again after an interruption
     publishes again, so it counts again: unlike the log, the ledger never forgets. Nothing was

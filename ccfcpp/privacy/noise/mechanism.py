@@ -152,7 +152,7 @@ class Bounds:
             deviation: Standard deviation of the noise, in steps.
 
         Returns:
-            The step by name; not positive, or infinite, where the noise is too small for any.
+            The step by name; not positive, or infinite, if the noise is too small for any.
         """
         found: dict[str, float] = {}
         grouped = self._groups(parts)
@@ -184,7 +184,7 @@ def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """Return the bounds on an image's part of a sum; raise ``ValueError`` where it has none."""
+    """Return the bounds on an image's part of a sum; raise ``ValueError`` if it has none."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")

@@ -34,7 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """A program in progress, run as far as the known totals allow."""
+    """Result of a program that was run as far as the known pooled sums allow."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]
@@ -67,7 +67,7 @@ class _Driver(nn.Module):
 
 
 class ImageSums:
-    """The images of a process during the exchanges of one step.
+    """One training step of a process in which each image's contribution is clipped.
 
     Args:
         batch: All images of the step, at least one.

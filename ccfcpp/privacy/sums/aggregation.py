@@ -1,6 +1,6 @@
 """Combination of the updates of several clients into one with everything the server needs.
 
-Where a server needs only a sum or a mean, it need not see a summand. What adds up follows from
+If a server needs only a sum or a mean, it need not see a summand. What adds up follows from
 the meaning of an update's parts.
 """
 
@@ -45,7 +45,7 @@ def refuse_alone(asked: KeyValue, system: str, exchange: AnyExchange) -> None:
 
 
 class Addition:
-    """The addition of the updates of an exchange.
+    """Conversion between an exchange's updates and the tensors that are summed over clients.
 
     Args:
         exchange: An exchange without parts that the server needs from each client.
@@ -104,7 +104,7 @@ class Addition:
         Args:
             form: The form of an update.
             totals: float64 tensors by the names that ``parts`` returns.
-            contributors: The divisor of a mean, where all clients count alike.
+            contributors: The divisor of a mean, if all clients count alike.
 
         Raises:
             RefusedUpdateError: The weights of a mean are not positive.

@@ -57,17 +57,17 @@ class Terms:
             colluders: Number of other clients that tell the server all they know.
 
         Returns:
-            0 where the server could learn a single client's numbers.
+            0 if the server could learn a single client's numbers.
         """
         worst = most_drawn(colluders, self.asked - 1, self.holders - 1)
         return self.quorum - worst if 2 * self.quorum > self.holders + worst else 0
 
     def check(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` where fewer clients than the threshold are left."""
+        """Raise ``BelowThresholdError`` if fewer clients than the threshold are left."""
         self._check(there, self.threshold, "clients", stage)
 
     def check_holders(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` where fewer holders than the quorum are left."""
+        """Raise ``BelowThresholdError`` if fewer holders than the quorum are left."""
         self._check(there, self.quorum, f"of {self.holders} holders of shares", stage)
 
     def _check(self, there: int, needed: int, whose: str, stage: str) -> None:

@@ -107,7 +107,7 @@ class WithinBounds(SendsParts):
 class Participants:
     """The parts of this process's clients in the current secure sum.
 
-    A stage raises ``RefusedUpdateError`` where the server asks for more than an honest sum needs.
+    A stage raises ``RefusedUpdateError`` if the server asks for more than an honest sum needs.
     """
 
     def __init__(self, config: PrivacyConfig, clients: int, guard: Safeguard) -> None:

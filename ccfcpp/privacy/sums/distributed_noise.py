@@ -77,7 +77,7 @@ class OwnNoise:
 
     @staticmethod
     def of(config: PrivacyConfig, exchange: AnyExchange, terms: Terms) -> "OwnNoise | None":
-        """Return the noise of an exchange's sum; None where clients add none.
+        """Return the noise of an exchange's sum; None if clients add none.
 
         Raises:
             RefusedUpdateError: The noise is unknown, or there are too many colluders.

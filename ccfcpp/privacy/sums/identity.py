@@ -45,7 +45,7 @@ class Floor:
     honest: int = 2
 
     def check(self, terms: Terms) -> None:
-        """Raise ``RefusedUpdateError`` where the terms of a sum protect too little."""
+        """Raise ``RefusedUpdateError`` if the terms of a sum protect too little."""
         if terms.honest(self.colluders) >= self.honest:
             return
         raise RefusedUpdateError(

@@ -51,7 +51,7 @@ class KeyPair:
     def agreed(self, public: bytes, purpose: bytes) -> bytes:
         """Derive a secret that only the owners of two keys know: 32 bytes for one purpose.
 
-        Raises ``RefusedUpdateError`` where the public key is invalid.
+        Raises ``RefusedUpdateError`` if the public key is invalid.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -87,7 +87,7 @@ def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: byt
 
 
 def opened_from(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """Decrypt what a sender has sealed; raise ``RefusedUpdateError`` where it was changed."""
+    """Decrypt what a sender has sealed; raise ``RefusedUpdateError`` if it was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

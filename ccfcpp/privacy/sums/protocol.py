@@ -90,7 +90,7 @@ class Offer(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """The facts on another client with a common mask.
+    """Public keys of another client with which a client shares a mask.
 
     Attributes:
         public: Its keys.
@@ -120,10 +120,10 @@ Tags = dict[int, bytes]
 
 
 class Participant:
-    """A client's part in one sum. Each stage runs once, in order; a failure ends the part.
+    """A client's half of the protocol for one secure sum: five stages, run once each and in order.
 
     Two vectors under the same masks would reveal their difference to the server. A stage raises
-    ``RefusedUpdateError`` out of order, where too few clients are left, and where the server's
+    ``RefusedUpdateError`` out of order, if too few clients are left, and if the server's
     message is not sound.
 
     Args:
@@ -348,10 +348,10 @@ def _add_mask(
 
 
 class Collector:
-    """The server's part in one sum, which uses nothing but its arguments.
+    """The server's half of the protocol for one secure sum; it does no input or output.
 
-    Its stages raise ``BelowThresholdError`` where too few clients are left, and
-    ``RefusedUpdateError`` where a vector or the shares cannot be used.
+    Its stages raise ``BelowThresholdError`` if too few clients are left, and
+    ``RefusedUpdateError`` if a vector or the shares cannot be used.
 
     Args:
         terms: Terms of the sum.
@@ -385,7 +385,7 @@ class Collector:
         self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
-        """Return the facts on its neighbours for each client (after stage 1)."""
+        """Return, for each client, its neighbours' keys and signatures (after stage 1)."""
         self.terms.check(len(offers), "keys")
         self._offers = offers
         self._wards = {number: [] for number in offers}
@@ -409,7 +409,7 @@ class Collector:
     def routed(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Return boxes by receiver and sender, and the holders that have shared (after stage 2)."""
+        """Regroup the encrypted shares by receiver, and list the holders that sent theirs (stage 2)."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}

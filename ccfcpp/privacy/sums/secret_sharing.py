@@ -118,5 +118,5 @@ def _weights(
 
 
 def _apart(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return each number x with the product of all others minus x."""
+    """Pair each x with ∏(y − x) over the other numbers y, the Lagrange denominators."""
     return [(own, math.prod(n - own for n in numbers if n != own)) for own in numbers]

@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 
 class Summing:
-    """A stage that gives the loop one update in place of all clients'.
+    """Stage that replaces the clients' updates by one update, made from their sum.
 
     An exchange that is not sent passes unchanged.
     """
@@ -133,7 +133,7 @@ def _explained(
 
 
 class Total(ABC):
-    """Base class of sums over clients; steps raise ``RefusedUpdateError`` where there is none."""
+    """Base class of sums over clients; steps raise ``RefusedUpdateError`` if there is none."""
 
     def __init__(
         self, request: ExchangeRequest, inner: Deliver, like: Addends, stage: Summing
@@ -177,7 +177,7 @@ class Total(ABC):
 
 
 class OpenSum(Total):
-    """A sum in which the server sees every client's parts, all within bounds."""
+    """Sum without masks: the server sees every client's clipped parts."""
 
     _total: Tensor | None = None
 
