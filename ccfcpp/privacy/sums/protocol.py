@@ -409,7 +409,7 @@ class Collector:
     def routed(
         self, boxes: Mapping[int, Mapping[int, bytes]]
     ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
-        """Regroup the encrypted shares by receiver, and list the holders that sent theirs (stage 2)."""
+        """Regroup encrypted shares by receiver, and list who sent theirs (after stage 2)."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
