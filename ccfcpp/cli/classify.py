@@ -69,7 +69,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
 
 
 def _single(asked: Asked, layers: Layers, seeds: int) -> Layers | None:
-    """Return the settings of a single run; None where several were asked for."""
+    """Return the settings of a single run; None if several were asked for."""
     if asked.resume:
         path = required_out(asked.out)
         if RunPaths(path).study.is_file():

@@ -80,6 +80,6 @@ class Evaluator(ABC, Generic[State]):
         """Represent the images on which models are compared, by a client's local model.
 
         Returns:
-            Floats of shape (images, dimensions); None where the model cannot be compared.
+            Floats of shape (images, dimensions); None if the model cannot be compared.
         """
         return None

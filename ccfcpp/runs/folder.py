@@ -97,7 +97,7 @@ class RunFolder(RunPaths):
             file: The file's name without its suffix.
 
         Returns:
-            Arrays by name; none where there is no such file.
+            Arrays by name; none if there is no such file.
 
         Raises:
             UsageError: The file is damaged.

@@ -67,7 +67,7 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
     Returns:
         ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
-        None without a model, or where a model has diverged.
+        None without a model, or if a model has diverged.
     """
     of_all, local = arrays["global"], list(arrays["local"])
     return {

@@ -88,9 +88,9 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def as_of(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients connected in a round; None where they do not change.
+        """Return the run with the clients connected in a round; None if they do not change.
 
-        None where these are its own.
+        None if these are its own.
         """
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Run(ABC, Generic[A, E]):
     ) -> Summary:
         """Run all remaining rounds, and write the results.
 
-        Where clients join after the start, the run continues with them, as if it was resumed.
+        If clients join after the start, the run continues with them, as if it was resumed.
 
         Args:
             folder: The run's folder; an interrupted run continues after its last checkpoint.
@@ -347,7 +347,7 @@ class LocalRun(Run[A, E]):
         )
 
     def as_of(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients connected in a round; None where they do not change."""
+        """Return the run with the clients connected in a round; None if they do not change."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remade(number)
 

@@ -48,7 +48,7 @@ def compare(
         jobs: Number of runs at once; more than one run in processes of their own, so that a
             script needs ``if __name__ == "__main__":``.
         baseline: Method with which the others are compared; by default the best of each column.
-        out: Folder of the study; a new one under ``runs/`` where it is None.
+        out: Folder of the study; a new one under ``runs/`` if it is None.
         resume: Whether to resume the study in ``out``, and to add what it does not have yet.
 
     Returns:
@@ -132,7 +132,7 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
 
 
 def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
-    """Return the order of a new comparison: of all methods and skews where none are given."""
+    """Return the order of a new comparison: of all methods and skews if none are given."""
     from ccfcpp.studies.grids import Order, take_lists
 
     (*files, own), axes = take_lists(ClusterConfig, layers)

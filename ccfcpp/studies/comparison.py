@@ -27,7 +27,7 @@ from ccfcpp.studies.tables import (
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
-"""Against the classes, where the images have labels."""
+"""Against the classes, if the images have labels."""
 JUDGED = {key: title for key, (title, _) in MEASURES.items()}
 """Without labels; of Davies-Bouldin less is better."""
 _LESS_IS_BETTER = ("davies_bouldin",)
@@ -62,7 +62,7 @@ _Place = tuple[str, tuple[object, ...]]
 def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
     """Plan every method at every place of the axes with every seed.
 
-    Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
+    If no client is absent, a centralised method runs once a seed, whatever the partition; and a
     method runs once for all values of a setting that has no effect on it.
 
     Raises:
@@ -90,7 +90,7 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 class TableEntry:
     """An entry of a table: the mean and, over several runs, the deviation.
 
-    The paper's value is in parentheses, or empty where there is none. The best of a column is as
+    The paper's value is in parentheses, or empty if there is none. The best of a column is as
     good as any other method's under the same conditions. An entry may differ significantly from
     that of the reference.
     """
@@ -102,7 +102,7 @@ class TableEntry:
 
     @property
     def marked(self) -> str:
-        """The score, with a mark where it differs from the reference."""
+        """The score, with a mark if it differs from the reference."""
         return self.score + significance.MARK * self.differs
 
     def written(self, bold: str, escape: Callable[[str], str]) -> str:
@@ -241,7 +241,7 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """Return the papers' value of a cell; None where there is none, or no run is finished."""
+        """Return the papers' value of a cell; None if there is none, or no run is finished."""
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
@@ -326,7 +326,7 @@ def _is_condition(name: str) -> bool:
 
 
 def _degree(axes: Axes) -> _Degree:
-    """Return the degree of heterogeneity; None where it has no meaning."""
+    """Return the degree of heterogeneity; None if it has no meaning."""
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
@@ -338,7 +338,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
 
 
 def by_presence(summary: Json) -> Json:
-    """Add the scores over the images of connected and of absent clients, where there are any."""
+    """Add the scores over the images of connected and of absent clients, if there are any."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {
         f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED

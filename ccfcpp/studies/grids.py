@@ -177,7 +177,7 @@ def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
     """Return the order of a user's settings.
 
     A single value replaces an axis. Of a list of grids, those that have the value remain;
-    where none has it, it applies to all of them. Lists for keys with a single value are axes, in
+    if none has it, it applies to all of them. Lists for keys with a single value are axes, in
     place of the grid's.
 
     Args:

@@ -94,7 +94,7 @@ def run_in_processes(
 
 
 def _failure(future: Future[None], stopping: bool) -> str | None:
-    """Return why a run failed; None where it is finished or was stopped.
+    """Return why a run failed; None if it is finished or was stopped.
 
     While all runs are stopping, the end of a process is no failure. An unknown error is raised.
     """

@@ -34,7 +34,7 @@ class Result:
 
     @cached_property
     def summary(self) -> Tree:
-        """The content of ``summary.json``; ``UsageError`` where it is damaged."""
+        """The content of ``summary.json``; ``UsageError`` if it is damaged."""
         return self.folder.read_summary()
 
     @cached_property

@@ -126,7 +126,7 @@ def published_scores(table: str) -> dict[Place, Score]:
 
 
 def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
-    """Return a value of Table I or II of the CCFC++ paper; None where the tables have none.
+    """Return a value of Table I or II of the CCFC++ paper; None if the tables have none.
 
     The measure is ``nmi`` or ``kappa``, the method's name as ``--method`` takes it, and p None for
     a centralised method.

@@ -41,7 +41,7 @@ class Study(Generic[C]):
     Attributes:
         path: The study's folder.
         runs: The runs, in the order of tables.
-        order: The order that was given; None where an earlier version planned it.
+        order: The order that was given; None if an earlier version planned it.
     """
 
     def __init__(self, path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> None:

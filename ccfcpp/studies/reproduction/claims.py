@@ -123,7 +123,7 @@ def below_best(values: Values, system: str) -> Values:
 def places_to_last_of(values: Values, system: str) -> Values:
     """Return the place, a number, where each system first reaches one system's last value.
 
-    Where it never does, the number is one more than the last place.
+    If it never does, the number is one more than the last place.
     """
     found: dict[Place, float] = {}
     all_lines = lines(values)
@@ -195,7 +195,7 @@ class Claim:
     """A claim, with the number of places where it held in our runs, and that of all places.
 
     Attributes:
-        paper: The same two numbers for the paper's own table, where it has been published.
+        paper: The same two numbers for the paper's own table, if it has been published.
         stated: Whether the paper states it; else it is our reading.
     """
 

@@ -40,7 +40,7 @@ _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of runs: tables, each with the paper's where published, claims and figures."""
+    """Results of runs: tables, each with the paper's if published, claims and figures."""
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]

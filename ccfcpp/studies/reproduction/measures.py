@@ -49,7 +49,7 @@ def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result)
 
 
 def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
-    """Return singular values of a run's models; None where they are not finite.
+    """Return singular values of a run's models; None if they are not finite.
 
     They are in descending order, of shape (dimensions,).
     """

@@ -67,7 +67,7 @@ def plan_item(
 ) -> list[Planned[RunConfig]]:
     """Plan all runs of an item, or those on one data set, with single values over everything.
 
-    Generated images go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
+    Generated images go into ``folder``. Data sets are in ``$CCFCPP_DATA`` if ``data_root``
     is None.
 
     Raises:

@@ -160,7 +160,7 @@ def aligned_start(
 
     The depths are the layers of the encoder, L, and of the head, L'. The encoder's singular values,
     of shape (k,), are positive and descending; there are no fewer outputs. The constants are
-    M_k = σ'_k^(2/L') − σ_k^(2/L). Where they are one number for all k, vectors that are aligned at
+    M_k = σ'_k^(2/L') − σ_k^(2/L). If they are one number for all k, vectors that are aligned at
     the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
     """
     depth, head_depth = depths

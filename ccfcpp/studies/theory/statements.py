@@ -35,7 +35,7 @@ class Simulation:
         times: Shape (times,).
         values: The encoder's singular values, of shape (times, …, k).
         rates: dσ_k/dt by differences of order four, of the same shape.
-        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). Where
+        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). If
             two singular values almost meet, they change faster than a fixed step can follow.
     """
 
@@ -119,7 +119,7 @@ class Statement:
     Attributes:
         predicted: The predicted number; with the relation ``<`` a bound.
         simulated: The simulated number.
-        relation: ``=``, or ``<`` where the papers say only that something is smaller.
+        relation: ``=``, or ``<`` if the papers say only that something is smaller.
         relative_error: The error of ``=``; None for ``<``.
     """
 
