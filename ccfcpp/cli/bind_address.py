@@ -76,7 +76,7 @@ class Place:
         return self.roster or self.key_folder / "roster"
 
     def check(self, resume: bool) -> None:
-        """Raise ``UsageError`` if options do not go together."""
+        """Raise ``UsageError`` if the options contradict each other."""
         host, _ = address(self.address)
         if not self.insecure:
             return

@@ -77,14 +77,14 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 
 
 def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class and the cluster of each sample in a table of counts."""
+    """Expand a contingency table to the class and the cluster of each sample."""
     rows, columns = table.nonzero(as_tuple=True)
     times = table[rows, columns]
     return rows.repeat_interleave(times), columns.repeat_interleave(times)
 
 
 def table_scores(table: Tensor, clustered: bool) -> dict[str, float]:
-    """Return the scores of a table of counts, equal to those over the samples themselves.
+    """Compute the scores from a contingency table, equal to those over the samples.
 
     Args:
         table: int64 of shape (classes, clusters or predicted classes); not all 0.
@@ -129,7 +129,7 @@ ROUNDING = 1e-12
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Raise rounding errors to their upper bound, above 0, so that logarithms exist."""
+    """Clip singular values from below at the bound of rounding errors, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
@@ -283,6 +283,6 @@ def prediction_strength(table: Tensor) -> float | None:
 
 
 def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
-    """Add clients' tables of counts; None if there are none or the sum is 0."""
+    """Sum clients' contingency tables; return None if there are none or all entries are 0."""
     total = sum(tables.values(), torch.tensor(0))
     return total if int(total.sum()) > 0 else None

@@ -61,7 +61,7 @@ class Unpacked(NamedTuple):
         root: The folder on disk.
         reasons: The reason why a file is not read, by its path below the root, with slashes.
         lost: Names of the archive's members that are missing on disk, each with the reason.
-        hidden: Names of linked folders that are left out, as they lie outside the archive.
+        hidden: Paths up to a `..`, below which members are left out, as they would lead out.
     """
 
     root: Path

@@ -41,7 +41,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _repeat_to_the_bit() -> None:
-    """Make CUDA deterministic, so that the same command gives the same numbers.
+    """Make CUDA deterministic, so that equal commands give bitwise equal results.
 
     Without this a run that was stopped and resumed differs from the uninterrupted run.
     """

@@ -37,7 +37,8 @@ class RunFolder(RunPaths):
         """Return the last checkpoint, if any, and drop the lines of later rounds from the log.
 
         Raises:
-            UsageError: It is damaged; or it is gone, and the run began with another one's model.
+            UsageError: The checkpoint is damaged; or it is missing, and the run began with another
+                run's model.
         """
         checkpoint = None
         if self.checkpoint.exists():

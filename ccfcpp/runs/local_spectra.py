@@ -19,7 +19,7 @@ _MOST_MODELS = 20
 
 
 class LocalSpectra:
-    """Spectra of local models, computed when they arrive, before they are averaged.
+    """Recorder of local models' spectra, computed when the server receives the models.
 
     Args:
         last_round: The round of the local models.
@@ -39,7 +39,7 @@ class LocalSpectra:
         self.values = values
 
     def __call__(self, number: int, client: int, model: ModelState) -> None:
-        """Add a local model that the server has accepted."""
+        """Compute and store the spectrum of a local model that the server has accepted."""
         if number != self.last_round or len(self.values) == _MOST_MODELS:
             return
         with section("local spectra"):

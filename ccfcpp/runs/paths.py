@@ -28,7 +28,7 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 
 @dataclass(frozen=True)
 class RunSetting:
-    """Facts of a run for the report, besides its log and its results, in ``setting.json``.
+    """Content of ``setting.json``: a run's clients, classes and data, for its report.
 
     Attributes:
         planned: Largest number of rounds.

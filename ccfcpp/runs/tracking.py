@@ -1,6 +1,6 @@
 """Trackers of experiments, which receive the numbers of ``metrics.jsonl``, too.
 
-Their packages are optional, and are imported where a tracker is wanted.
+Their packages are optional, and are imported only if a tracker is wanted.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _APART = 0.03
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[DrawnFigure]:
-    """Draw a figure for each panel: our values, and the paper's for the same images.
+    """Draw a figure for each panel of a score table: our values, and the paper's.
 
     The paper's values for other images have figures of their own if it has none of ours.
     """

@@ -36,7 +36,7 @@ def make_run(config: RunConfig) -> "AnyRun":
 
 
 class Study(Generic[C]):
-    """Runs in one folder.
+    """A study: planned and finished runs in one folder.
 
     Attributes:
         path: The study's folder.
@@ -55,7 +55,7 @@ class Study(Generic[C]):
         return self.order.baseline if self.order else None
 
     def compare_with(self, baseline: str) -> None:
-        """Set the baseline.
+        """Set the method with which the others are compared.
 
         Raises:
             UsageError: An earlier version planned the study.

@@ -154,7 +154,7 @@ def _table(
 
 
 def _dots(cells: StudyCells, score: str) -> DrawnFigure:
-    """Draw a score of each system, if no axis has numbers."""
+    """Draw the mean score of each system as a dot with error bars, if no axis is numeric."""
     title = cells.scores[score]
     table = _table(cells, cells.results, "", score)
     by_name = {
@@ -178,7 +178,7 @@ def _dots(cells: StudyCells, score: str) -> DrawnFigure:
 
 
 def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
-    """Draw a score by the sum of some costs, a mark for each cell of the study."""
+    """Draw a scatter plot of a score against costs, summed over ``keys``, by cell."""
     of_cells = by_cell(cells.results)
     marks: dict[str, list[tuple[float, float]]] = {}
     rows: list[dict[str, object]] = []

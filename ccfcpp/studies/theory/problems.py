@@ -60,15 +60,16 @@ def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
 
 
 def exact_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Return (y − γ) Xᵀ of Eqs. (36) and (37), of shape (…, classes, inputs)."""
+    """Compute FedDecorr's (y − γ) Xᵀ, Eqs. (36) and (37) (ICLR), of shape (…, classes, inputs)."""
     return residuals(network, data) @ data.inputs.mT
 
 
 def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Return N · G of Eqs. (32) and (33), G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, with means of each class.
+    """Compute FedDecorr's N · G, G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, from each class's means.
 
-    Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix, of shape (…, classes, inputs), without
-    the covariance of outputs and inputs within each class. Classes without samples add nothing.
+    Eqs. (32) and (33) of the ICLR paper; Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix,
+    of shape (…, classes, inputs), without the covariance of outputs and inputs within each class.
+    Classes without samples add nothing.
     """
     samples_of = data.labels.sum(dim=-1)  # (…, classes)
     averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
@@ -83,7 +84,7 @@ def contrastive_drive(
     jacobian: Jacobian = "full",
     latent_weight: LatentWeight = "appendix",
 ) -> Tensor:
-    """Return Q̄ of Eqs. (8) and (15), of shape (…, representation, inputs).
+    """Compute CCFC++'s Q̄, Eqs. (8) and (15), of shape (…, representation, inputs).
 
     With the ``full`` Jacobian it is −∂ℓ/∂(predictor · encoder). The printed one is ``diagonal``,
     with factors (1 − p̂²) / ‖p‖ for each entry. Eq. (2) gives the weight of a cluster's ẑ that the
