@@ -40,7 +40,7 @@ def divergence(mean: Tensor, shares: Tensor | None = None) -> Tensor:
 
 
 def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
-    """Compute SCAN's loss on pairs of views, with sums over all clients for terms that couple images.
+    """Compute SCAN's loss on pairs of views, with sums over all clients for what couples images.
 
     Args:
         network: The network.
