@@ -73,7 +73,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
 class FederatedClassification(
     Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
 ):
-    """The algorithm of federated classification, with one exchange in each round.
+    """Federated classification: in each round clients train and the server aggregates.
 
     Raises:
         UsageError: The configuration does not fit the network.
@@ -130,11 +130,11 @@ class FederatedClassification(
         return ClientSide.of(threaded(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        """Send the global model, and the parts that the method adds."""
+        """Return the message to clients: the global model, and the parts that the method adds."""
         return self.method.broadcast(state)
 
     def form(self, message: Broadcast) -> Form:
-        """Return the form of an update: a model, without local entries, and the method's parts."""
+        """Return an update's shapes and dtypes: shared parameters and the method's parts."""
         count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
         form = form_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
         if self.config.decorrelation.is_logged:
@@ -172,5 +172,5 @@ class FederatedClassification(
         return aggregation.result(), figures
 
     def local_model(self, update: LocalUpdate) -> ModelState | None:
-        """Return the client's model; None where parts of it stay with the client."""
+        """Return the client's model; None if the client keeps some of its parameters."""
         return None if self.method.personal else update.model

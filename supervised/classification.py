@@ -34,7 +34,7 @@ def classification_run(
 
     Args:
         config: The configuration.
-        data: The images; those that the configuration names where it is None.
+        data: The images; those that the configuration names if it is None.
         tested: Whether some images are held out for testing; else all are for training.
         number: The round whose connected clients take part; None: the last round.
 

@@ -43,7 +43,7 @@ class SamplesConfig(DataConfig):
     test_images: Positive | None = None
     """Use only so many test images, drawn at random."""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of each class that is held out for testing where the data set has no test images."""
+    """Share of each class that is held out for testing if the data set has no test images."""
     mean: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] | None = None
     """Subtracted from pixels in [0, 1], a number for each channel."""
     std: tuple[PositiveNumber, ...] | None = None
@@ -83,7 +83,7 @@ class ClassifierConfig(Section):
     """Settings of the network."""
 
     name: str
-    """The network."""
+    """Name of the network."""
 
 
 class SmallNetwork(ClassifierConfig):
@@ -116,7 +116,7 @@ class LocalTrainingConfig(Section):
     """Settings of rounds and local training."""
 
     rounds: Positive = 100
-    """Rounds."""
+    """Number of rounds."""
     local_epochs: Positive = 10
     """Passes over a client's images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 64
@@ -130,7 +130,7 @@ class LocalTrainingConfig(Section):
 
 
 class DecorrelationConfig(Section):
-    """Settings of the decorrelation term."""
+    """Settings of the loss term that decorrelates the dimensions of representations."""
 
     kind: str
     """The term that decorrelates representations."""
@@ -153,10 +153,10 @@ class NoTerm(DecorrelationConfig):
 
 
 class TermConfig(DecorrelationConfig):
-    """A decorrelation term of any kind."""
+    """Settings that all decorrelation loss terms share."""
 
     beta: Weight = 0.1
-    """Weight β of the decorrelation term, Eq. (10)."""
+    """Weight β of the decorrelation term in the loss."""
     log_epochs: bool = False
     """Log the term by itself, for each client and local epoch: clients send it."""
 
@@ -172,7 +172,7 @@ class TermConfig(DecorrelationConfig):
 
 
 class FedDecorr(TermConfig):
-    """The term of FedDecorr."""
+    """Settings of the FedDecorr loss term, which decorrelates the dimensions of representations."""
 
     kind: Literal["feddecorr"] = "feddecorr"
     scale: Literal["paper", "code"] = "code"
@@ -180,13 +180,13 @@ class FedDecorr(TermConfig):
 
 
 class DeCov(TermConfig):
-    """The term of DeCov."""
+    """Settings of the DeCov loss term (Cogswell et al. 2016)."""
 
     kind: Literal["decov"] = "decov"
 
 
 class StructuredDeCov(TermConfig):
-    """The term of DeCov between groups of dimensions."""
+    """Settings of Structured-DeCov, the DeCov loss term between groups of dimensions."""
 
     kind: Literal["structured-decov"] = "structured-decov"
     groups: Positive = 8

@@ -42,7 +42,7 @@ class TestSet:
 
     Attributes:
         name: Its name in reports, such as a domain.
-        client: The client whose model is tested on it, where clients have models of their own.
+        client: The client whose model is tested on it, if clients have models of their own.
         index: int64 indices of its images in the data set.
         images: uint8 tensor of shape (samples, channels, height, width).
         labels: int64 tensor of shape (samples,).
@@ -241,7 +241,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return torch.cat([tested.images for tested in self.test_sets])
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return (test images, features); None where normalisations stay with the clients."""
+        """Return (test images, features); None if normalisations stay with the clients."""
         return None if self.is_personal else self.predict(model, self._compared)[0]
 
 

@@ -79,7 +79,7 @@ def model_contrast(
         representations: z of shape (…, batch, dimensions), the only input with a gradient.
         of_global: Representations z_g of the global model, of the same shape.
         of_previous: Representations z_p of the client's previous model, of the same shape.
-        temperature: τ.
+        temperature: Temperature τ of the softmax.
 
     Returns:
         Tensor of shape (…): the mean of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} +
@@ -97,7 +97,7 @@ def model_contrast(
 
 
 def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
-    """Return the term of a configuration, without its weight; None where there is none.
+    """Return the term of a configuration, without its weight; None if there is none.
 
     Raises:
         UsageError: The number of groups does not divide the dimensions of the representation.

@@ -12,14 +12,14 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The server's message: the global model without the entries that stay at the clients."""
+    """The server's message: the global model without the parameters that clients keep."""
 
     model: ModelState
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server's state: the global model without the entries that stay at the clients."""
+    """The server's state: the global model without the parameters that clients keep."""
 
     model: ModelState
 
@@ -29,12 +29,12 @@ class LocalUpdate:
     """Update of a client after local training.
 
     Attributes:
-        model: The local model, without the entries that stay at the client.
+        model: The local model, without the parameters that the client keeps.
         samples: Number of the client's samples, its weight in the average.
         steps: Number of the client's optimizer steps.
-        loss: Mean training loss; None where the client could not train.
+        loss: Mean training loss; None if the client could not train.
         terms: Mean of the decorrelation term without its weight in each local epoch, of shape
-            (epochs,); None where it is not logged, or the client could not train.
+            (epochs,); None if it is not logged, or the client could not train.
     """
 
     model: ModelState

@@ -97,7 +97,7 @@ class MobileNetV2Backbone(nn.Module):
     Args:
         image_shape: Channels, height and width of an image.
         variant: ``paper``: torchvision's network; ``code``: the FedDecorr authors', with ReLU in
-            place of ReLU6, an expansion in the first block too, and a projection where a block of
+            place of ReLU6, an expansion in the first block too, and a projection if a block of
             stride 1 changes the width.
     """
 
@@ -146,7 +146,7 @@ def _code_mobilenet(channels: int, features: int) -> nn.Module:
 
 
 class _InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution and projection, with a shortcut where the stride is 1."""
+    """Expansion, depthwise convolution and projection, with a shortcut if the stride is 1."""
 
     def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def _normed_convolution(
 class SmallResNetBackbone(nn.Sequential):
     """The ResNets for CIFAR of He et al. (2016), Section 4.2: 6n + 2 layers, 64 features.
 
-    Shortcuts have no parameters (option A): where the size changes, every other pixel is taken and
+    Shortcuts have no parameters (option A): if the size changes, every other pixel is taken and
     the channels are padded with zeros.
     """
 

@@ -42,7 +42,7 @@ _SPLIT = Randomness(0)
 
 
 def load_images(config: ClassifyConfig) -> ImageData:
-    """Load the images, and the owners where each folder is a client.
+    """Load the images, and the owners if each folder is a client.
 
     The last images are cached, for runs of the same images that follow each other.
     """

@@ -1,4 +1,4 @@
-"""Rules for the entries of a model that clients send, and for the model of a client."""
+"""Rules for which parameters clients send, and for the model with which a client predicts."""
 
 from collections.abc import Callable
 
@@ -10,26 +10,26 @@ from ccfcpp.models.state import ModelState, placed
 from supervised.networks import fresh_normalisations
 
 HELD = "held"
-"""Prefix of the entries of models in a client's memory."""
+"""Prefix of the names of parameters in a client's local state."""
 
 
 class Sharing:
-    """Clients send all entries of a model, and predict with the global model."""
+    """Rule by which clients send all parameters and buffers and predict with the global model."""
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device
 
     def shared(self, model: ModelState) -> ModelState:
-        """Select the entries of a model that are sent."""
+        """Select the parameters and buffers that a client sends."""
         return model
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """Combine the global model and a client's memory to the client's own model."""
+        """Return the client's own model: the global model with the client's local parameters."""
         return model
 
 
 class PersonalNormalisation(Sharing):
-    """FedBN (Li et al. 2021): batch normalisation, with its statistics, stays at the client.
+    """Rule of FedBN (Li et al. 2021): clients keep their batch normalisation layers.
 
     Clients start from PyTorch's fresh normalisations.
     """
@@ -41,7 +41,7 @@ class PersonalNormalisation(Sharing):
         self.fresh = placed(fresh_normalisations(model), device)
 
     def shared(self, model: ModelState) -> ModelState:
-        """Select all entries except the normalisations."""
+        """Select all parameters and buffers except those of batch normalisation."""
         return {name: entry for name, entry in model.items() if name not in self.fresh}
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
@@ -50,10 +50,10 @@ class PersonalNormalisation(Sharing):
 
 
 def hold(model: ModelState) -> Memory:
-    """Make a memory from entries of a model."""
+    """Make a client's local state from parameters and buffers of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
 def held(memory: Memory, device: torch.device) -> ModelState:
-    """Return the entries of models in a memory; empty where there are none."""
+    """Return the parameters and buffers in a client's local state; empty if there are none."""
     return placed(memory_of(memory, HELD), device)

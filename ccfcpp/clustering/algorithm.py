@@ -16,18 +16,18 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Problem:
-    """The setting for which the server and each client make an algorithm.
+    """Everything that the server and each client need to make the algorithm of a run.
 
     Attributes:
         config: Configuration of the run.
-        image_shape: Channels, height and width of an image; (d,) where the data are vectors.
+        image_shape: Channels, height and width of an image; (d,) if the data are vectors.
         clusters: Number of clusters k, or its largest candidate.
         device: Device of the computation.
-        samples: Images of all clients that take part in the run; 0 where nothing is trained.
-        fewest: Smallest candidate for k where it is chosen from the data; 0 where it is given.
+        samples: Images of all clients that take part in the run; 0 if nothing is trained.
+        fewest: Smallest candidate for k if k is chosen from the data; else 0.
         grows: Whether new clients may join later, with clusters of their own.
-        protected: Whether no single client's part of a sum is known.
-        noisy: Whether noise is added to sums, so that each exchange takes a part of the budget.
+        protected: Whether the server sees only sums over clients, no single client's.
+        noisy: Whether noise is added to sums, so that each exchange spends privacy budget.
     """
 
     config: RunConfig
@@ -110,11 +110,11 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """Return the probability of each cluster, or the membership in it, for a client's images.
 
         Args:
-            known: A state, or a delivery.
-            holder: The client that holds the images.
+            known: The server's state, or what clients receive at the end (``delivery``).
+            holder: The client whose images are assigned.
 
         Returns:
-            Floats of shape (samples, k), whose rows sum to 1; None where the system has none.
+            Floats of shape (samples, k), whose rows sum to 1; None if the system has none.
         """
         return None
 

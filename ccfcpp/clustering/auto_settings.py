@@ -36,7 +36,7 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
     Args:
         count: Number of images or vectors.
         shape: Shape of an image (channels, height, width) or of a vector (d,).
-        method: The system to take for images where their number and colour do not decide.
+        method: The system to take for images if their number and colour do not decide.
     """
     settings = _fitted(count, shape, method)
     colour = len(shape) == 3 and shape[0] > 1

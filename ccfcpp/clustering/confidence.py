@@ -1,4 +1,4 @@
-"""Confidence in the assignment of images to clusters, where a system provides it."""
+"""Confidence in the assignment of images to clusters, if a system provides it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def confidence(
     Args:
         algorithm: The system.
         known: The server's state, or what clients receive after the run.
-        holder: The client that holds the images.
+        holder: The client whose images are assigned.
         clusters: The cluster of each image, int64 of shape (samples,).
         typical: Distribution of the run's images, if it is known.
 

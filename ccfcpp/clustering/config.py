@@ -89,7 +89,7 @@ class ClusterDataConfig(DataConfig):
 
     newcomers: Annotated[tuple[str, ...], Affects("who takes part")] = ()
     """More images or vectors, of clients that came later: of each of these folders every folder is
-    a client, or the whole where it has none; of a folder of vectors every file."""
+    a client, or the whole if it has none; of a folder of vectors every file."""
 
     @property
     def encoder_name(self) -> EncoderName | None:
@@ -151,7 +151,7 @@ class ClusterConfig(RunConfig):
 
     @property
     def fewest_clusters(self) -> int:
-        """Smallest candidate for k where it is chosen from the data; 0 where it is given."""
+        """Smallest candidate for k if k is chosen from the data; else 0."""
         if not isinstance(self.clusters, str):
             return 0
         return _FEWEST if self.clusters == AUTO else int(self.clusters.partition("-")[0])
@@ -166,11 +166,11 @@ class ClusterConfig(RunConfig):
 
         Args:
             samples: Number of samples.
-            classes: Number of their classes; 0 where it is not known.
+            classes: Number of their classes; 0 if it is not known.
             unit: Word for a sample, for messages.
 
         Returns:
-            k; 0 where neither it nor the number of classes is known.
+            k; 0 if neither it nor the number of classes is known.
 
         Raises:
             UsageError: There are fewer samples.
@@ -217,7 +217,7 @@ class ClusterConfig(RunConfig):
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return a system's keys for rounds and steps, empty where the number is fixed."""
+        """Return a system's keys for rounds and steps, empty if the number is fixed."""
         name = str(tree.get("method"))
         system = METHODS[name if name in METHODS else str(cls.model_fields["method"].default)]
         return system.rounds, system.round_steps

@@ -76,7 +76,7 @@ class FederatedClustering(
             Fed-EM.
         method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-EMP for
             1,000 images in colour and more, Fed-SCAN for others, and Fed-EM for vectors, with
-            20 principal components where they are longer than 32.
+            20 principal components if they are longer than 32.
         random_state: Seed of all random numbers; a generator draws one, and None a new one for
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -94,7 +94,7 @@ class FederatedClustering(
             in that of the pixels, or in that of the vectors as the clients prepare them.
         n_iter_: Number of rounds.
         n_features_in_: Length of a vector; missing for images.
-        feature_names_in_: Names of a data frame's columns, where all are strings.
+        feature_names_in_: Names of a data frame's columns, if all are strings.
 
     Example:
         >>> import numpy as np
@@ -145,7 +145,7 @@ class FederatedClustering(
         *,
         clients: Names | None = None,
     ) -> Self:
-        """Learn centroids, and an encoder where the system has one.
+        """Learn centroids, and an encoder if the system has one.
 
         Args:
             X: Images or vectors.
@@ -251,7 +251,7 @@ class FederatedClustering(
         Raises:
             UsageError: The samples differ in shape from those of ``fit``, or their distribution is
                 unknown: with differential privacy, with points of more than 1,024 dimensions, or
-                where all samples of a cluster are the same.
+                if all samples of a cluster are the same.
             NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
@@ -297,7 +297,7 @@ class FederatedClustering(
 
         Args:
             path: The folder.
-            encoder: Name of the encoder on this machine; None where it is the same as in ``fit``.
+            encoder: Name of the encoder on this machine; None if it is the same as in ``fit``.
 
         Raises:
             UsageError: There is no such model, it cannot be read, or its encoder is a program,

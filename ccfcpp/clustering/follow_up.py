@@ -54,7 +54,7 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
         path: Folder of the finished run, of Fed-SCAN.
         newcomers: Path of the new clients' images or vectors.
         given: Settings over those of the finished run, with ``clusters``.
-        out: Folder of the new run; beside the finished one where it is None.
+        out: Folder of the new run; beside the finished one if it is None.
 
     Returns:
         The new folder, in which the run can be resumed from its start.
@@ -83,7 +83,7 @@ def run_without(
     Args:
         path: Folder of the finished run.
         clients: Names or numbers of clients, as its summary has them; a name wins over a number.
-        out: Folder of the new run; beside the finished one where it is None.
+        out: Folder of the new run; beside the finished one if it is None.
         quick: Start with the model of the finished run, of Fed-SCAN, and take a fifth of its steps,
             so that little of these clients is left; ``ccfcpp.clustering.leakage`` measures it.
 

@@ -29,7 +29,7 @@ Leakage = dict[str, Any]
 
 
 def leakage(path: Path, client: str | None = None) -> Leakage:
-    """Attack a finished run by membership inference, and by inversion where centroids are pixels.
+    """Attack a finished run by membership inference, and by inversion if centroids are pixels.
 
     Args:
         path: The run's folder, which gets a file ``leakage.json``.

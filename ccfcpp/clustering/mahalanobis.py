@@ -62,7 +62,7 @@ class Typical:
         return Typical(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
-        """Compute each point's distance from its cluster, in units of the run's root mean square.
+        """Compute each point's Mahalanobis distance to its cluster's mean, over the run's RMS.
 
         Args:
             points: Tensor of shape (samples, d).

@@ -44,16 +44,16 @@ class System:
         fixed: Settings that its name implies.
         ignores: Keys that it never reads, of sections that it shares with others.
         unused: Yields the settings that have no effect besides others, and what these need.
-        check: Raises ``ValueError`` with one line where a configuration does not fit it.
+        check: Raises ``ValueError`` with one line if a configuration does not fit it.
         counts: Whether it can choose the number of clusters from the data, with the settings of a
             configuration.
         centralised: Whether the division among clients has no effect on it.
         summary: What it does, in one line of help.
         kinds: Kinds of data that leave a client, which its owner must allow. By default, images.
         more_kinds: Further kinds that leave a client with some settings.
-        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
+        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty if that
             number is fixed.
-        round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
+        round_steps: The dotted key of the steps in a round, if ``rounds`` counts steps.
         takes: The kinds of data that it clusters.
         soft: Whether it has probabilities or memberships of clusters.
     """
@@ -110,7 +110,7 @@ def without_tf32(config: RunConfig) -> None:
 
 
 def early_end(key: str) -> Callable[[Any], Unused]:
-    """Return the rule that a tolerance has no effect where clients may be absent."""
+    """Return the rule that a tolerance has no effect if clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:

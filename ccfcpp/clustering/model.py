@@ -48,7 +48,7 @@ class ModelFacts(Section):
     """Facts of a problem, besides the configuration, that a model's file must hold."""
 
     clusters: Positive
-    """Number of clusters k; where it was to be found, the largest that it could be."""
+    """Number of clusters k; if it was to be found, the largest that it could be."""
     image_shape: tuple[Positive, Positive, Positive] | tuple[Positive]
     """Channels, height and width of an image; of vectors their length."""
     columns: tuple[str, ...] = ()
@@ -77,11 +77,11 @@ class Model:
     Use ``load_model``.
 
     Attributes:
-        problem: The setting that it was made for.
+        problem: Configuration, data shape, number of clusters and device.
         algorithm: The system.
         delivery: What clients receive after the run.
         columns: Names of a vector's columns, if they have any.
-        typical: Distribution of the run's images; None where it is unknown.
+        typical: Distribution of the run's images; None if it is unknown.
     """
 
     problem: Problem
@@ -131,7 +131,7 @@ class Model:
     def probabilities(self, images: Samples) -> Tensor | None:
         """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
-        None where the system has none; the argument is that of ``assign``.
+        None if the system has none; the argument is that of ``assign``.
         """
         found = self.algorithm.probabilities(self.delivery, self.holder(images))
         return None if found is None else found.cpu()
@@ -226,7 +226,7 @@ def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str
 
 
 def _config(path: Path, device: torch.device) -> ClusterConfig:
-    """Read the configuration of the run, changed where this machine cannot follow it."""
+    """Read the configuration of the run, changed if this machine cannot follow it."""
     file = RunPaths(path.parent).config
     if not file.is_file():
         raise UsageError(f"{file} is missing: put it beside the model, from the folder of the run")

@@ -18,7 +18,7 @@ _PART = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> AnyData:
-    """Load the images or vectors, or a part of them, with owners where each folder is a client.
+    """Load the images or vectors, or a part of them, with owners if each folder is a client.
 
     ``data.images`` are drawn first, and ``data.imbalance`` applies to the rest.
 
@@ -34,7 +34,7 @@ def load_data(config: ClusterConfig) -> AnyData:
 
 
 def left_out(config: ClusterConfig) -> AnyData | None:
-    """Return the images that ``data.images`` leaves out; None where it leaves out none.
+    """Return the images that ``data.images`` leaves out; None if it leaves out none.
 
     Raises:
         UsageError: The images cannot be read.

@@ -55,7 +55,7 @@ class SumsConfig(Section):
     """The section `sums`, from which a system may derive its own, with more settings."""
 
     rounds: Positive = 100
-    """Largest number of rounds. Where the library finds the first centroids, that takes the first
+    """Largest number of rounds. If the library finds the first centroids, that takes the first
     round."""
 
 
@@ -68,7 +68,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
     without one there is a section ``sums``.
 
     Attributes:
-        init: Makes the first state, which derives from ``Started``. Where it has no centroids yet,
+        init: Makes the first state, which derives from ``Started``. If it has no centroids yet,
             the library finds them first, as it does for Fed-KM.
         local: Makes a client's sums of the state and of points: a dataclass of tensors, each a sum
             over the points. They are added up in double precision.
@@ -79,7 +79,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
         has_converged: Tells whether no further round would change a state.
         parts: The fields of the sums that are a ``Count()``, or a ``Sum(count=…)`` of as many
             rows; all others are a ``Sum()``.
-        largest: Upper bound of the part of one point, by the name of the field, where that is
+        largest: Upper bound of the part of one point, by the name of the field, if that is
             known: noise that hides a point is then no larger than it must be.
         exchange: The exchange of a round, which follows from these.
 
@@ -279,12 +279,12 @@ class SumsClustering(
             return ends(state)
 
     def broadcast(self, state: StartedState) -> StartedState:
-        """Send the state."""
+        """Return the message to clients: the state."""
         required_centroids(state.centroids)
         return state
 
     def form(self, message: StartedState) -> Form:
-        """Return the form of the sums, from those over made-up points, which must add up."""
+        """Return an update's shapes and dtypes, found by sums over made-up points."""
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
         points = points.to(device, self.rule.dtype)

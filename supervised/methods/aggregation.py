@@ -20,12 +20,12 @@ class Aggregation(Generic[Known]):
 
     Args:
         state: State of the server before the round.
-        trained: Names of the parameters; the other entries of a model are statistics.
+        trained: Names of the parameters; all other tensors of a model are running statistics.
         config: Configuration of the run.
         population: Number of connected clients, whether they take part in this round or not.
 
     Attributes:
-        of_means: Whether it needs only the mean of the models by samples.
+        of_means: Whether the sample-weighted mean of the models is all that it needs.
     """
 
     of_means = True
@@ -79,5 +79,5 @@ def decayed(known: ModelState | None, change: ModelState, decay: float, share: f
 
 
 def squared_norm(model: ModelState) -> float:
-    """Return the squared norm ‖w‖² over all entries."""
+    """Return the squared norm ‖w‖² of all parameters together."""
     return float(sum(entry.double().square().sum() for entry in model.values()))

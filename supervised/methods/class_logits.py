@@ -21,7 +21,7 @@ class RestrictedConfig(Section):
 
 
 class RestrictedSoftmax(LocalMethod):
-    """FedRS: the logits of classes that a client does not hold are scaled down."""
+    """Local training of FedRS, which scales down the logits of classes without local samples."""
 
     def begin(self, message: Broadcast, client: Client) -> None:
         """Compute the factors of the client's logits."""

@@ -10,10 +10,10 @@ from supervised.sharing import PersonalNormalisation, hold
 
 
 class KeptNormalisation(LocalMethod):
-    """Local training in which normalisations stay in the client's memory for the next round."""
+    """Local training in which each client keeps its batch normalisation layers between rounds."""
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Copy the normalisations to the memory; a view would hold the whole model in memory."""
+        """Copy the batch normalisation layers to the client's local state."""
         model, shared = self.network.state(), update.model
         client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
         return update

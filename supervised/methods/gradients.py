@@ -22,14 +22,14 @@ class ProximalConfig(Section):
 
 
 class Proximal(LocalMethod):
-    """FedProx: μ/2 ‖w − w_global‖² is added to the loss.
+    """Local training of FedProx, which adds μ/2 ‖w − w_global‖² to the loss.
 
     The FedDecorr authors' public code compares the current parameters with themselves, so that the
     term is always 0 there, and FedProx is FedAvg.
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Store the weights at the start."""
+        """Store the global weights, from which the term measures the distance."""
         self.inputs.put("start", self.network.weights.clone())
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:

@@ -40,14 +40,14 @@ class Method:
         title: Name in tables.
         local: Local training at the clients.
         aggregation: Aggregation at the server.
-        sharing: Rule for the entries of a model that clients send.
-        remembers: Whether clients have a memory from round to round.
+        sharing: Rule for which parameters and buffers clients send.
+        remembers: Whether clients keep a local state from round to round.
         personal: Whether each client predicts with its own model.
         state: Type of the server's state.
         message: Type of the server's message.
         update: Type of a client's update.
         parts: Meaning of the parts of an update that only this method has, by field.
-        form: Form of these parts, from the server's message.
+        form: Computes the shapes and dtypes of these parts from the server's message.
         begin: Makes the first state from a model and a flat vector of zeros of the weights' size.
         broadcast: Makes the message of a state.
         projection: Maps a configuration to the widths of a projection head between backbone and
@@ -56,7 +56,7 @@ class Method:
         fixed: Settings that the method's name implies.
         ignores: Keys that it never reads, of sections that it shares with others.
         unused: Yields the settings that have no effect besides others, and what these need.
-        check: Raises ``ValueError`` with one line where a configuration does not fit it.
+        check: Raises ``ValueError`` with one line if a configuration does not fit it.
     """
 
     title: str

@@ -65,7 +65,7 @@ class ModelContrast(LocalMethod):
         return settings.mu * loss
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Store the trained model in the client's memory."""
+        """Store the trained model in the client's local state."""
         client.memory = hold(self.network.state())
         return update
 

@@ -6,7 +6,7 @@ up each point's distance from the mean of its cluster, its simplified silhouette
 product of its offset, from which the server estimates the distribution of the clusters
 (``mahalanobis``). The others test whether halves of the images have the same clusters
 (``MoveHalves``). Points are what the system clusters: latents, or pixels;
-of unit length where images are assigned by angle.
+of unit length if images are assigned by angle.
 """
 
 from abc import abstractmethod
@@ -64,7 +64,7 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
         exchange: The exchange in which the sums are sent.
         algorithm: The system whose clustering is measured.
         clusters: Number of clusters k.
-        context: Bounds an image's part, and has the fewest images over which a sum is sent.
+        context: Sets the bound on one image's contribution, and the fewest images in a sum.
     """
 
     exchange: Exchange[Question[Any], S]
@@ -210,7 +210,7 @@ class ClusteringEpilogue(Epilogue):
         self.exchanges = Exchanges.about(algorithm.delivery_type)
 
     def begin(self, state: Any) -> Judged | None:
-        """Return the state before the exchanges; None where there are no clusters."""
+        """Return the initial state of the evaluation of a finished run; None without clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
@@ -238,7 +238,7 @@ class ClusteringEpilogue(Epilogue):
         ).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
-        """Return the measures, None where fewer than two clusters have images, and sizes."""
+        """Return the measures, None if fewer than two clusters have images, and sizes."""
         found: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return found

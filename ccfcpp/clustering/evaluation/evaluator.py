@@ -48,7 +48,7 @@ _OF_PIXELS = {"nmi_of_pixels": "nmi", "kappa_of_pixels": "kappa"}
 """Scores of k-means on the pixels by their keys in the summary."""
 
 NO_SCORES = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
-"""The scores of a summary, where there are no labels."""
+"""The scores of a summary, if there are no labels."""
 
 
 class ClusteringEvaluator(Evaluator[Any]):
@@ -56,7 +56,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
     Args:
         config: Configuration of the run.
-        problem: The setting of the algorithm.
+        problem: Configuration, data shape, number of clusters and device of the run.
         algorithm: The system.
         held: The samples of all clients, on the run's device.
         clients: The connected clients that hold samples.

@@ -32,7 +32,7 @@ class Question(Generic[Delivery]):
     Attributes:
         model: What clients need to assign their images.
         members: Sums and counts of each cluster's points; None before they are known.
-        halves: Cells or centroids of both halves, of shape (2, m, d); None where not needed.
+        halves: Cells or centroids of both halves, of shape (2, m, d); None if not needed.
     """
 
     model: Delivery
@@ -45,7 +45,7 @@ class Spreads(ClusterSums):
     """Sums of distances and silhouettes over each cluster, and of offsets over all points.
 
     Attributes:
-        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large. A client with
+        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) if d is large. A client with
             fewer than d points adds none, since products would reveal the directions of these.
         scattered: Number of points in it, float64 of shape ().
     """
@@ -72,8 +72,8 @@ class Judged:
         number: Number of clusters.
         members: Sums and counts of each cluster's points; None before the first exchange.
         spreads: Sums of distances, silhouettes and offsets; None before the second one.
-        halves: Cells, and then centroids, of both halves, (2, m, d); None where there are none.
-        stability: How well either half predicts the other's clusters; None where it is unknown.
+        halves: Cells, and then centroids, of both halves, (2, m, d); None if there are none.
+        stability: How well either half predicts the other's clusters; None if it is unknown.
     """
 
     model: Any
@@ -86,9 +86,9 @@ class Judged:
 
     @property
     def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Means, counts, mean distances and mean silhouettes of clusters with images.
+        """Means, counts, mean distances and mean silhouettes of non-empty clusters.
 
-        None where there are fewer than two.
+        None if there are fewer than two.
         """
         if self.members is None or self.spreads is None:
             return None
@@ -153,17 +153,17 @@ class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
     nothing: ClusterSums
 
     def broadcast(self, state: Judged) -> Question[Any]:
-        """Send the model, and the sums of the clusters' members if they are known."""
+        """Return the message to clients: the model, and the clusters' sums if known."""
         return Question(state.model, state.members)
 
     def form(self, message: Question[Any]) -> Form:
-        """Return the form of the sums: a sum and a count for each cluster, and for all points."""
+        """Return an update's shapes and dtypes: sums and counts by cluster and over all."""
         return form_of(pack(self.nothing))
 
     def aggregate(
         self, state: Judged, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Judged, Figures]:
-        """Add up the sums of all clients."""
+        """Add up all clients' sums, and store the totals in the state."""
         return replace(state, members=added_up(updates)), {}
 
 
@@ -218,11 +218,11 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
         return state.halves is not None
 
     def broadcast(self, state: Judged) -> Question[Any]:
-        """Send the model, and the cells of both halves."""
+        """Return the message to clients: the model, and the cells of both halves."""
         return Question(state.model, halves=state.halves)
 
     def form(self, message: Question[Any]) -> Form:
-        """Return the form of a sum and a count for each cell of both halves."""
+        """Return an update's shapes and dtypes: a sum and a count for each cell of both halves."""
         _, cells, dimensions = _known(message.halves).shape
         return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
@@ -250,14 +250,14 @@ class CompareHalves(MoveHalves):
     """The server's comparison of the clusters that both halves assign."""
 
     def form(self, message: Question[Any]) -> Form:
-        """Return the form of counts of images by the clusters of both halves."""
+        """Return an update's shapes and dtypes: counts of images by the clusters of both halves."""
         clusters = _known(message.halves).shape[1]
         return form_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 
     def aggregate(
         self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[Judged, Figures]:
-        """Average the prediction strength of both halves; None where images are too few."""
+        """Average the prediction strength of both halves; None if images are too few."""
         clusters = _known(state.halves).shape[1]
         tables = added_up(updates).sums.view(2, clusters, clusters)
         first, second = map(prediction_strength, tables)

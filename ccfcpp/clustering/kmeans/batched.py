@@ -1,4 +1,4 @@
-"""k-means of several sets of points, and of several starts of each, side by side.
+"""k-means of several sets of points, with several initialisations of each, side by side.
 
 On an accelerator these are a few batched products in place of many small runs on the processor.
 """
@@ -14,13 +14,13 @@ _CHECKED_EVERY = 8
 
 @torch.no_grad()
 def best_centroids(points: Tensor, weights: Tensor, starts: Tensor, iterations: int) -> Tensor:
-    """Run Lloyd's k-means (1982) from several starts of each set, and return the best.
+    """Run Lloyd's k-means (1982) from several initialisations of each set, and return the best.
 
     A cluster without points keeps its centroid.
 
     Args:
         points: Float tensor of shape (sets, samples, dimensions).
-        weights: Weight of each point, of shape (sets, samples), 0 where a set has fewer points.
+        weights: Weight of each point, of shape (sets, samples), 0 if a set has fewer points.
         starts: Initial centroids of shape (sets, starts, k, dimensions).
         iterations: Largest number of iterations.
 
@@ -45,7 +45,7 @@ def spread_starts(
     seeds: Sequence[int],
     restarts: int,
 ) -> Tensor:
-    """Draw starts by k-means++ (Arthur and Vassilvitskii 2007).
+    """Draw initial centroids by k-means++ (Arthur and Vassilvitskii 2007).
 
     A point is drawn with a probability in proportion to its weight times the squared distance to
     the nearest centroid so far: it has the least of exponential numbers, each over its probability.
@@ -55,8 +55,8 @@ def spread_starts(
         weights: Weight of each point.
         lengths: Number of points of each set, the first ones.
         k: Number of clusters.
-        seeds: Seed of the starts of each set; they do not depend on the other sets.
-        restarts: Number of starts.
+        seeds: Seed of each set, whose initialisations do not depend on the other sets.
+        restarts: Number of initialisations.
 
     Returns:
         Centroids of shape (sets, restarts, k, dimensions).

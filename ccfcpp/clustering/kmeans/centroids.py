@@ -51,7 +51,7 @@ class CentroidUpdate:
 
 
 def centroid_form(clusters: int, dimensions: int, least: int = 1) -> Form:
-    """Return the form of a ``CentroidUpdate`` of at most ``clusters`` centroids."""
+    """Return the shapes and dtypes of a ``CentroidUpdate`` of at most ``clusters`` centroids."""
     rows = Rows(clusters, least)
     centroids = Spec(torch.float32, (rows, dimensions))
     return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
@@ -78,7 +78,7 @@ class Started:
         centroids: Global centroids of shape (at most k, d); None before the first ones.
         cells: During the start: the codebook's cells (``kmeans.start``).
         trials: While several starts are compared: the centroids of each (``kmeans.trials``).
-        evidence: Where k is chosen from the data: the evidence for each candidate.
+        evidence: If k is chosen from the data: the evidence for each candidate.
     """
 
     centroids: Tensor | None = None
@@ -204,7 +204,7 @@ def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 
     Args:
         updates: At least one.
         empty: Mean of a cluster without members, of shape (k, d) or (d,).
-        least: The smallest count that is not rounding or noise: 1 where members are counted.
+        least: The smallest count that is not rounding or noise: 1 if members are counted.
 
     Returns:
         Tensor of shape (k, d), in the dtype and on the device of ``empty``.

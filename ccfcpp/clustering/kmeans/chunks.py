@@ -36,7 +36,7 @@ class SumBlocks(SummedWork[Message, S]):
     """Base class of the clients' sums over their images or vectors.
 
     Attributes:
-        context: Bounds an image's part, and has the fewest images over which a sum is sent.
+        context: Sets the bound on one image's contribution, and the fewest images in a sum.
     """
 
     context: ClientContext

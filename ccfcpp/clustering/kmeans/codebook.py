@@ -52,7 +52,7 @@ class Codebook:
             seed: Seed of k-means.
 
         Returns:
-            float64 of shape (most − fewest + 1,), from 0 to 1; 0 where there are too few cells.
+            float64 of shape (most − fewest + 1,), from 0 to 1; 0 if there are too few cells.
         """
         found = torch.zeros(most - fewest + 1, dtype=torch.float64)
         for clusters in range(fewest, min(most, len(self.cells)) + 1):
@@ -100,7 +100,7 @@ def codebook_kmeans(
     Args:
         cells: Tensor of shape (m, d).
         counts: Weight of each cell, (m,).
-        clusters: k.
+        clusters: Number of clusters k.
         seed: Seed of the starts.
         restarts: Number of starts.
     """

@@ -27,7 +27,7 @@ class CentroidConfig(KMeansConfig):
     encoder: Literal["local", "global"] = "local"
     """The model whose representations a client clusters: its own trained one, or the global one."""
     first_encoder: Literal["local", "global"] = "local"
-    """The same for the first centroids, after pre-training, where ``encoder`` is ``local``. The
+    """The same for the first centroids, after pre-training, if ``encoder`` is ``local``. The
     authors' code: ``global``."""
     server_weights: Literal["none", "sizes"] = "none"
     """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""

@@ -4,7 +4,7 @@ To draw k-means++ seeds among points, clients would have to send points. Here th
 codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
 Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
 clients send for each cell the sum, the number and the scatter of their points in it. Cells are
-means over all clients' points, of five of them and more on average. Where there are fewer cells
+means over all clients' points, of five of them and more on average. If there are fewer cells
 than clusters in the end, as with few points, cells are split until each may be a single point.
 k-means++ (Arthur and Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of
 its points. k-means starts from the best of several k-means of the codebook; or several of them are
@@ -107,9 +107,9 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     """The server's step: each cell moves to the mean of its points, and may then be split.
 
     Attributes:
-        clusters: k, or its largest candidate.
-        fewest: Smallest candidate for k where it is chosen from the data; 0 where it is given.
-        dimensions: d.
+        clusters: Number of clusters k, or its largest candidate.
+        fewest: Smallest candidate for k if k is chosen from the data; else 0.
+        dimensions: Number d of dimensions of a point.
         most: Number of cells of the complete codebook.
         splits: Whether cells are split after the step.
         ends: Whether the codebook is complete after the step, so that centroids or starts follow.
@@ -136,12 +136,12 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         return state.cells is not None or not self.ends
 
     def broadcast(self, state: StartedState) -> Cells:
-        """Send the cells, at first a single one."""
+        """Return the message to clients: the cells, at first a single one."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
 
     def form(self, message: Cells) -> Form:
-        """Return the form of a sum, a count and a scatter for each cell."""
+        """Return an update's shapes and dtypes: a sum, a count and a scatter for each cell."""
         return form_of(pack(_zeros(message.cells)))
 
     def project_noisy(self, message: Cells, update: CellSums) -> CellSums:
@@ -176,7 +176,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         return replace(state, cells=means), {}
 
     def _ended(self, state: StartedState, book: Codebook, seed: int) -> StartedState:
-        """Set the centroids or the starts, and the evidence for each k where it is chosen."""
+        """Set the centroids or initialisations; set the evidence for each k if k is chosen."""
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
@@ -191,8 +191,8 @@ def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServe
     """Return the server's work of the start: a mean, two exchanges per doubling, and trials.
 
     Args:
-        problem: The setting.
-        dimensions: d.
+        problem: Configuration, data shape, number of clusters and device.
+        dimensions: Number d of dimensions of a point.
         starts: Number of starts; several are compared.
     """
     clusters, samples = problem.clusters, problem.samples

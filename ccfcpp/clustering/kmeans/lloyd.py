@@ -33,7 +33,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
         exchange: The exchange in which the sums are sent.
         members: Maps a message and a client to its points, of shape (samples, d), their clusters,
             int64 of shape (samples,), and the number of clusters.
-        context: Bounds an image's part, and has the fewest images over which a sum is sent.
+        context: Sets the bound on one image's contribution, and the fewest images in a sum.
     """
 
     exchange: Exchange[Message, ClusterSums]
@@ -62,10 +62,10 @@ class EncoderState:
         version: Number of its changes.
         centroids: Global centroids of shape (at most m, latent); None before the first ones.
         descent: In synchronised steps: the optimizer's state, which stays at the server.
-        groups: Where a head has m ≥ k over-clusters: the cluster of each of them, and of the
+        groups: If a head has m ≥ k over-clusters: the cluster of each of them, and of the
             centroids that come from them, int64 of shape (m,); None before the first merge, and
             where each centroid is a cluster.
-        evidence: Where k is chosen from the data: the evidence for each candidate, float64 of
+        evidence: If k is chosen from the data: the evidence for each candidate, float64 of
             shape (candidates,), at the last merge. It stays at the server.
     """
 
@@ -98,11 +98,11 @@ class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
     exchange: Exchange[Known, ClusterSums]
 
     def broadcast(self, state: Known) -> Known:
-        """Send the model and the centroids to refine."""
+        """Return the message to clients: the model and the centroids to refine."""
         return state.public
 
     def form(self, message: Known) -> Form:
-        """Return the form of a sum and a count for each centroid."""
+        """Return an update's shapes and dtypes: a sum and a count for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(

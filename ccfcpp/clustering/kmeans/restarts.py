@@ -1,4 +1,4 @@
-"""Several starts of k-means side by side, of which the best continues, by sums over all clients.
+"""Several initialisations of k-means, compared by sums over all clients; the best continues.
 
 The result of k-means depends on its start. So several starts move for some steps, all of them in
 one exchange, and the one with the least squared error continues. Clients send the same sums as in
@@ -28,14 +28,14 @@ from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.engine.update_parts import Form, form_of
 
 STEPS = 15
-"""Steps in which starts are tried."""
+"""Lloyd steps after which the initialisations are compared."""
 _ALIKE = 1e-9
-"""By which share starts differ at most that came to the same clusters."""
+"""Largest relative difference of variance between initialisations with the same clusters."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The centroids of each start: float64 of shape (starts, k, d)."""
+    """The centroids of each initialisation: float64 of shape (starts, k, d)."""
 
     trials: Tensor
 
@@ -83,16 +83,16 @@ class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
     exchange = TRIALS
 
     def is_due(self, state: StartedState) -> bool:
-        """Return whether there are starts."""
+        """Return whether there are initialisations to compare."""
         return state.trials is not None
 
     def broadcast(self, state: StartedState) -> Trials:
-        """Send the centroids of each start."""
+        """Return the message to clients: the centroids of each initialisation."""
         assert state.trials is not None
         return Trials(state.trials)
 
     def form(self, message: Trials) -> Form:
-        """Return the form of a sum and a count for each centroid of each start."""
+        """Return an update's shapes and dtypes: sums and counts by start and centroid."""
         return form_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
 
     def check(self, message: Trials, update: ClusterSums, senders: Sequence[Member]) -> None:
@@ -119,7 +119,7 @@ def between(total: ClusterSums, starts: int) -> Tensor:
     """Return the variance between clusters, Σ n ‖c − m‖² / Σ n, of each start.
 
     Each cluster has n points with mean c, and m is the mean of all points. With the mean squared
-    error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. Where clients do not send small
+    error, Σ ‖x − c‖² / Σ n, it adds up to the same for every start. If clients do not send small
     clusters, starts are over slightly different points, and this holds approximately.
 
     Args:
@@ -138,5 +138,5 @@ def between(total: ClusterSums, starts: int) -> Tensor:
 
 
 def trial_works() -> list[AnyServerWork]:
-    """Return the server's work once there are starts."""
+    """Return the server's steps that compare the initialisations."""
     return [MoveTrials(step == STEPS) for step in range(1, STEPS + 1)]

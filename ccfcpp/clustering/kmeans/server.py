@@ -52,8 +52,8 @@ def kmeans(
         points: Float tensor of shape (samples, dimensions), at least one sample.
         k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
         seed: Seed of the restarts; equal seeds give equal clusterings.
-        restarts: Number of starts.
-        iterations: Largest number of iterations of each start; a start ends where it converges.
+        restarts: Number of initialisations.
+        iterations: Largest number of iterations of each start; a run ends earlier if it converges.
         weights: Positive weight of each point, shape (samples,); all 1 by default.
         starts: Initial centroids of shape (k, dimensions) for a single start; None draws them.
 
@@ -161,7 +161,7 @@ def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor)
 
 
 def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
-    """Return the points' mean where it is far from the origin, of shape (dimensions,); else 0.
+    """Return the points' mean if it is far from the origin, of shape (dimensions,); else 0.
 
     Far from the origin, faiss's distances in float32 would be rounding errors alone.
     """

@@ -1,1 +1,1 @@
-"""Phases in which clients prepare their data together, before any system begins."""
+"""Preprocessing fitted over all clients before clustering begins."""

@@ -1,4 +1,4 @@
-"""Any system of clustering after a phase, such as one on prepared vectors."""
+"""Clustering systems that follow another phase, such as the preprocessing of vectors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from ccfcpp.engine.phases import K, Phase, Phased, Prepared
 
 
 def make_algorithm(problem: Problem) -> ClusteringAlgorithm[Any]:
-    """Make the system of a problem, with the phase that it needs before it.
+    """Make the clustering system of a problem, with the preprocessing that it needs.
 
     Raises:
         UsageError: The system does not take the kind of data, or does not fit the problem.
@@ -49,7 +49,7 @@ Value = PreparedClusters[Any, Any]
 
 
 class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
-    """A system of clustering after a phase, which sees the samples that the phase prepares."""
+    """A clustering system that runs on samples preprocessed by an earlier phase."""
 
     prepared = PreparedClusters
 
@@ -61,7 +61,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         self.by_model = system.by_model
 
     def _seen(self, value: Value, holder: Client) -> Client:
-        """Return the client with prepared samples.
+        """Return the client with preprocessed samples.
 
         Raises:
             FederationError: No client took part in the phase.
@@ -83,7 +83,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.system.assign(state.system, self._seen(state, holder))
 
     def represent(self, state: Value, holder: Client) -> Tensor | None:
-        """Map prepared samples to points as the system does; None before the phase is complete."""
+        """Return the representations of a client's preprocessed samples; None before the fit."""
         if not self.is_whole(state):
             return None
         return self.system.represent(state.system, self._seen(state, holder))
@@ -103,7 +103,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         return self.system.assign_delivered(delivery.system, self._seen(delivery, holder))
 
     def probabilities(self, known: Value, holder: Client) -> Tensor | None:
-        """Return the system's probabilities of prepared samples."""
+        """Return the probability of each cluster for preprocessed samples."""
         return self.system.probabilities(known.system, self._seen(known, holder))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:

@@ -33,7 +33,7 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Preparation:
-    """Fitted parameters of the preparation, which grow from exchange to exchange.
+    """Fitted preprocessing parameters (imputation, centring, scaling), completed over exchanges.
 
     Attributes:
         fill: Values that replace missing ones, float64 (d,).
@@ -47,7 +47,7 @@ class Preparation:
 
 
 def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """Fill in missing values and scale by length, which is f: float64 of shape (samples, d)."""
+    """Impute missing values and optionally normalise rows: f(x), float64 of shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
@@ -55,10 +55,10 @@ def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
 
 
 def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """Apply the fitted preparation to vectors.
+    """Impute, centre and scale or project vectors by fitted parameters.
 
     Args:
-        config: Settings of the preparation.
+        config: Settings of the preprocessing.
         known: The parameters that all exchanges fitted.
         values: float32 or float64 of shape (samples, d).
 
@@ -99,10 +99,10 @@ FILLING, MEANS, SPREADS = (
 
 
 class VectorPhase(Phase[Preparation]):
-    """The preparation of vectors, as a phase before a system.
+    """The phase before clustering that fits the preprocessing of vectors over all clients.
 
     Args:
-        config: Settings of the preparation.
+        config: Settings of the preprocessing.
         d: Length of the vectors.
 
     Raises:
@@ -141,7 +141,7 @@ class VectorPhase(Phase[Preparation]):
         return [AddUp(context, fitting) for fitting in self.last_exchanges()]
 
     def samples(self, known: Preparation, client: Client) -> Tensor:
-        """Return the prepared vectors of a client."""
+        """Return a client's vectors after preprocessing."""
         return prepared(self.config, known, client.images)
 
 
@@ -180,11 +180,11 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         return self.exchange is FILLING or self.phase.is_filled(state)
 
     def broadcast(self, state: Preparation) -> Preparation:
-        """Send the parameters fitted so far."""
+        """Return the message to clients: the preprocessing parameters fitted so far."""
         return state
 
     def form(self, message: Preparation) -> Form:
-        """Return the form of sums of columns, or of their products, and of counts."""
+        """Return an update's shapes and dtypes: sums of columns or their products, and counts."""
         d = self.phase.d
         counted = d if self.exchange is FILLING else 1
         shape = (d, d) if self.outer else (d,)

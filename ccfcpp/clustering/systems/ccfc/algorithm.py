@@ -126,7 +126,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         return found
 
     def found(self, state: EncoderState) -> dict[str, object]:
-        """Return the number of clusters that pre-training chose, where k was not given."""
+        """Return the number of clusters that pre-training chose, if k was not given."""
         return self.start.found(state) if self.start else {}
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
@@ -270,5 +270,5 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
 
 
 def _has_head(state: EncoderState) -> bool:
-    """Return whether the model is still in pre-training by neighbours."""
+    """Return whether the model has the classification head of pre-training by neighbours."""
     return "head.weight" in state.model

@@ -89,7 +89,7 @@ class CentroidRule:
 
 
 def _with_enough(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
-    """Return the centroids with at least ``least`` images; a refusal where there is none."""
+    """Return the centroids with at least ``least`` images; a refusal if there is none."""
     enough = found.sizes >= least
     if not bool(enough.any()):
         return RefusedUpdateError(f"none of its clusters has {least} images")

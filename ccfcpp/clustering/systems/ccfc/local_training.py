@@ -41,7 +41,7 @@ class Trained:
         model: A copy of its weights and buffers.
         loss: Mean loss of its batches; None for one that has no batch of two samples.
         latents: The model's latents of the client's images, of shape (samples, latent); None
-            where they are not needed.
+            if they are not needed.
     """
 
     model: ModelState
@@ -55,12 +55,12 @@ def pretraining_loss(
     references: tuple[Tensor, Tensor] | None,
     weights: LossConfig,
 ) -> Tensor:
-    """Return SimSiam's loss with the model-contrastive term, and decorrelation where it has weight.
+    """Return SimSiam's loss with the model-contrastive term, and decorrelation if it has weight.
 
     Args:
         latents: z of two views of each image, each of shape (batch, latent).
         predictions: p of both, of the same shape.
-        references: The global model's predictions; None where λ is 0.
+        references: The global model's predictions; None if λ is 0.
         weights: Weights of the terms.
 
     Returns:

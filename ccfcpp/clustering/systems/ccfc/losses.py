@@ -70,7 +70,7 @@ def cluster_contrast(
     Args:
         predictions: p of shape (…, batch, dimensions); the only input that receives a gradient.
         latents: z of the same shape.
-        global_predictions: pᵍ of the same shape; None where ``lam`` is 0.
+        global_predictions: pᵍ of the same shape; None if ``lam`` is 0.
         labels: int64 pseudo-labels of shape (…, batch), each in [0, ``clusters``).
         clusters: Number of clusters.
         lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
@@ -78,7 +78,7 @@ def cluster_contrast(
             with 1 every cluster that has a sample counts.
 
     Returns:
-        Tensor of shape (…). Where no cluster is left it is a 0 that can be differentiated.
+        Tensor of shape (…). If no cluster is left it is a 0 that can be differentiated.
 
     Example:
         >>> import torch

@@ -18,8 +18,8 @@ class TrainingUpdate:
     Attributes:
         model: The local model.
         samples: Number of the client's samples, its weight in the average.
-        loss: Mean training loss; None where the client could not train.
-        local: Local centroids, where this exchange asks for them.
+        loss: Mean training loss; None if the client could not train.
+        local: Local centroids, if this exchange asks for them.
     """
 
     model: ModelState

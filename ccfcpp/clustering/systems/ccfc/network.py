@@ -68,7 +68,7 @@ class NeighbourModel(ClusterNetwork):
 
     Args:
         model: The model.
-        clusters: k.
+        clusters: Number of clusters k.
         precision: What the backbone's products round to, but for ResNet-18; None for no rounding.
     """
 

@@ -31,7 +31,7 @@ LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
 
 
 def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
-    """Compute SimSiam's pre-training loss, and the decorrelation term where it has a weight.
+    """Compute SimSiam's pre-training loss, and the decorrelation term if it has a weight.
 
     Both views of all images are one batch: batch normalisation and covariance are over both. (In
     local steps they are over each view by itself.)
@@ -126,7 +126,7 @@ def pooled_decorrelation(
 
     Args:
         z: Latents of shape (batch, d).
-        eta: Its weight η. Where it is 0, nothing is pooled.
+        eta: Its weight η. If it is 0, nothing is pooled.
         scale: As of :func:`~ccfcpp.clustering.systems.ccfc.losses.decorrelation`; N is n.
 
     Returns:

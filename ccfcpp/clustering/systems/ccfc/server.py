@@ -36,11 +36,11 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
     with_centroids: bool
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """Send the global model and the global centroids."""
+        """Return the message to clients: the global model and the global centroids."""
         return state.public
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of an update: a model, and centroids in rounds that ask for them."""
+        """Return an update's shapes and dtypes: a model, and centroids if requested."""
         form = form_of(message.model, "model/")
         form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
         if self.with_centroids:
@@ -93,11 +93,11 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
     exchange = CENTROIDS
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """Send the global model without the old centroids, which are not used."""
+        """Return the message to clients: the global model without the old centroids."""
         return replace(state.public, centroids=None)
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of at most k centroids and their sizes."""
+        """Return an update's shapes and dtypes: at most k centroids and their sizes."""
         return centroid_form(self.rule.clusters, self.latent)
 
     def check(

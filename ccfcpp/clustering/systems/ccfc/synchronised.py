@@ -266,11 +266,11 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
     exchange = LABELS
 
     def broadcast(self, state: EncoderState) -> EncoderState:
-        """Send the global model and the global centroids."""
+        """Return the message to clients: the global model and the global centroids."""
         return state.public
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of a count for each cluster."""
+        """Return an update's shapes and dtypes: a count for each cluster."""
         return {"counts": Spec(torch.float64, (self.clusters,))}
 
     def check(self, message: EncoderState, update: ClusterSizes, senders: Sequence[Member]) -> None:

@@ -1,4 +1,4 @@
-"""The entries of CCFC and CCFC++ in the table of systems."""
+"""Register CCFC and CCFC++ in the table of systems."""
 
 from __future__ import annotations
 

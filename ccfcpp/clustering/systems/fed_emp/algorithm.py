@@ -44,7 +44,7 @@ from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 
 _STARTS = 10
-"""Starts of k-means that are tried where the configuration does not say how many."""
+"""Starts of k-means that are tried if the configuration does not say how many."""
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round, since each round sends the encoder."""
 _TOLD = "an image has many crops in the sums; take another method"
@@ -111,7 +111,7 @@ class CropPhase(Phase[CropEncoderState]):
     """The training of the encoder on crops, then the mean latent of all images.
 
     Args:
-        problem: The setting.
+        problem: Configuration, data shape, number of clusters and device.
     """
 
     knowledge = CropEncoderState
@@ -188,11 +188,11 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
     exchange = MEAN
 
     def broadcast(self, state: CropEncoderState) -> CropEncoderState:
-        """Send the encoder."""
+        """Return the message to clients: the encoder."""
         return state.public
 
     def form(self, message: CropEncoderState) -> Form:
-        """Return the form of a sum of latents and their number."""
+        """Return an update's shapes and dtypes: a sum of latents and their number."""
         return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
 
     def check(self, message: CropEncoderState, update: Sums, senders: Sequence[Member]) -> None:
@@ -233,10 +233,10 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
 
 
 class FedEmp(PhasedClustering):
-    """The algorithm of Fed-EMP.
+    """Fed-EMP: an encoder trained on crops of images, then k-means on the latents of all clients.
 
     Args:
-        problem: The setting.
+        problem: Configuration, data shape, number of clusters and device.
     """
 
     phase: CropPhase

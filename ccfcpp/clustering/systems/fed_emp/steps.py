@@ -91,7 +91,7 @@ def crops_program(encoder: CropEncoder, weight: float, crops: Tensor) -> Program
 
     Args:
         encoder: The encoder.
-        weight: λ.
+        weight: λ, the weight of the second loss term.
         crops: Tensor of shape (images, crops, channels, side, side).
 
     Returns:

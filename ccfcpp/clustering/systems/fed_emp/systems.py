@@ -1,4 +1,4 @@
-"""The entry of Fed-EMP in the table of systems."""
+"""Register Fed-EMP in the table of systems."""
 
 from ccfcpp.clustering.methods import System, late, without_tf32
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig

@@ -45,7 +45,7 @@ _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
 _TRIES = 5
-"""Rounds in a row in which a merge is tried again. Where clients come and go, centres are found in
+"""Rounds in a row in which a merge is tried again. If clients come and go, centres are found in
 as many rounds at the end."""
 
 
@@ -56,10 +56,10 @@ def config_of(problem: Problem) -> ScanConfig:
 
 
 class FedScan(ClusteringAlgorithm[EncoderState]):
-    """The algorithm of Fed-SCAN.
+    """Fed-SCAN: a clustering network trained on pairs of neighbours, in steps over all clients.
 
     Args:
-        problem: The setting.
+        problem: Configuration, data shape, number of clusters and device.
         make_network: Builds another network than ``ScanNetwork``.
 
     Raises:
@@ -149,13 +149,13 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return EncoderState(model, descent=descent, groups=groups)
 
     def single_groups(self) -> Tensor | None:
-        """Return each over-cluster as its own cluster; None where they have to be merged."""
+        """Return each over-cluster as its own cluster; None if they have to be merged."""
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Return the exchanges of a round: its steps, and in the last round the centres.
 
-        Where clients may miss the last round, earlier rounds compute the centres, too.
+        If clients may miss the last round, earlier rounds compute the centres, too.
         """
         works = [*self.going_on(number, state), *self.training(number)]
         varies = self.problem.config.availability.varies and not self.problem.protected
@@ -249,7 +249,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.probabilities(delivery, holder).argmax(dim=1)
 
     def found(self, state: EncoderState) -> dict[str, object]:
-        """Return the number of clusters, and the evidence for it, where k was not given."""
+        """Return the number of clusters, and the evidence for it, if k was not given."""
         if state.groups is None or state.evidence is None:
             return {}
         return found_number(state.evidence, self.problem.fewest, state.clusters)

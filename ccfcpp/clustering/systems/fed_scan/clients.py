@@ -59,7 +59,7 @@ class Pairs:
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Return the pairs of a step, after a new search for neighbours where it is due."""
+        """Return the pairs of a step, after a new search for neighbours if it is due."""
         if self.config.pairs == "neighbours":
             for each in turns:
                 self.find_neighbours(known, each.client)
@@ -98,7 +98,7 @@ class Pairs:
     def widths(self) -> Sequence[int]:
         """Numbers of nearest neighbours over which transitions are averaged.
 
-        There are several where k is unknown: parts of a large class may not be near neighbours.
+        There are several if k is unknown: parts of a large class may not be near neighbours.
         """
         several = _WIDTHS if self.folds > 1 else (1,)
         return [self.config.neighbours * width for width in several]
@@ -115,7 +115,7 @@ class Pairs:
         return total / len(self.widths)
 
     def _points(self, known: ModelVersion, client: Client) -> Tensor:
-        """Return latents, joined with the first features where these have a weight."""
+        """Return latents, joined with the first features if these have a weight."""
         latents = self.space.latents(known, client)
         if not self.config.first_weight:
             return latents

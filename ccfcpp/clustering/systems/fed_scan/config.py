@@ -28,7 +28,7 @@ class ScanConfig(Section):
     which needs two exchanges a step less and reveals nothing of other images."""
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
-    merged by how they go with those of neighbours and of other images of the same client. Where the
+    merged by how they go with those of neighbours and of other images of the same client. If the
     number of clusters is to be found there are two for each of the largest number."""
     merge: Literal["information", "both"] = "both"
     """By what over-clusters are merged: ``information`` counts clusters by their sizes, and joins
@@ -66,7 +66,7 @@ class ScanConfig(Section):
     image's part of a sum depends on that image alone."""
     pairs_each: Positive = 1
     """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
-    an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
+    an image adds steadier (Hoffer et al. 2020), which helps if it is clipped and gets noise (De
     et al. 2022)."""
     neighbours: Positive = 10
     """Number of nearest images of the same client that an image is paired with, one at a time."""

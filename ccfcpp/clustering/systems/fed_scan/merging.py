@@ -16,8 +16,8 @@ weights all clusters alike, so that separate groups, small or large, stay separa
 subclass of a large class for a cluster, and merges two classes instead; the sum of both does
 neither.
 
-No weight of the pairs of one client is needed. Where clients are alike, J = q qᵀ, and I is 0 and A
-is 1 for every merge. Where a client holds several classes, the sum over both J prefers none of the
+No weight of the pairs of one client is needed. If clients are alike, J = q qᵀ, and I is 0 and A
+is 1 for every merge. If a client holds several classes, the sum over both J prefers none of the
 merges inside the client, and neighbours decide; but it loses by merging classes of different
 clients. The information of the mean relies more on clients: it finds more classes whose subclasses
 are no neighbours, and may merge two small classes of one client.
@@ -28,7 +28,7 @@ Document Classification using Sequential Information Maximization*, SIGIR 2002).
 agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the same measure; the
 others are random.
 
-Where k is unknown, it is chosen by the neighbours. A head with m over-clusters learns m subclasses
+If k is unknown, it is chosen by the neighbours. A head with m over-clusters learns m subclasses
 of images, whatever k is. The images are divided at random into a few folds, and each fold has its
 own sum J of neighbours. Of every halving of the folds, one half determines how over-clusters are
 merged into k (``agglomerated``), and the other half measures the gain of the k-th cluster:
@@ -92,7 +92,7 @@ def merged(
     Args:
         transitions: Sums over pairs of images of p(x) p(x′)ᵀ, for each kind of pairs, of shape
             (kinds, m, m) with m ≥ k, not negative.
-        clusters: k.
+        clusters: Number of clusters k.
         generator: Draws the random starts, on the CPU; None for the agglomerative start alone.
         rule: The quantity to maximise.
 
@@ -202,7 +202,7 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
         groups: The cluster of each over-cluster, int64 of shape (m,).
-        clusters: k.
+        clusters: Number of clusters k.
     """
     grouped = _grouped(joint, groups, clusters)
     return float(_ratio(grouped.diagonal(dim1=-2, dim2=-1), grouped.sum(dim=-1)).sum())
@@ -241,7 +241,7 @@ def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
         joint: J of each kind, (kinds, m, m).
         groups: The clusters so far, from several starts, (starts, m).
         own: The over-cluster.
-        clusters: k.
+        clusters: Number of clusters k.
 
     Returns:
         float64 of shape (starts, k).
@@ -302,7 +302,7 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
         groups: The cluster of each over-cluster, int64 of shape (m,).
-        clusters: k.
+        clusters: Number of clusters k.
     """
     grouped = _grouped(joint, groups, clusters)
     return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())

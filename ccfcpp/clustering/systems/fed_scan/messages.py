@@ -1,4 +1,4 @@
-"""Messages of Fed-SCAN outside of training steps."""
+"""Messages of Fed-SCAN's exchanges other than its training steps."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,7 +32,7 @@ class Transitions:
 
     Attributes:
         neighbours: Over the images of a fold and their neighbours, of shape (folds, m, m). There is
-            one fold where k is known.
+            one fold if k is known.
         holders: Over all pairs of two images of a client, where each client counts as often as it
             has images; of shape (m, m).
     """
@@ -43,7 +43,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class OwnTransitions(Transitions):
-    """The transitions of one client whose number is known.
+    """One client's sums over its pairs of images, with the client's number.
 
     Attributes:
         client: Its number.

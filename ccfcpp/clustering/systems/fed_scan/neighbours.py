@@ -107,7 +107,7 @@ def _histograms_of_colours(images: Tensor) -> Tensor:
 
 
 def shapes_and_colours(images: Tensor) -> Tensor:
-    """Compute ``gradients``, joined with ``colour_histograms`` where there are three channels."""
+    """Compute ``gradients``, joined with ``colour_histograms`` if there are three channels."""
     shapes = gradients(images)
     if images.shape[1] != _CHANNELS:
         return shapes
@@ -145,7 +145,7 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
         count: Number of neighbours.
 
     Returns:
-        int32 of shape (samples, at most ``count``): indices, fewer where there are fewer other
+        int32 of shape (samples, at most ``count``): indices, fewer if there are fewer other
         points. A single point is its own neighbour.
     """
     if len(points) < 2:

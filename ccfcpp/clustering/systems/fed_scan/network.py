@@ -17,7 +17,7 @@ from ccfcpp.models.pooled import PooledModule, Pooling, inside, rounded, through
 _GROUPS = 8
 
 MERGE = "merge"
-"""The path of a network's merge."""
+"""Name of the submodule that merges over-clusters."""
 
 
 def _block(convolution: nn.Conv2d) -> list[nn.Module]:
@@ -25,12 +25,14 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class Merge(nn.Module):
-    """The cluster of each over-cluster, and the clusters' shares that training keeps to.
+    """A layer that merges over-clusters: it sums the probabilities of those of one cluster.
+
+    It also holds each cluster's target share of the images, for the loss.
 
     At first each over-cluster is a cluster of its own, and all shares are equal.
 
     Args:
-        overclusters: m.
+        overclusters: Number m of over-clusters.
     """
 
     groups: Tensor
@@ -64,7 +66,7 @@ class ClusterNetwork(PooledModule):
     Attributes:
         head: A linear map from latents to over-clusters.
         latent_norm: The path of the latents' batch normalisation; None without one.
-        merge: The merge that training uses; None where over-clusters are trained unmerged.
+        merge: The merge that training uses; None if over-clusters are trained unmerged.
     """
 
     head: nn.Linear
@@ -75,7 +77,7 @@ class ClusterNetwork(PooledModule):
         self.merge: Merge | None = None
 
     def with_merge(self) -> "ClusterNetwork":
-        """Add a merge, so that merged clusters are trained."""
+        """Add a layer that merges over-clusters to this network, and return the network."""
         self.merge = Merge(self.head.out_features)
         return self
 
@@ -134,7 +136,7 @@ class ScanNetwork(ClusterNetwork):
     Args:
         config: The section.
         image_shape: Channels, height and width; of vectors, their size.
-        clusters: k.
+        clusters: Number of clusters k.
         precision: What the encoder's products round to; None for no rounding.
 
     Raises:

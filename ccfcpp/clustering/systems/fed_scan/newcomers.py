@@ -54,7 +54,7 @@ class Grown:
 
     Attributes:
         groups: The cluster of each known head, int64 of shape (m,).
-        shares: The share of images of each known head, float64 of shape (m,); None where no merge
+        shares: The share of images of each known head, float64 of shape (m,); None if no merge
             was trained.
         clients: Numbers of the clients that took part in it, int64.
     """
@@ -180,11 +180,11 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     exchange = NEW_CENTRES
 
     def broadcast(self, state: GrowingState) -> GrowingState:
-        """Send the model, the centres of known clusters, and the known clients' numbers."""
+        """Return the message to clients: model, known centres, known clients' numbers."""
         return state.public
 
     def form(self, message: GrowingState) -> Form:
-        """Return the form of at most one centre for each new head."""
+        """Return an update's shapes and dtypes: at most one centre for each new head."""
         latent = required_centroids(message.centroids).shape[1]
         return centroid_form(_still_grown(message)[1], latent, least=0)
 

@@ -5,7 +5,7 @@ Source: Van Gansbeke et al., *SCAN: Learning to Classify Images without Labels* 
 
     L = −mean log⟨p(x), p(x′)⟩ − λ H(p̄),
 
-where p̄ is the mean prediction and H the entropy. Where over-clusters are merged, p and p̄ are of the
+where p̄ is the mean prediction and H the entropy. If over-clusters are merged, p and p̄ are of the
 clusters, and in place of −H(p̄) there is the divergence KL(p̄ ‖ s) from the shares s that the merge
 found: with equal ones that is log k − H(p̄). The first term is a mean over pairs, of which each
 client has some. The second couples all images through the k numbers of p̄ alone.
@@ -40,13 +40,13 @@ def divergence(mean: Tensor, shares: Tensor | None = None) -> Tensor:
 
 
 def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
-    """Compute SCAN's loss on pairs of views, with sums over all clients where it couples images.
+    """Compute SCAN's loss on pairs of views, with sums over all clients for what couples images.
 
     Args:
         network: The network.
         pairs: Shape (images, 2 · pairs of each, channels, height, width): views of the image,
             then as many of neighbours.
-        balance: λ.
+        balance: Weight λ of the entropy term.
 
     Returns:
         The objective. Its metrics are ``loss``, the first term, and ``entropy``, H(p̄).

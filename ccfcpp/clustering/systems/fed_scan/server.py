@@ -56,10 +56,10 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     """The server's merge of over-clusters into k clusters.
 
     Attributes:
-        clusters: k, or its largest candidate.
-        overclusters: m.
-        folds: Number of folds of the images, by which k is chosen; 1 where k is known.
-        fewest: Smallest candidate for k where it is chosen; otherwise 0.
+        clusters: Number of clusters k, or its largest candidate.
+        overclusters: Number m of over-clusters.
+        folds: Number of folds of the images, by which k is chosen; 1 if k is known.
+        fewest: Smallest candidate for k if k is chosen from the data; else 0.
         rule: The quantity that the merge maximises.
         trained: Whether the next steps train the merged clusters.
         again: Whether this repeats a merge that could not be trained, and is left out otherwise.
@@ -79,11 +79,11 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return not (self.again and trains_merged(state.model))
 
     def broadcast(self, state: M) -> EncoderState:
-        """Send the model."""
+        """Return the message to clients: the model."""
         return EncoderState(state.model, state.version)
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of the two matrices of sums over pairs of over-clusters."""
+        """Return an update's shapes and dtypes: two matrices over pairs of over-clusters."""
         square = self.overclusters, self.overclusters
         return {
             "neighbours": Spec(torch.float64, (self.folds, *square)),
@@ -106,7 +106,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """Assign over-clusters to clusters; where k is unknown, the most evident number is taken.
+        """Assign over-clusters to clusters; if k is unknown, the most evident number is taken.
 
         Clusters keep the numbers that they had at the last merge. Absent clients count with their
         last transitions; while those of some are unknown, no merge is trained, as its shares would
@@ -161,11 +161,11 @@ def merge_as(groups: Tensor, of_each: Tensor, model: ModelState) -> ModelState:
 def transitions_of_all(
     updates: Iterable[Transitions], parts: dict[str, Tensor]
 ) -> tuple[Transitions, bool]:
-    """Sum the transitions of all clients, and return whether no client's are missing.
+    """Sum all clients' matrices of pair probabilities, and return whether every client has one.
 
     Args:
-        updates: Transitions of the clients that answered.
-        parts: The last part of each client in each sum, by ``client_part_name``; changed in place.
+        updates: Matrices of the clients that answered.
+        parts: Each client's last matrices, by ``client_part_name``; changed in place.
     """
     there = set[int]()
 
@@ -192,7 +192,7 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
     """The server's mean latents of the clusters, or of the over-clusters, after the last step.
 
     Attributes:
-        latent: d.
+        latent: Number d of latent dimensions.
         overclusters: m to compute a centre for each over-cluster; None for each cluster.
         early: Whether clusters may not be known yet; the exchange is then left out.
     """
@@ -207,11 +207,11 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
         return not self.early or (state.version > 0 and state.groups is not None)
 
     def broadcast(self, state: M) -> EncoderState:
-        """Send the model."""
+        """Return the message to clients: the model."""
         return snapshot(state)
 
     def form(self, message: EncoderState) -> Form:
-        """Return the form of a sum of latents and a count for each cluster."""
+        """Return an update's shapes and dtypes: a sum of latents and a count for each cluster."""
         return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
 
     def aggregate(

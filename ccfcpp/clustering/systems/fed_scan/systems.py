@@ -1,4 +1,4 @@
-"""The entry of Fed-SCAN in the table of systems."""
+"""Register Fed-SCAN in the table of systems."""
 
 from __future__ import annotations
 

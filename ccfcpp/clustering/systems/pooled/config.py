@@ -15,10 +15,10 @@ class MeansConfig(Section):
     rounds: Positive = 100
     """Largest number of rounds. The first one finds centroids to start from."""
     tolerance: Weight = 1e-6
-    """The run ends where no coordinate of a centroid moves further than this."""
+    """The run ends when no coordinate of a centroid moves further than this."""
     starts: _Starts | None = None
     """Starts that k-means tries in 15 steps each before its first round; the one with the least
-    squared error goes on, for fuzzy c-means, too. Where it is null: 10 for ``fed-emp`` without
+    squared error goes on, for fuzzy c-means, too. If it is null: 10 for ``fed-emp`` without
     noise, else 1."""
 
 
@@ -33,4 +33,4 @@ class MixtureConfig(Section):
     """Largest number of steps of expectation maximisation. The first round also finds means to
     start from, and covariances of the points that are nearest to them."""
     tolerance: Weight = 1e-3
-    """The run ends where the mean log-likelihood grows by less than this."""
+    """The run ends when the mean log-likelihood grows by less than this."""

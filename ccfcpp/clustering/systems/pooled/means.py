@@ -98,11 +98,11 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
     exchange = MEANS
 
     def broadcast(self, state: CentroidState) -> CentroidState:
-        """Send the centroids."""
+        """Return the message to clients: the centroids."""
         return CentroidState(required_centroids(state.centroids))
 
     def form(self, message: CentroidState) -> Form:
-        """Return the form of a sum and a count for each centroid."""
+        """Return an update's shapes and dtypes: a sum and a count for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
@@ -119,7 +119,7 @@ class ExactMeans(StartedBySums[CentroidState]):
     """Centroids that move by exact steps, from a start that needs no points.
 
     Args:
-        problem: The setting.
+        problem: Configuration, data shape, number of clusters and device.
         weighing: Makes the weights of points.
         starts: Number of starts, unless the configuration sets it.
         steps_of_a_round: Number of steps in a round.

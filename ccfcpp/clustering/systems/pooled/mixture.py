@@ -210,12 +210,12 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         return state.centroids is not None
 
     def broadcast(self, state: Mixture) -> Mixture:
-        """Send the current mixture."""
+        """Return the message to clients: the current mixture."""
         required_centroids(state.centroids)
         return state.public
 
     def form(self, message: Mixture) -> Form:
-        """Return the form of the sums for each component."""
+        """Return an update's shapes and dtypes: the sums for each component."""
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
 

@@ -1,4 +1,4 @@
-"""The entries of exact k-means, fuzzy c-means and Gaussian mixtures in the table of systems."""
+"""Register exact k-means, fuzzy c-means and Gaussian mixtures in the table of systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEANS = "ccfcpp.clustering.systems.pooled.means"
 
 
 def unused_of_means(config: ClusterConfig) -> Unused:
-    """Yield settings without effect on exact means where clients are absent or noise is added."""
+    """Yield settings without effect on exact means if clients are absent or noise is added."""
     yield from early_end("means.tolerance")(config)
     if config.privacy.level != "none":
         yield "means.starts", [need("privacy.level", "none")]

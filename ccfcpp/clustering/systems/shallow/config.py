@@ -18,7 +18,7 @@ class KFedConfig(Section):
     """The settings of k-FED."""
 
     local_clusters: Positive | None = None
-    """Clusters that a client is assumed to hold, the paper's k'; k where it is null."""
+    """Clusters that a client is assumed to hold, the paper's k'; k if it is null."""
 
 
 class FFCMConfig(Section):
@@ -27,7 +27,7 @@ class FFCMConfig(Section):
     rounds: Positive = 10
     """Largest number of rounds."""
     tolerance: Weight = 1e-4
-    """The run ends where no coordinate of a global centroid moves further than this."""
+    """The run ends when no coordinate of a global centroid moves further than this."""
 
 
 class FedDPConfig(Section):
@@ -40,7 +40,7 @@ class FedDPConfig(Section):
     across, without the brightness of the whole image; null: all pixels."""
     dimensions: Positive | None = None
     """Largest number of dimensions of the subspace, the paper's k; null: the number of clusters. It
-    has fewer where noise hides the others."""
+    has fewer if noise hides the others."""
     points: Positive = 200
     """Points at the server: drawn in the subspace, or so many of the images of ``server``."""
     server: str | None = None

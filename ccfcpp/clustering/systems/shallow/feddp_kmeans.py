@@ -101,11 +101,11 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
     exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
-        """Send the frame in which clients compute their sums."""
+        """Return the message to clients: the frame in which clients compute their sums."""
         return state.frame
 
     def form(self, message: Frame) -> Form:
-        """Return the form of a vector, or half a matrix, and the number of images."""
+        """Return an update's shapes and dtypes: a vector or half a matrix, and a count."""
         size = len(message.axes)
         moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
         return {"moments": Spec(torch.float64, (moments,)), "images": Spec(torch.float64)}
@@ -173,11 +173,11 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
     exchange: Exchange[Compared, Weights] = WEIGHTS
 
     def broadcast(self, state: FedDPState) -> Compared:
-        """Send the server's points."""
+        """Return the message to clients: the server's points."""
         return Compared(state.frame, state.points)
 
     def form(self, message: Compared) -> Form:
-        """Return the form of a count for each point."""
+        """Return an update's shapes and dtypes: a count for each point."""
         return {"counts": Spec(torch.float64, (len(message.points),))}
 
     def check(self, message: Compared, update: Weights, senders: Sequence[Member]) -> None:
@@ -209,11 +209,11 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
     margin: float = 1.0
 
     def broadcast(self, state: FedDPState) -> Centres:
-        """Send the centroids."""
+        """Return the message to clients: the centroids."""
         return Centres(state.frame, state.coordinates, self.margin, state.sums_in)
 
     def form(self, message: Centres) -> Form:
-        """Return the form of a sum and a count for each centroid."""
+        """Return an update's shapes and dtypes: a sum and a count for each centroid."""
         frame = message.sums_in or message.frame
         return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
@@ -235,7 +235,7 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
 
 
 class FedDPKMeans(PixelClustering[FedDPState]):
-    """The algorithm of FedDP-KMeans."""
+    """FedDP-KMeans: Lloyd's k-means by sums over all clients, with differential privacy."""
 
     state_type = FedDPState
 
@@ -262,7 +262,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         return CentroidState
 
     def has_converged(self, state: FedDPState) -> bool:
-        """Return whether no centroid moved; where clients may be absent it is never so."""
+        """Return whether no centroid moved; if clients may be absent it is never so."""
         return self.is_settled(state.moved, 0)
 
     def initial_state(self, randomness: Randomness) -> FedDPState:

@@ -1,6 +1,6 @@
 """The sums that clients of FedDP-KMeans send.
 
-Each part is a sum over a client's images. Where all clients count alike, as differential privacy of
+Each part is a sum over a client's images. If all clients count alike, as differential privacy of
 clients has it, a client's part is divided by the number of its images. What is usual was measured
 on the digits and on MNIST, with 100 clients and images of length 1.
 """
@@ -114,12 +114,12 @@ SEPARATED, LLOYD = (
 
 @dataclass(frozen=True)
 class SumOfImages(SummedWork[Message, Update]):
-    """Base class of the clients' sums over images.
+    """Base class of the client side of an exchange in which each client sends sums over its images.
 
     Attributes:
         exchange: The exchange in which the sum is sent.
-        rule: Maps images to rows.
-        context: Bounds each image's part, and says whether all clients count alike.
+        rule: Maps images to vectors of pixels.
+        context: Sets the bound on one image's contribution, and whether clients weigh equally.
     """
 
     exchange: Exchange[Message, Update]
@@ -149,7 +149,7 @@ class SumOfImages(SummedWork[Message, Update]):
         return torch.cat([frame.coordinates(self.rule.points(part)) for part in parts])
 
     def bounded(self, part: str, rows: Tensor) -> Tensor:
-        """Return the rows of images, each within its bound where there is one."""
+        """Return the rows of images, each within its bound if there is one."""
         bounding = self.context.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 

@@ -121,7 +121,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
 
 
 class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
-    """The algorithm of FFCM, with one exchange of centroids in each round."""
+    """FFCM: in each round clients run fuzzy c-means, and the server combines their centroids."""
 
     state_type = CentroidState
     exchange = FUZZY_ROUND
@@ -157,11 +157,11 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
-        """Send the global centroids to the clients."""
+        """Return the message to clients: the global centroids to the clients."""
         return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
     def form(self, message: CentroidState) -> Form:
-        """Return the form of k centroids and their supports."""
+        """Return an update's shapes and dtypes: k centroids and their supports."""
         centroids = required_centroids(message.centroids)
         return form_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
 

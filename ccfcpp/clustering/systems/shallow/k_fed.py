@@ -36,7 +36,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.update_parts import Form, Rows, Spec, Votes
 
 _SEPARATION = 3
-"""A point is kept where it is this many times closer to one seed than to any other."""
+"""A point is kept if it is this many times closer to one seed than to any other."""
 _FAR = 1e5
 """Standard deviations of the points from the origin to their mean."""
 
@@ -154,7 +154,7 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
-    """The algorithm of k-FED, with a single exchange in a single round.
+    """k-FED: clients send local centroids once, and the server clusters these.
 
     Raises:
         UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
@@ -195,11 +195,11 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return {"local_clusters": self.local_clusters}
 
     def broadcast(self, state: CentroidState) -> Nothing:
-        """Send nothing: clients need no message."""
+        """Return an empty message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """Return the form of at most k′ centroids."""
+        """Return an update's shapes and dtypes: at most k′ centroids."""
         shape = (Rows(self.local_clusters), self.rule.dimensions)
         return {"centroids": Spec(self.rule.dtype, shape)}
 

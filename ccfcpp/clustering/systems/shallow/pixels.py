@@ -102,7 +102,7 @@ class PixelClustering(ClusteringAlgorithm[Known]):
     def is_settled(self, change: float | None, tolerance: float) -> bool:
         """Return whether the last round changed no more than the tolerance.
 
-        False where ``change`` is None (unknown), and where clients may be absent, since absent
+        False if ``change`` is None (unknown), and if clients may be absent, since absent
         clients may still change more.
         """
         varies = self.problem.config.availability.varies
@@ -152,7 +152,7 @@ class StartedBySums(PixelClustering[StartedState]):
         return [work for work in self.start() if not getattr(work, "again", False)]
 
     def found(self, state: StartedState) -> dict[str, object]:
-        """Return the number of clusters, and the evidence for it, where k was not given."""
+        """Return the number of clusters, and the evidence for it, if k was not given."""
         evidence, centroids = state.evidence, state.centroids
         if evidence is None or centroids is None:
             return {}

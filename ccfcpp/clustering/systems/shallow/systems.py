@@ -1,4 +1,4 @@
-"""The entries of k-FED, FFCM and FedDP-KMeans in the table of systems."""
+"""Register k-FED, FFCM and FedDP-KMeans in the table of systems."""
 
 from dataclasses import replace
 

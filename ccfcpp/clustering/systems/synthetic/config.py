@@ -31,7 +31,7 @@ class GANConfig(Section):
     rate_decay: PositiveShare = 0.99
     """Factor of both learning rates from epoch to epoch."""
     images: Positive | None = None
-    """Synthetic images that a client sends; as many as it holds where it is null."""
+    """Synthetic images that a client sends; as many as it holds if it is null."""
 
 
 class DCNConfig(Section):

@@ -58,7 +58,7 @@ def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: flo
     Args:
         reconstruction: ‖g(f(x)) − x‖² of each sample, of shape (batch,).
         clustering: ‖f(x) − Ms‖² of each sample, of the same shape.
-        weight: λ.
+        weight: λ, the weight of the second loss term.
 
     Returns:
         A scalar.
@@ -141,7 +141,7 @@ class DeepClustering:
         Adam keeps its moments through both phases.
 
         Returns:
-            The network and at most ``clusters`` centroids; there are fewer where there are fewer
+            The network and at most ``clusters`` centroids; there are fewer if there are fewer
             distinct images.
 
         Raises:

@@ -132,7 +132,7 @@ class GANTrainer:
             randomness: The source, set to the round, which is the number of the epoch.
 
         Returns:
-            The losses, or a refusal where the GAN has diverged.
+            The losses, or a refusal if the GAN has diverged.
         """
         self._load(client, randomness)
         config, own = self.config, randomness.of_client(client.id)

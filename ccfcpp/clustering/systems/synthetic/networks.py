@@ -19,7 +19,7 @@ class Generator(nn.Module):
     """Maps noise and a code to an image.
 
     It has two linear layers, and transposed convolutions 4×4 with stride 2 that double the
-    resolution. Where the image size is not a multiple of 2 to the number of doublings, the image is
+    resolution. If the image size is not a multiple of 2 to the number of doublings, the image is
     the centre of a larger one.
 
     Raises:

@@ -56,11 +56,11 @@ _SHEET_ROWS = 8
 
 @dataclass(frozen=True)
 class PooledState:
-    """State of the server.
+    """The server's state: centroids, their encoder, and samples of the clients' images.
 
     Attributes:
         centroids: Global centroids of shape (at most k, dimensions); None before there are images.
-        encoder: Network whose latent space contains the centroids; None where they are pixels.
+        encoder: Network whose latent space contains the centroids; None if they are pixels.
         images: Some synthetic images of each client by its number, uint8 of shape
             (images, channels, height, width).
     """
@@ -72,7 +72,7 @@ class PooledState:
 
 @dataclass(frozen=True)
 class ImagesUpdate:
-    """Images that a client sends.
+    """A client's update: its own or its synthetic images.
 
     Attributes:
         client: The client's number.
@@ -84,7 +84,7 @@ class ImagesUpdate:
 
 
 class ServerClustering(ABC):
-    """Base class of clusterings of the pooled images."""
+    """Base class of the algorithms by which the server clusters the images that clients send."""
 
     by_angle = False
     """Whether images are assigned by cosine similarity."""
@@ -117,7 +117,7 @@ class _OfPixels(ServerClustering):
 
 
 class PixelKMeans(_OfPixels):
-    """k-means on pixels."""
+    """The server's k-means on the pixels of the images that clients send."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Run k-means from several starts, and return the best result."""
@@ -134,7 +134,7 @@ class PixelKMeans(_OfPixels):
 
 
 class PixelFuzzyCMeans(_OfPixels):
-    """Fuzzy c-means on pixels."""
+    """The server's fuzzy c-means on the pixels of the images that clients send."""
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Run fuzzy c-means from several starts of random images, and return the best result."""
@@ -184,7 +184,7 @@ GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=
 
 
 class OwnImages(ClientWork[Nothing, ImagesUpdate]):
-    """The clients' own images."""
+    """Client side of an exchange in which clients send all their images."""
 
     exchange = OWN_IMAGES
 
@@ -246,11 +246,11 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
     exchange = GAN_EPOCH
 
     def broadcast(self, state: PooledState) -> Nothing:
-        """Send nothing: clients need no message."""
+        """Return an empty message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """Return the form of a number of images, and of two losses where the client could train."""
+        """Return an update's shapes and dtypes: image count, and losses if trained."""
         loss = Spec(torch.float64, optional=True)
         return {"samples": Spec(torch.int64), "generator": loss, "discriminator": loss}
 
@@ -286,11 +286,11 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         return torch.uint8 if len(self.image_shape) > 1 else torch.float64
 
     def broadcast(self, state: PooledState) -> Nothing:
-        """Send nothing: clients need no message."""
+        """Return an empty message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
-        """Return the form of any number of images of the run's shape."""
+        """Return an update's shapes and dtypes: any number of images of the run's shape."""
         images = Spec(self.dtype, (Rows(_MOST_IMAGES), *self.image_shape))
         return {"client": Spec(torch.int64), "images": images}
 

@@ -1,4 +1,4 @@
-"""The entries of the systems whose clients send images in the table of systems."""
+"""Register the systems whose clients send images in the table of systems."""
 
 from dataclasses import replace
 
