@@ -76,7 +76,7 @@ class Place:
         return self.roster or self.key_folder / "roster"
 
     def check(self, resume: bool) -> None:
-        """Raise ``UsageError`` where options do not go together."""
+        """Raise ``UsageError`` if the options contradict each other."""
         host, _ = address(self.address)
         if not self.insecure:
             return
@@ -134,7 +134,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def require_flower() -> None:
-    """Raise ``UsageError`` where the packages that carry messages are missing."""
+    """Raise ``UsageError`` if the packages that carry messages are missing."""
     if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
         raise UsageError(
             "a federation over several machines needs Flower, which is not installed: pip install "

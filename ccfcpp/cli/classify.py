@@ -69,7 +69,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
 
 
 def _single(asked: Asked, layers: Layers, seeds: int) -> Layers | None:
-    """Return the settings of a single run; None where several were asked for."""
+    """Return the settings of a single run; None if the settings ask for several."""
     if asked.resume:
         path = required_out(asked.out)
         if RunPaths(path).study.is_file():
@@ -106,7 +106,7 @@ def _study(asked: Asked, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
 
 
 def _check(runs: list[Planned[ClassifyConfig]]) -> None:
-    """Check runs before hours of work, by the first seed of each cell."""
+    """Construct the first seed's run of each cell, so that errors show before training."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)

@@ -27,7 +27,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     """Read vectors as a run does, but accept missing values.
 
     Returns:
-        The vectors, NaN where a value is missing, and why a run would refuse them; empty if it
+        The vectors, NaN if a value is missing, and why a run would refuse them; empty if it
         would not.
 
     Raises:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """Shows an owner the status of the client.
+    """Display of a client's status for its owner.
 
     A terminal shows the status in its last line, which is rewritten. Elsewhere each new status is a
     line, except those within a round.
@@ -39,7 +39,7 @@ class Telling:
         self._tell(text, text)
 
     def heard(self, status: ServerStatus) -> None:
-        """Show the progress of the server."""
+        """Show the server's progress, from the status in its response."""
         self._tell(str(status), status.step)
 
     def _tell(self, text: str, state: object) -> None:

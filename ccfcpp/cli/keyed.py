@@ -57,7 +57,7 @@ def keyed(
 ) -> Callable[[Command], Command]:
     """Give a command some flags of the table, before its own, and their values as ``named``.
 
-    Where a setting of a flag is refused, the message names the flag and not the key behind it.
+    If a setting of a flag is refused, the message names the flag and not the key behind it.
 
     Args:
         flags: The flags.

@@ -55,7 +55,7 @@ class RunProgress:
         hint: A hint for a long run.
         names: Names of the clients, by their numbers.
         exchanges: Returns the number of exchanges of each round, which estimates of the time use
-            where no images are counted.
+            if no images are counted.
         first_step: Time of the first step of a round, and its share of the round.
         remarks: The last lines about clients that were absent or refused.
     """

@@ -56,7 +56,7 @@ _FLAGS = (
     flags.DEVICE,
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
-"""The data set where no file names one with a preset."""
+"""The data set if no file names one with a preset."""
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 

@@ -136,7 +136,7 @@ def resumable(
 
 @contextmanager
 def at_once(line: str) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM end the work at once, where nothing would be lost.
+    """Make Ctrl-C and SIGTERM end the block at once; use it if no results would be lost.
 
     Args:
         line: The message to print then.

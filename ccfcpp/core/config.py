@@ -37,7 +37,7 @@ PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 Unused = Iterator[tuple[str, Sequence[Piece]]]
-"""Keys of settings without effect, each with what it needs; nothing where nothing helps."""
+"""Keys of settings without effect, each with what it needs; nothing if nothing helps."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def without(keys: str, *needs: Piece) -> Unused:
 
 
 def kinds_of(field: FieldInfo) -> list[type[Section]]:
-    """Return the classes of a section, several where it has kinds; none for a setting."""
+    """Return the classes of a section, several if it has kinds; none for a setting."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
@@ -266,7 +266,7 @@ class PartitionConfig(Section):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew between clients, by its key; empty where the kind has none.
+        """The degree of skew between clients, by its key; empty if the kind has none.
 
         Infinity is a text, since JSON has no such number.
         """
@@ -331,7 +331,7 @@ class AvailabilityConfig(Section):
     """Number of rounds that they miss; from then on they take part."""
 
     def unused(self) -> Unused:
-        """Yield the settings of absent clients where no client is ever absent."""
+        """Yield the settings of absent clients if no client is ever absent."""
         if not self.late:
             yield "availability.late_rounds", need_other("availability.late", [])
 
@@ -404,7 +404,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def check(self) -> Callable[[Any], None]:
-        """A function that raises ``ValueError`` where a configuration does not fit the method."""
+        """A function that raises ``ValueError`` if a configuration does not fit the method."""
 
 
 class RunConfig(Section):

@@ -51,7 +51,7 @@ def is_hidden(name: str) -> bool:
 
 
 def kind_of(source: str, encoder: object = None) -> DataKind | None:
-    """Return the kind of data at a path; None where it does not exist or is unclear.
+    """Return the kind of data at a path; None if it does not exist or is unclear.
 
     Data sets that are known by a name hold images. An encoder makes vectors.
     """

@@ -151,7 +151,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Lock a file within the context; yield False where another process has locked it."""
+    """Lock a file within the context; yield False if another process has locked it."""
     import fcntl  # Other functions of this module work where there is none.
 
     # For writing, which a lock on a network's file system asks for.

@@ -15,7 +15,7 @@ _POINTS_AT_A_TIME = 4096
 def match_clusters(classes: Integers, clusters: Integers) -> Integers:
     """Return the class that each sample's cluster is matched with (Hungarian method).
 
-    Where there are more clusters than classes, the samples of an unmatched cluster get the label
+    If there are more clusters than classes, the samples of an unmatched cluster get the label
     -1. All arrays have the shape (samples,); clusters are any integers, in any number.
     """
     # Imported here and below, where they are needed: a run starts faster without them.
@@ -77,14 +77,14 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 
 
 def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class and the cluster of each sample in a table of counts."""
+    """Expand a contingency table to the class and the cluster of each sample."""
     rows, columns = table.nonzero(as_tuple=True)
     times = table[rows, columns]
     return rows.repeat_interleave(times), columns.repeat_interleave(times)
 
 
 def table_scores(table: Tensor, clustered: bool) -> dict[str, float]:
-    """Return the scores of a table of counts, equal to those over the samples themselves.
+    """Compute the scores from a contingency table, equal to those over the samples.
 
     Args:
         table: int64 of shape (classes, clusters or predicted classes); not all 0.
@@ -113,7 +113,7 @@ def spectrum(representations: Tensor) -> Tensor:
     """Compute singular values of the ``covariance`` of representations (samples, dimensions).
 
     Returns:
-        float64 tensor of shape (dimensions,) on the CPU, descending, not negative; NaN where the
+        float64 tensor of shape (dimensions,) on the CPU, descending, not negative; NaN if the
         representations are not finite.
     """
     z = representations.double()
@@ -129,7 +129,7 @@ ROUNDING = 1e-12
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Raise rounding errors to their upper bound, above 0, so that logarithms exist."""
+    """Clip singular values from below at the bound of rounding errors, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
@@ -145,8 +145,8 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
         global_values: Those of the global model's representations of the same images.
 
     Returns:
-        Above 0 where averaging made singular values smaller. Values below 10⁻¹² of the largest one
-        are rounding errors and are raised to that bound; NaN where a spectrum has NaN.
+        Above 0 if averaging made singular values smaller. Values below 10⁻¹² of the largest one
+        are rounding errors and are raised to that bound; NaN if a spectrum has NaN.
     """
     local_values, global_values = local_values.double(), global_values.double()
     least = (ROUNDING * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
@@ -158,7 +158,7 @@ def tail_share(singular_values: Tensor) -> float:
     """Compute the share of the smaller half of descending singular values in their sum.
 
     Returns:
-        From 0, where half of the dimensions have collapsed, to about ½, where all are equal.
+        From 0, if half of the dimensions have collapsed, to about ½, if all are equal.
     """
     total = singular_values.sum()
     if total == 0:
@@ -170,7 +170,7 @@ def effective_rank(singular_values: Tensor) -> float:
     """Compute the effective rank (Roy and Vetterli 2007): exp of the entropy of values' shares.
 
     Returns:
-        From 1, where one direction holds everything, to the number of dimensions; 0 where all
+        From 1, if one direction holds everything, to the number of dimensions; 0 if all
         values are 0.
     """
     total = singular_values.sum()
@@ -236,7 +236,7 @@ def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -
         sizes: Number of points of each cluster, shape (k,); clusters without points are ignored.
 
     Returns:
-        Shape (points,), from −1 to 1; 0 where there is no other cluster.
+        Shape (points,), from −1 to 1; 0 if there is no other cluster.
     """
     own = distances.gather(1, clusters[:, None])[:, 0]
     others = distances.masked_fill(sizes == 0, torch.inf)
@@ -274,7 +274,7 @@ def prediction_strength(table: Tensor) -> float | None:
         table: Number of points by cluster (row) and by cluster of the other one, shape (k, m).
 
     Returns:
-        From 0 to 1; None where no cluster has two points.
+        From 0 to 1; None if no cluster has two points.
     """
     sizes = table.sum(dim=1)
     pairs, together = sizes * (sizes - 1), (table * (table - 1)).sum(dim=1)
@@ -283,6 +283,6 @@ def prediction_strength(table: Tensor) -> float | None:
 
 
 def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
-    """Add clients' tables of counts; None if there are none or the sum is 0."""
+    """Sum clients' contingency tables; return None if there are none or all entries are 0."""
     total = sum(tables.values(), torch.tensor(0))
     return total if int(total.sum()) > 0 else None

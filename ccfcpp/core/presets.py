@@ -1,7 +1,7 @@
 """Presets, the configuration files that ship with the library.
 
 A preset's name is its path without the suffix, such as ``cluster/cifar10``. Its last part is enough
-where it is unique.
+if it is unique.
 """
 
 import difflib

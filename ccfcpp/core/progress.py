@@ -84,7 +84,7 @@ _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def stoppable(stop: Event) -> Iterator[None]:
-    """Stop the work in this block, where it next reports progress, once the event is set."""
+    """Stop the work in this block, once the event is set, when it next reports progress."""
     token = _stop.set(stop)
     try:
         yield

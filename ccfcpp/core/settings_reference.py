@@ -29,7 +29,7 @@ class KeyDescription:
 
     Attributes:
         description: What it means.
-        values: Which values it takes, in words; empty where its type says it.
+        values: Which values it takes, in words; empty if its type says it.
         placeholder: Placeholder for a value of its type.
         default: Its default.
     """

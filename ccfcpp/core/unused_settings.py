@@ -44,9 +44,9 @@ def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) ->
 
 
 def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
-    """Return what a setting without effect needs; None where it has an effect.
+    """Return what a setting without effect needs; None if it has an effect.
 
-    It is an empty list where the method never reads the setting.
+    It is an empty list if the method never reads the setting.
     """
     name, _, rest = key.partition(".")
     section = getattr(config, name, None)
@@ -59,7 +59,7 @@ def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
 
 
 def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
-    """Return the kind of a section that has a setting; an empty text where none has it."""
+    """Return the kind of a section that has a setting; an empty text if none has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
     kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]

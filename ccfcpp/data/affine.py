@@ -18,11 +18,11 @@ def draw_affine(count: int, generator: torch.Generator) -> Tensor:
 
 
 def affine_maps(draws: Tensor, ranges: AffineViewsConfig) -> Tensor:
-    """Make affine maps from rotation, magnification, aspect, shear, mirror and shift.
+    """Compute affine maps that rotate, scale, stretch, shear, mirror and shift each image.
 
     Args:
         draws: Result of ``draw_affine``, of shape (7, count).
-        ranges: The largest changes; each change is uniform in its range.
+        ranges: The largest change of each kind; the changes are uniform in these ranges.
 
     Returns:
         Floats of shape (count, 2, 3): the position in the image, in coordinates from -1 to 1, of

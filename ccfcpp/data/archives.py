@@ -44,7 +44,7 @@ _FILES, _FACTS = "files", "facts.json"
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the file's name is that of an archive that `unpacked` reads."""
+    """Return whether the file's name has the suffix of an archive that `unpacked` reads."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
@@ -55,13 +55,13 @@ def without_suffix(path: Path) -> str:
 
 
 class Unpacked(NamedTuple):
-    """A folder on disk, and facts of the archive that it cannot show.
+    """The folder of an unpacked archive, and members of the archive that it lacks.
 
     Attributes:
-        root: The folder.
-        reasons: Why files below it, by their names with slashes, are not read.
-        lost: Names of members that are missing, each with the reason.
-        hidden: Names of folders that would lead out.
+        root: The folder on disk.
+        reasons: The reason why a file is not read, by its path below the root, with slashes.
+        lost: Names of the archive's members that are missing on disk, each with the reason.
+        hidden: Paths up to a `..`, below which members are left out, as they would lead out.
     """
 
     root: Path
@@ -72,11 +72,11 @@ class Unpacked(NamedTuple):
 
 @contextmanager
 def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
-    """Unpack a `.zip`, or a `.tar` that may be gzipped, or return an earlier unpacking.
+    """Yield the folder of an unpacked `.zip`, `.tar` or `.tar.gz`, from the cache if it is there.
 
     Args:
         archive: The archive.
-        only: Names of the files that are wanted, without their folders; all where it is empty.
+        only: Names of the files to unpack, without their folders; if empty, all files.
 
     Raises:
         UsageError: If the archive is broken, or larger than may be unpacked.
@@ -102,7 +102,7 @@ def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
 
 
 class _Unpacking:
-    """Unpacks an archive into a new folder."""
+    """An archive that is being unpacked into a new folder."""
 
     def __init__(self, archive: Path, root: Path, only: Sequence[str]) -> None:
         self.archive, self.root, self.only = archive, root, only
@@ -180,7 +180,7 @@ class _Unpacking:
         self._links[path] = target
 
     def _add_hard_link(self, path: Path, target: str) -> None:
-        """Copy the present content of the link's target."""
+        """Copy the content that the hard link's target has at this point of the archive."""
         parts = _parts(target)
         there = self.root.joinpath(*parts)
         if ".." in parts or not there.is_file():
@@ -190,7 +190,7 @@ class _Unpacking:
                 self._write(path, there.stat().st_size, file)
 
     def add_links(self) -> None:
-        """Make the symbolic links, except those that lead out of the folder."""
+        """Create the symbolic links, except those to targets outside the folder."""
         for path, target in self._links.items():
             path.unlink()
             path.symlink_to(target)
@@ -204,7 +204,7 @@ class _Unpacking:
                 self.reasons[self._name(path)] = leads_nowhere(target)
 
     def _place(self, name: str, is_folder: bool = False) -> Path | None:
-        """Make room for a member; return None where it cannot be placed, or is not wanted."""
+        """Return a member's path on disk; None if it cannot be written, or is not wanted."""
         parts = _parts(name)
         if ".." in parts:
             self.hidden.add("/".join(parts[: parts.index("..") + 1]))
@@ -229,7 +229,7 @@ class _Unpacking:
         return path
 
     def _remove(self, path: Path) -> None:
-        """Remove the file of an earlier member of this name."""
+        """Remove the file that an earlier member of the same name has written."""
         if path.is_file():
             path.unlink()
             self._links.pop(path, None)
@@ -241,7 +241,7 @@ class _Unpacking:
 
 
 def leads_nowhere(link: str | Path) -> str:
-    """Explain why a link is not read."""
+    """Return the reason why a link without a readable target is not read."""
     return f"it is a link to {str(link)!a}, which leads to no file here"
 
 
@@ -252,7 +252,7 @@ def _parts(name: str) -> list[str]:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header, which does not take a broken header for the end of the archive."""
+    """Header of a `.tar` member; a broken one raises an error in place of ending the archive."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:

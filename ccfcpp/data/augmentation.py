@@ -16,7 +16,7 @@ _CROP_ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tensors that were drawn for a batch of images, each with a row for each image."""
+    """Base class of random parameters of a batch: tensors with one row for each image."""
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
@@ -30,7 +30,7 @@ class Drawn:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Join several draws, one after the other."""
+        """Concatenate the parameters of several batches."""
         columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
         return replace(parts[0], **{name: torch.cat(each) for name, each in columns.items()})
 
@@ -40,7 +40,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class ViewParameters(Drawn):
-    """Parameters of random views.
+    """Random parameters of augmented views, one row for each view.
 
     Attributes:
         transforms: float32 of shape (samples, 2, 3): where in the source image, in coordinates

@@ -13,11 +13,11 @@ SUB_POLICIES = 25
 
 @dataclass(frozen=True)
 class Policies(Drawn):
-    """Sub-policies of AutoAugment, one for each image.
+    """Random AutoAugment sub-policies of a batch, one for each image.
 
     Attributes:
         sub_policies: int64 of shape (samples,): index of the sub-policy in the table.
-        chances: float32 of shape (samples, 2), uniform: each of its two operations is applied where
+        chances: float32 of shape (samples, 2), uniform: each of its two operations is applied if
             this is below the operation's probability.
         negated: bool of shape (samples, 2): whether each operation's signed magnitude, if any,
             changes its sign.

@@ -31,11 +31,11 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
 
     Args:
         values: Integers or floats of any shape.
-        window: The values that become 0 and 255; values outside are clipped. None takes the
-            smallest and the largest of the values.
+        window: The values that become 0 and 255; values outside are clipped. None: the smallest
+            and the largest of the values.
 
     Returns:
-        uint8 of the same shape; 128 everywhere where all values are equal and no window is given.
+        uint8 of the same shape; 128 everywhere if all values are equal and no window is given.
 
     Raises:
         ValueError: A value is NaN or infinite.
@@ -62,7 +62,7 @@ def raw_mode(image: Image.Image) -> str:
 
 
 def refuse_lossy(image: Image.Image) -> None:
-    """Refuse channels of more than 8 bits that PIL would reduce.
+    """Refuse an image with channels of more than 8 bits that PIL would cut to 8 bits.
 
     Raises:
         ValueError: The message says why, and does not name the image.
@@ -78,7 +78,7 @@ def refuse_lossy(image: Image.Image) -> None:
 
 
 def grey_values(image: Image.Image) -> NDArray[Any]:
-    """Decode grey values, `(height, width)`."""
+    """Decode a grey image to an array of shape `(height, width)`, with all its bits."""
     if image.format == "JPEG2000":  # which PIL fills up to 16 bits
         shift = 16 - _bits_of_jpeg2000(image)
         return np.asarray(np.asarray(image) >> shift)
@@ -91,7 +91,7 @@ def grey_values(image: Image.Image) -> NDArray[Any]:
 
 
 def white_is_zero(image: Image.Image) -> bool:
-    """Return whether large values of a TIFF mean dark, which PIL would show bright."""
+    """Return whether a TIFF stores white as 0, which PIL would show inverted."""
     return bool(_tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
@@ -110,13 +110,13 @@ def _bits_of_jpeg2000(image: Image.Image) -> int:
 
 
 def is_deep_pnm(image: Image.Image) -> bool:
-    """Return whether PIL would scale values of more than 8 bits by the largest possible one."""
+    """Return whether the image is a PGM or PPM with more than 8 bits, which PIL would rescale."""
     args = image.tile[0][3] if image.format == "PPM" and image.tile else ""  # type: ignore[attr-defined]
     return isinstance(args, tuple) and args[-1] > 255
 
 
 def of_pnm(image: Image.Image) -> NDArray[np.uint16]:
-    """Return the values of a PGM or PPM of 16 bits, `(channels, height, width)`."""
+    """Decode a PGM or PPM of 16 bits to `(channels, height, width)`, without rescaling."""
     codec, _, start, _ = image.tile[0]  # type: ignore[attr-defined]
     content, channels = _content(image, start), len(image.getbands())
     count = image.width * image.height * channels
@@ -139,14 +139,14 @@ def _content(image: Image.Image, start: int) -> bytes:
 def of_16_bits(
     image: Image.Image, opened: Callable[[], Image.Image], raw: str
 ) -> NDArray[np.uint16]:
-    """Decode several channels of 16 bits, which PIL's images cannot hold, without alpha.
+    """Decode a colour image of 16 bits a channel, which PIL cannot hold, without alpha.
 
     PIL reads the higher byte of each value; with the byte order swapped, the lower one.
 
     Args:
         image: The image.
-        opened: Returns it again, not yet decoded.
-        raw: Its pixel format in the file.
+        opened: Opens the image once more, not yet decoded.
+        raw: The pixel format in the file, as PIL names it.
 
     Returns:
         `(channels, height, width)`.
@@ -170,7 +170,7 @@ def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint1
 
 
 def _reinterpret(image: Image.Image, raw: str) -> None:
-    """Change the pixel format that an image is decoded with."""
+    """Set the pixel format with which PIL will decode an image."""
     image.tile = [  # type: ignore[attr-defined]
         tile._replace(args=raw if isinstance(tile.args, str) else (raw, *tile.args[1:]))
         for tile in image.tile  # type: ignore[attr-defined]

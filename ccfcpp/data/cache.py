@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Disable additions to the cache within the context."""
+    """Disable writing to the cache within the context."""
     before = _keeps.set(False)
     try:
         yield
@@ -56,12 +56,13 @@ def keeping_nothing() -> Iterator[None]:
 def cached(
     files: Iterable[Path], options: str, names: tuple[str, ...], decode: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the arrays of `decode`, from the cache if the same files were decoded before.
+    """Return the arrays that `decode` makes of files, from the cache if it did before.
 
-    Without a cache that can be read or written, the files are decoded each time.
+    If the cache cannot be read or written, the files are decoded each time.
 
     Args:
-        files: The files that are decoded, in order; their paths, sizes and times are the key.
+        files: The files that `decode` reads, in order; the cache compares their paths, sizes and
+            times of change.
         options: Everything else that the result depends on.
         names: The names of the arrays.
         decode: Returns the arrays by name; none may have dtype object.
@@ -87,7 +88,7 @@ def _key(files: Iterable[Path], options: str) -> str:
 
 
 def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> Arrays | None:
-    """Read or map the arrays of an entry; return None where it cannot be read."""
+    """Return the arrays of a cache entry, read or memory-mapped; None if they cannot be read."""
     mode: Literal["r"] | None = "r" if mapped else None
     try:
         with suppress(OSError):  # such as on a disk that is for reading alone
@@ -101,7 +102,7 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
 
 
 def write_entry(entry: Path, arrays: Arrays) -> None:
-    """Write an entry atomically; do nothing where the cache cannot be written."""
+    """Write arrays to a cache entry, atomically; do nothing if the cache cannot be written."""
     try:
         with _new_entry(entry) as whole:
             for name, array in arrays.items():
@@ -118,9 +119,9 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
 def cached_folder(
     files: Iterable[Path], options: str, fill: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """Yield a folder with the files that `fill` writes into it, from the cache if it did before.
+    """Yield a folder that `fill` has filled with files, from the cache if it did before.
 
-    Where the cache cannot be written, the folder is deleted after the context. The arguments are
+    If the cache cannot be written, the folder is deleted after the context. The arguments are
     as for `cached`.
     """
     entry = cache_folder() / _key(files, options)
@@ -141,7 +142,7 @@ def cached_folder(
 
 @contextmanager
 def _new_entry(entry: Path) -> Iterator[Path]:
-    """Yield an empty folder, which becomes the entry at the end."""
+    """Yield an empty folder, which is renamed to the cache entry at the end."""
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
         whole = Path(temporary) / entry.name
@@ -156,7 +157,7 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 
 
 def _tidy(newest: Path) -> None:
-    """Delete the entries that were used longest ago until the cache is small enough."""
+    """Delete the least recently used entries until the cache is small enough."""
     entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
     sizes = Counter[Path]()
     for entry in entries:

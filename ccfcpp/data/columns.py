@@ -1,4 +1,4 @@
-"""Roles of a table's columns, by their names: vectors, classes and clients."""
+"""Choice of a table's columns by their names: which hold vectors, classes and clients."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ _FEW_ROWS = 2
 _UNNAMED = re.compile(r"(unnamed[: _]*[0-9]+\S*|__index_level_[0-9]+__|\.\.\.[0-9]+)?", re.I)
 """A column that has no name, and what pandas and R call such a one."""
 _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
-"""Names that pandas and R give the numbers of rows where these become a column."""
+"""Names of the column in which pandas and R save the row index."""
 
 
 class Source(NamedTuple):
@@ -31,48 +31,48 @@ class Source(NamedTuple):
     width: int
     """Number of columns."""
     numbers: Callable[[int], Array]
-    """Returns the numbers of a column by its place; raises `UsageError` where there are others."""
+    """Returns a column, given its position, as numbers; raises `UsageError` if it holds others."""
     cells: Callable[[int], Array]
-    """Returns a column of names by its place."""
+    """Returns a column of names, given its position."""
     labels: Array | None = None
     clients: Array | None = None
     names: Array | None = None
     encoder: str = ""
     notes: tuple[str, ...] = ()
     whole: Array | None = None
-    """All columns together, which need not be copied; None where they lie apart."""
+    """All columns as one array, to avoid copies; None if each is stored by itself."""
 
 
 class Table(NamedTuple):
-    """Content of a table: numbers of shape `(n, d)`, with classes and clients of the rows."""
+    """Selected content of a table: numbers `(n, d)`, with each row's class and client."""
 
     columns: tuple[str, ...]
-    """Names of the d columns, as `canonical` has them; empty if they have none."""
+    """Canonical names of the d columns, as `canonical` returns them; empty if they have none."""
     written: tuple[str, ...]
-    """The same as the file has them."""
+    """The names of the same columns as the file spells them."""
     numbers: Array
     labels: Array | None = None
     clients: Array | None = None
     names: Array | None = None
     encoder: str = ""
-    """Content hash of what made the vectors; empty where it is not known."""
+    """Content hash of the encoder that made the vectors; empty if it is not known."""
     notes: tuple[str, ...] = ()
-    """Notes on the reading for the user, a line each."""
+    """Remarks for the user on how the table was read, a line each."""
 
 
 class Roles(NamedTuple):
-    """Roles of columns, by their canonical names."""
+    """Canonical names of the columns that hold classes, clients and vectors."""
 
     label: str | None = None
     client: str | None = None
     chosen: tuple[str, ...] = ()
-    """Names of the columns that make up the vectors; all others where it is empty."""
+    """Names of the columns that make up the vectors; if empty, all other columns."""
     missing: Missing = "refuse"
     """Whether a file that lacks some of these is refused, or has NaN in their place."""
 
     @property
     def named(self) -> list[str]:
-        """The columns that hold labels and clients."""
+        """Names of the columns that hold labels and clients."""
         return [name for name in (self.label, self.client) if name is not None]
 
 
@@ -80,7 +80,7 @@ def known_names(where: Path | str, written: Iterable[str], what: str = "columns"
     """Return the canonical names of columns or files.
 
     Raises:
-        UsageError: Two have the same canonical name.
+        UsageError: Two names have the same canonical form.
     """
     known: dict[str, str] = {}
     for name in written:
@@ -94,10 +94,10 @@ def known_names(where: Path | str, written: Iterable[str], what: str = "columns"
 def files_of_clients(
     folder: Path, suffixes: Collection[str], client_column: str | None
 ) -> list[Path]:
-    """Return the files of a folder in which each file is a client.
+    """Return the files of a folder in which each file holds the data of one client.
 
     Raises:
-        UsageError: Two are one client, or a column should name the clients.
+        UsageError: Two files name the same client, or `client_column` is given, too.
     """
     if client_column is not None:
         raise UsageError(
@@ -142,7 +142,7 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
 
 
 def _filled(path: Path, name: str, column: Array) -> Array:
-    """Return the cells of a column of classes or clients, as strings; refuse an empty one."""
+    """Return a column of classes or clients as strings; raise ``UsageError`` for an empty cell."""
     found = np.char.strip(column.astype(np.str_))
     if column.dtype.kind == "f":  # Integers that a parser has made floats: 1.0 means 1.
         distinct, places = np.unique(found, return_inverse=True)
@@ -157,7 +157,8 @@ def places(
 ) -> list[int]:
     """Return the positions of the columns that make up the vectors.
 
-    `names` are the columns' canonical names, or their numbers where no names are `written`.
+    `names` are the columns' canonical names; if the file has no names (`written` is empty), their
+    numbers.
 
     Raises:
         UsageError: A column is missing or has no name, or no column is left.
@@ -192,9 +193,10 @@ def check_lacking(
     lacking: str,
     together: Iterable[Sequence[str]],
 ) -> None:
-    """Check that a file lacks a column, and does not have it under a similar name.
+    """Check that the column `lacking` is truly missing in a file, not only misspelt.
 
-    Similar names still count as different if some file has both of them (``together``).
+    Similar names count as different if some file has both; ``together`` holds the column names of
+    each file.
 
     Raises:
         UsageError: A column of the file has a similar name, or the file lacks all wanted columns.
@@ -208,10 +210,10 @@ def check_lacking(
 
 
 def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list[str]:
-    """Return a warning for each column that numbers the rows, or has the name of such a column.
+    """Return a warning for each column that seems to number the rows, by its values or its name.
 
     Raises:
-        UsageError: A column has the name of an index that was saved as a column.
+        UsageError: A column is named as pandas and R name a saved row index.
     """
     counting, rows = [], np.arange(len(numbers))
     for name, column in zip(names, numbers.T, strict=True) if len(rows) > _FEW_ROWS else ():
@@ -231,10 +233,10 @@ def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list
 
 
 def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
-    """Bring the columns of tables into one order; a missing column is refused, or becomes NaN.
+    """Give all tables the same columns in the same order; a missing one is refused, or is NaN.
 
     Raises:
-        UsageError: A file has no row, or other columns than it should.
+        UsageError: A file has no row, or lacks or adds columns.
     """
     holders = Counter(name for _, table in tables for name in table.columns)
     everything, shared = [*holders], [name for name, files in holders.items() if files > 1]
@@ -260,7 +262,7 @@ def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tabl
 
 
 def with_columns(table: Table, wanted: Sequence[str]) -> Table:
-    """Return a table with the wanted columns in their order; NaN where it lacks one."""
+    """Return a table with exactly the wanted columns, in their order; a missing one is NaN."""
     if list(table.columns) == list(wanted):
         return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)

@@ -1,4 +1,4 @@
-"""Joining of two data sets."""
+"""Concatenation of two data sets."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -18,12 +18,12 @@ def join_samples(first: S, second: S, prefix: str) -> S:
     """Append the samples of a second data set to those of a first.
 
     Args:
-        first: Gives the name, the facts on files, and the order of classes.
-        second: Data of the same kind. Classes of the same name are the same; new ones come last.
-        prefix: Put before the second's names, which could be in the first, too.
+        first: The first data set, whose name and order of classes the result has.
+        second: Data of the same kind. Classes are matched by name; new ones come last.
+        prefix: Put before the second's sample names, so that they differ from the first's.
 
     Returns:
-        All samples, with labels where both have them, and without owners.
+        All samples, with labels if both have them, and without owners.
 
     Raises:
         UsageError: Their samples are of different shapes, or of different encoders.
@@ -69,7 +69,7 @@ def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
 
 
 def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
-    """Return how the files of both became samples."""
+    """Return the joined records of how the files of both data sets were read."""
     one, other = first.reading, second.reading
     if other is None:
         return one

@@ -33,7 +33,7 @@ UNREAD = (
 HEAD = 512
 """Number of bytes of a file that show its kind."""
 MOST_PIXELS = 100_000_000
-"""Pixels of an image, where the user gives no other number."""
+"""Default of the largest number of pixels of an image."""
 
 # Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
 _FORMATS: tuple[str, ...] = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
@@ -54,14 +54,14 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Header:
-    """The properties of an image, as its file states them.
+    """Properties of an image, read from its file's header.
 
     Attributes:
-        kind: The format, such as PNG.
+        kind: The file format, such as PNG.
         height: Height of the upright image; ``width`` is its width.
-        bits: Bits of a value.
+        bits: Bits per channel.
         channels: 1 for grey, 3 for colour.
-        orientation: As EXIF numbers it; 1 is upright.
+        orientation: EXIF's orientation number; 1 is upright.
         frames: Number of frames or pages.
     """
 
@@ -75,25 +75,25 @@ class Header:
 
 
 def looks_like_image(head: bytes) -> bool:
-    """Return whether a file begins like an image of a supported kind."""
+    """Return whether a file's first bytes are those of a supported image format."""
     return _SIGNATURES.match(head) is not None
 
 
 def extras() -> list[str]:
-    """Return the installed packages of extras, which decide what can be read."""
+    """Return the installed optional packages that add image formats."""
     return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
 
 
 @dataclass(frozen=True)
 class OpenImage:
-    """An open image file.
+    """An open image file, whose pixels are not decoded yet.
 
     Attributes:
         header: The image's properties.
         content: Returns all bytes of the file.
-        decode: Returns the image, uint8 `(channels, height, width)`, upright. Its argument are the
-            values that become 0 and 255, where the image has more than 8 bits; None takes the
-            window of a DICOM file, or else the smallest and the largest value.
+        decode: Returns the upright image, uint8 `(channels, height, width)`. Its argument gives
+            the values of an image of more than 8 bits that become 0 and 255; None: the window of a
+            DICOM file, or else the smallest and the largest value.
     """
 
     header: Header
@@ -106,8 +106,8 @@ def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage
     """Open an image file; its pixels are decoded when they are asked for.
 
     Raises:
-        UnreadableError: It is no image, has too many pixels, or is damaged. Errors of decoding
-            in the context raise this, too.
+        UnreadableError: The file is no image, has too many pixels, or is damaged; also if
+            decoding fails later, in the context.
     """
     try:
         with warnings.catch_warnings(), file.open("rb") as stream:
@@ -223,7 +223,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn and mirror `(channels, height, width)` according to EXIF's orientation."""
+    """Rotate and flip `(channels, height, width)` pixels according to EXIF's orientation."""
     if orientation >= 5:
         pixels = pixels.swapaxes(1, 2)
     if orientation in (2, 3, 6, 7):
@@ -247,7 +247,7 @@ def _bits(image: Image.Image) -> int:
 
 
 def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
-    """Decode to `(channels, height, width)`, in the file's orientation."""
+    """Decode an image to `(channels, height, width)`, in the file's orientation."""
     if image.mode in bit_depth.HIGH_MODES:
         grey = to_8_bits(bit_depth.grey_values(image), window)[None]
         return 255 - grey if bit_depth.white_is_zero(image) else grey

@@ -12,15 +12,15 @@ SUFFIXES = (".dcm", ".dicom")
 
 
 def is_dicom(head: bytes) -> bool:
-    """Return whether a file begins like DICOM."""
+    """Return whether a file's first bytes are those of a DICOM file."""
     return head[128:132] == b"DICM"
 
 
 def read_dicom(encoded: BufferedReader) -> Any:
-    """Parse a file; its pixels are decoded later.
+    """Parse a DICOM file without decoding its pixels.
 
     Raises:
-        ValueError: It holds no image.
+        ValueError: The file holds no image.
     """
     import pydicom
 
@@ -37,11 +37,11 @@ def is_grey(dataset: Any) -> bool:
 
 
 def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
-    """Return the first frame, uint8 of shape `(channels, height, width)`.
+    """Decode the first frame to uint8 of shape `(channels, height, width)`.
 
     Grey values are rescaled by the file's slope and intercept, or its table. Then they are mapped
     by `window`, else by the file's own first table or window (PS3.3 C.11.2.1), else by their own
-    range, where the image has more than 8 bits. In MONOCHROME1 large values are dark.
+    range, if the image has more than 8 bits. In MONOCHROME1 large values are dark.
     """
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -76,7 +76,7 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
 
 
 def _take_first_frame(dataset: Any) -> None:
-    """Copy the first frame's properties from functional groups to where single frames have them."""
+    """Copy the first frame's properties from functional groups to the top of the data set."""
     for groups in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in (dataset.get(groups) or ())[:1]:
             for macro in ("PixelValueTransformationSequence", "FrameVOILUTSequence"):
@@ -107,7 +107,7 @@ def _own_window(dataset: Any) -> Window | None:
 
 
 def _first(found: Any) -> float | None:
-    """Return the first of some values, or None without any."""
+    """Return the first of one or several values; None if there is none."""
     if found is None or found == "":
         return None
     return float(found[0] if isinstance(found, list | tuple) or hasattr(found, "append") else found)

@@ -49,7 +49,7 @@ def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
 
 
 def _whole(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
-    """Embed samples that are all readable."""
+    """Embed samples, all of which must be readable."""
     vectors, _ = encoder.embedded(keys, lambda i: samples[i])
     return torch.from_numpy(vectors)
 

@@ -13,13 +13,13 @@ from ccfcpp.data.image_files import FileFacts
 
 
 class ImageFile(NamedTuple):
-    """An image file, with the facts that follow from its place.
+    """An image file, with the class, client and split that its folders give it.
 
     Attributes:
         path: The file.
-        folder: The folder of its class; None without classes.
+        folder: The folder that stands for its class; None without classes.
         owner: The name of its client.
-        test: Whether it is a test image; None where there is no split.
+        test: Whether it is a test image; None if training and test images are not split.
     """
 
     path: Path
@@ -29,18 +29,18 @@ class ImageFile(NamedTuple):
 
     @property
     def class_name(self) -> str | None:
-        """The name of its class, as it is written; None without a class."""
+        """The name of its class, as the folder spells it; None without a class."""
         return self.folder.name if self.folder else None
 
     @property
     def deeper(self) -> "ImageFile":
-        """The same image, with the folder inside that of its class as its class."""
+        """The same image, labelled with the next deeper folder on its path."""
         assert self.folder is not None
         return self._replace(folder=self.folder / self.path.relative_to(self.folder).parts[0])
 
 
 class Tree:
-    """The files of a folder or an archive, without hidden files and folders.
+    """Listing of a folder or an archive, without hidden files and folders.
 
     Links to folders are followed, except those that lead back up. Paths are those that the user
     knows: those in an archive begin with its own, as if it were a folder.
@@ -63,27 +63,27 @@ class Tree:
         self._look(root, [disk.root.resolve()])
 
     def below(self, folder: Path) -> Iterator[Path]:
-        """Yield the images of a folder: its own first, then those of each folder in it."""
+        """Yield all images below a folder: its own first, then those of each subfolder."""
         yield from self.images[folder]
         for inner in self.folders[folder]:
             yield from self.below(inner)
 
     def name(self, file: Path) -> str:
-        """Return a path relative to the root, with slashes."""
+        """Return a file's path relative to the root, with slashes."""
         return file.relative_to(self.root).as_posix()
 
     def disk(self, file: Path) -> Path:
         """Return the path of a file on the disk.
 
         Raises:
-            UnreadableError: It has no content.
+            UnreadableError: The file has no content.
         """
         if reason := self._reasons.get(file):
             raise UnreadableError(reason)
         return self._place(file)
 
     def places(self, files: Iterable[Path]) -> list[Path]:
-        """Return the paths of files on the disk, whether they have content or not."""
+        """Return the paths of files on the disk, also of files without content."""
         return list(map(self._place, files))
 
     def _place(self, path: Path) -> Path:
@@ -94,14 +94,14 @@ class Tree:
         return self.disk(file).read_text("utf-8", "replace")
 
     def no_images(self, but: Collection[Path] = ()) -> list[FileFacts]:
-        """Return the facts on all files that are no images, except some files."""
+        """Return the facts on all files that are no images, except those of ``but``."""
         others = [file for files in self.others.values() for file in files if file not in but]
         reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
         return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]
 
     @property
     def hidden(self) -> list[str]:
-        """The names of hidden files and folders."""
+        """Names of hidden files and folders, which are ignored."""
         return sorted(self._hidden)
 
     def _look(self, folder: Path, above: list[Path]) -> None:
@@ -124,7 +124,7 @@ class Tree:
             self._look(inner, [*above, self._place(inner).resolve()])
 
     def _is_image(self, path: Path, entry: os.DirEntry[str]) -> bool:
-        """Return whether a file is an image, and note why one has no content."""
+        """Return whether a file is an image; record the reason if one has no content."""
         if not _holds(entry.is_file):
             link = Path(entry).readlink() if entry.is_symlink() else None
             self._reasons[path] = leads_nowhere(link) if link else NO_FILE
@@ -140,7 +140,7 @@ class Tree:
 
 @contextmanager
 def open_tree(path: Path) -> Iterator[Tree]:
-    """Open a folder or an archive, which is unpacked.
+    """Yield the listing of a folder, or of an archive, which is unpacked first.
 
     Raises:
         UsageError: If the archive is broken, or larger than may be unpacked.

@@ -56,12 +56,12 @@ def read_folder(
 
     Args:
         path: The folder or the archive.
-        how: Settings of how files are read.
-        shape: Channels, height and width of all images, over ``how.image_size``.
+        how: The settings ``data``: size, window, and the share of files that may be skipped.
+        shape: Channels, height and width of all images; overrides ``how.image_size``.
         encoder: Embeds the images as vectors; None returns images.
         folders_are_clients: Whether each top-level folder is a client.
         classes: The names of the only classes to read; None reads all.
-        flat: Whether folders have no meaning, and files lie at any depth.
+        flat: Whether to ignore the folders, so that images have no classes.
 
     Returns:
         The images, or vectors, with the names of their files, with `owners` exactly if
@@ -98,7 +98,7 @@ def read_folder(
 
 
 def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
-    """Decode files, or read them from the cache."""
+    """Decode image files, or read the decoded images from the cache."""
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)
@@ -112,7 +112,7 @@ def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | 
 def _samples(
     name: str, values: Tensor, files: Sequence[ImageFile], read: Sequence[ImageFile]
 ) -> ImageData | VectorData:
-    """Make samples of the files that could be read, with the labels of the layout."""
+    """Make a data set of the decoded images: classes, owners and split follow from folders."""
     every_class = [file.class_name for file in files if file.class_name]
     every_owner = [file.owner for file in files if file.owner]
     facts = (
@@ -128,7 +128,7 @@ def _samples(
 
 
 def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str, Tensor]:
-    """Return small images of files of a folder or an archive, by their names."""
+    """Return thumbnails of the named images of a folder or an archive, by name."""
     with open_tree(path) as tree:
         by_name = {tree.name(file): file for file in tree.below(path)}
         there = [by_name[name] for name in names if name in by_name]
@@ -140,7 +140,7 @@ def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str
 def _numbered(
     every: Iterable[str], names: Iterable[str | None]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return an index for the name of each file that is read, in the order of all files."""
+    """Return each name as an index into the distinct names of all files; and these."""
     shown = called(every)
     if not shown:
         return None, ()
@@ -151,10 +151,10 @@ def _numbered(
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Return the images of some classes, labelled with these alone, in their order.
+    """Return the images of the named classes, with labels that index these names in order.
 
     Raises:
-        UsageError: If there is no such class.
+        UsageError: A named class does not exist.
     """
     kept = check_classes(names, data.classes, data.name)
     classes = tuple(name for name in data.classes if canonical(name) in kept)

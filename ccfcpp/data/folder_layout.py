@@ -3,7 +3,7 @@
 Layouts, where `train/` and `test/` may each stand between the folder and the rest:
 
     folder/CLASS/…/IMAGE        labelled
-    folder/…/IMAGE              unlabelled, where images lie in the folder itself
+    folder/…/IMAGE              unlabelled, if images lie in the folder itself
 
 and, when each top-level folder is a client, `folder/CLIENT/CLASS/…/IMAGE` or
 `folder/CLIENT/…/IMAGE`, where `train/` and `test/` may stand below the client. Below a class, or
@@ -30,7 +30,7 @@ from ccfcpp.data.sets.domainnet import SPLITS, listed, lists_of
 
 
 class Layout(NamedTuple):
-    """The files of a layout.
+    """The images that a folder's layout yields, and folders and lists beside them.
 
     Attributes:
         files: The images of the chosen classes, in order.
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
 
 
 def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
-    """Return the files of the chosen classes, in the order of the layout.
+    """Assign a class, a client and a split to each image of a folder, in the layout's order.
 
     Raises:
         UsageError: The layout is mixed or empty, or there is no such class.
@@ -67,7 +67,7 @@ def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout
 
 
 def _top(tree: Tree, clients: bool) -> Path:
-    """Return the top folder: below any folders that hold nothing but the next."""
+    """Return the top folder of the layout, below folders that hold only one folder."""
     root = top = tree.root
     while len(tree.folders[top]) == 1 and not tree.images[top]:
         (only,) = tree.folders[top]
@@ -114,7 +114,7 @@ def _client_files(
 
 
 def _top_of(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
-    """Return the folder with a client's classes: below a folder that other clients lack."""
+    """Return the folder that holds a client's classes; skip a lone folder that others lack."""
 
     def names_in(folder: Path) -> set[str]:
         subs = tree.folders[folder]
@@ -168,10 +168,10 @@ def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Return the canonical `names` of chosen classes.
+    """Check that the chosen classes exist, and return their canonical `names`.
 
     Raises:
-        UsageError: If there are none, or one is not among the `known` ones.
+        UsageError: If no class is chosen, or one is not among the `known` ones.
     """
     if not names:
         raise UsageError(f"no class of {where} is chosen: name at least one, or leave classes out")

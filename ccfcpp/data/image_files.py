@@ -1,4 +1,4 @@
-"""Reading of many image files to one array; unreadable ones are left out and listed."""
+"""Decoding of many image files to one array; unreadable ones are left out and listed."""
 
 import hashlib
 import json
@@ -30,12 +30,12 @@ _MOST_NAMED, _MOST_SAID = 20, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """The facts on an image file.
+    """What is known of an examined file: name, image header, and why it is left out.
 
     Attributes:
-        name: Its path below the folder or in the archive, with slashes.
-        header: Properties of its image; None where they cannot be read.
-        reason: Why it is left out; empty where it is read.
+        name: The file's path below the folder or in the archive, with slashes.
+        header: Properties of the image; None if they cannot be read.
+        reason: Why the file is left out; empty if it is read.
     """
 
     name: str
@@ -44,13 +44,13 @@ class FileFacts:
 
     @property
     def is_image(self) -> bool:
-        """Whether its name or its content is that of an image."""
+        """Whether the file's name or content is that of an image."""
         return self.header is not None or self.name.lower().endswith((*IMAGE_SUFFIXES, *UNREAD))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of reading image files: all files, the images' sizes, and files left out.
+    """Record of how image files were read: all files, image sizes, and files left out.
 
     Attributes:
         files: All files that were examined, in order.
@@ -91,8 +91,8 @@ def read_files(
     Args:
         files: The files.
         tree: The folder or archive that contains them.
-        how: Size and range of values.
-        shape: Channels, height and width, over the size.
+        how: The settings ``data``: size, window, and limits.
+        shape: Channels, height and width of the result; overrides ``how.image_size``.
     """
     # The published data sets are listed without these.
     import torch
@@ -199,19 +199,19 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return the sizes of the images that are read, at least one."""
+    """Return the size statistics of the images that could be read, at least one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
 def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
-    """Write the facts on files as an array, for a cache."""
+    """Convert the facts on files to an array of strings, to be cached."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
 
 def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
-    """Read back the facts that `facts_as_array` has written."""
+    """Convert the array of `facts_as_array` back to the facts on files."""
     return [
         FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
         for each in json.loads(str(text))
@@ -219,10 +219,10 @@ def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
 
 
 def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
-    """Refuse data of which too many files cannot be read. Files that are no images do not count.
+    """Refuse data with too many unreadable image files. Files that are no images do not count.
 
     Raises:
-        UsageError: More than the share cannot be read, or all of them; the message names them.
+        UsageError: More than ``share`` of the files, or all, are unreadable; it names them.
     """
     images = [file for file in files if file.is_image]
     failed = [file for file in images if file.reason]
@@ -252,11 +252,11 @@ def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
 
 
 def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
-    """Describe how a user's files were read, a line each: notes, the size, and files left out.
+    """Return lines on how a user's files were read: remarks, image size, and files left out.
 
     Args:
         data: The images, or vectors of images.
-        listed: The file that lists those that were left out.
+        listed: Name of the file that lists the files left out.
     """
     from ccfcpp.data.images import ImageData
 

@@ -1,7 +1,7 @@
 """The common size and number of channels of images from files.
 
-Networks need images of one shape, and files differ. The shape follows from the images: from those
-of one machine, or from what each client of a deployment says of its own, with the same result.
+Networks need images of one shape, and files differ. The shape follows from statistics of image
+sizes, which each client of a deployment computes of its own images, with the same result.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class Sizes(Section):
 
     Attributes:
         images: Number of images.
-        channels: 1 where all are grey, else 3.
+        channels: 1 if all are grey, else 3.
         common: Height, width and number of images of the most frequent sizes, 20 at most.
         reaching: Numbers of images whose shorter side has at least 8, 16, 32 and 64 pixels.
     """
@@ -44,7 +44,7 @@ class Sizes(Section):
 
     @staticmethod
     def of(sizes: Iterable[tuple[int, int]], colour: bool) -> "Sizes":
-        """Return the statistics of images of the given heights and widths."""
+        """Compute the statistics of images with the given heights and widths."""
         counts = Counter(sizes)
         # Of equally frequent ones the smallest, whatever the order of the images.
         common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_LISTED]
@@ -58,7 +58,7 @@ class Sizes(Section):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the numbers can be those of images."""
+        """Whether the statistics are consistent, so that some images could have them."""
         listed = sum(n for _, _, n in self.common)
         return 0 < listed <= self.images and max(self.reaching) <= self.images
 
@@ -66,13 +66,13 @@ class Sizes(Section):
 def common_shape(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
     """Return the common shape of images.
 
-    Grey images become colour images where there are any of these. A size that nine of ten images
+    If any image is in colour, grey ones become colour images, too. A size that nine of ten images
     have is kept, up to 256 pixels a side, and the others are resized to it. Otherwise all become
     squares, of the largest side among 8, 16, 32 and 64 that the shorter side of at least half of
     the images reaches.
 
     Args:
-        found: Statistics of the images: of one client, or of several.
+        found: Size statistics of each client's images.
         image_size: Height and width that the user has chosen.
     """
     channels = max(each.channels for each in found)

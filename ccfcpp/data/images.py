@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples with optional classes and owners.
+    """Base class of data sets in memory: samples with optional labels and owners.
 
     Attributes:
         name: Name of the data set in reports.
@@ -30,10 +30,10 @@ class Samples:
         owners: int64 `(samples,)`, each an index into `owner_names`; None without owners.
         owner_names: Names of the clients that the samples belong to; empty without owners.
         test: bool `(samples,)`, True for the samples that the publisher set apart for testing; None
-            where there is no such split.
-        names: Name of each sample; empty where there are none.
-        reading: How files became these samples; None if they were not read from image files.
-        notes: Lines that the user should see.
+            if there is no such split.
+        names: Name of each sample; empty if there are none.
+        reading: Record of how the image files were read; None if there were no image files.
+        notes: Remarks for the user on the data, a line each.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.
@@ -81,7 +81,7 @@ class Samples:
         return self.each(lambda tensor: tensor.to(device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Apply a function to each tensor: the samples, labels, owners and test."""
+        """Return the data with a function applied to `values`, `labels`, `owners` and `test`."""
 
         def changed(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else change(tensor)
@@ -96,12 +96,12 @@ class Samples:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """Name of each sample, or else its index."""
+        """Name of each sample; without names, its index."""
         return self.names or tuple(map(str, range(len(self))))
 
     @property
     def skipped(self) -> int | None:
-        """Number of files that could not be read, or were no images; None without files."""
+        """Number of files left out, unreadable or no images; None for data not from files."""
         return None if self.reading is None else len(self.reading.skipped)
 
     @property
@@ -129,7 +129,7 @@ def _counted(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
 
 
 def rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return some rows; for consecutive indices as a view, so that a mapped file stays mapped.
+    """Return rows by index; as a view for consecutive indices, so that a mapped file stays so.
 
     Args:
         values: Tensor of shape `(samples, …)`.
@@ -177,12 +177,12 @@ class ImageData(Samples):
 
     @property
     def images(self) -> Tensor:
-        """The images."""
+        """The images: ``values`` under another name."""
         return self.values
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the images; for images from files, the original ones."""
+        """Statistics of the images' sizes; for images from files, of the original sizes."""
         from ccfcpp.data.image_size import Sizes
 
         if self.reading is not None:
@@ -192,7 +192,7 @@ class ImageData(Samples):
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of some indices at random, in their order; all where there are fewer."""
+    """Draw `count` of the indices without replacement, kept in order; all if there are fewer."""
     if count is None or count >= len(index):
         return index
     chosen = torch.randperm(len(index), generator=generator)[:count]
@@ -203,13 +203,13 @@ S = TypeVar("S", bound=Samples)
 
 
 def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Convert uint8 images on the CPU to a shape (channels, height, width), antialiased bilinear.
+    """Resize uint8 images on the CPU to (channels, height, width), bilinear with antialiasing.
 
     The aspect ratio is not kept. Grey images fill three channels. The result is `images` itself if
     they have that shape.
 
     Raises:
-        UsageError: Colour images should become grey.
+        UsageError: Colour images would have to become grey.
     """
     channels, *size = shape
     if images.shape[-2:] != tuple(size):
@@ -220,7 +220,7 @@ def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer.
+    """Convert uint8 images to floats in [0, 1], in torch's memory format channels-last.
 
     Vectors, which are floats already, keep their values.
     """
@@ -232,7 +232,7 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
-    """Return how many images go through a network at a time outside of training.
+    """Return the batch size for passing images through a network outside of training.
 
     Args:
         size: Number of values in an image.

@@ -7,7 +7,7 @@ from ccfcpp.data.images import S, random_part
 
 
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
-    """Return geometrically falling sizes of classes: max(1, round(n · r^(−c/(C−1)))) for class c.
+    """Return class sizes that fall geometrically: max(1, round(n · r^(−c/(C−1)))) for class c.
 
     n is the ``largest`` size, C the number of ``classes``, and r ≥ 1 the ``imbalance``, the ratio
     of the largest class to the smallest. Source: Cui et al., *Class-Balanced Loss Based on
@@ -18,9 +18,9 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
 
 
 def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
-    """Return a random subset of the images, with ``long_tailed_sizes`` of the classes.
+    """Return a random subset of the images, whose class sizes are ``long_tailed_sizes``.
 
-    The first class gets as many images as the smallest one has, so that no class runs short.
+    The first class gets as many images as the smallest class has, so that each has enough.
     Images stay in their order.
 
     Raises:

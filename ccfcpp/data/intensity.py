@@ -15,14 +15,14 @@ def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
 
 
 def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
-    """Change images in the order gamma, colour, contrast, brightness, erased rectangle.
+    """Change each image's gamma, colour, contrast and brightness, then erase a rectangle.
 
     Each change is uniform in its range. Values may leave [0, 1].
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), values in [0, 1].
         draws: Result of ``draw_intensity``, of shape (12, batch), or (12, 1) for all images.
-        ranges: The largest changes; 0 is none.
+        ranges: The largest change of each kind; 0 turns it off.
     """
     draws = draws.to(images)[:, :, None, None, None]
     around = draws * 2 - 1
@@ -55,7 +55,7 @@ def _coloured(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Te
 
 
 def _rectangles(draws: Tensor, largest: float, size: torch.Size) -> Tensor:
-    """Return whether each pixel lies in its image's rectangle, bool (batch, 1, height, width).
+    """Return whether each pixel lies in the rectangle to erase, bool (batch, 1, height, width).
 
     ``draws`` has the shape (4, batch, 1, 1, 1): the middle, down and across, and the two sides.
     """

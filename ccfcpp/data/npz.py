@@ -30,13 +30,13 @@ NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 def read_npz(path: Path) -> ImageData:
     """Read an `.npz` file.
 
-    Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; where both of the
+    Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; if both of the
     last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
     values are the classes. `clients` likewise name the owner of each image. `test` is `(n,)` of
     bool, True for the test images.
 
     Raises:
-        UsageError: If the file is not such an `.npz`; the message says what to mend.
+        UsageError: If the file is not such an `.npz`; the message says what to change.
     """
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path} is not an .npz file: write it with numpy.savez")
@@ -67,7 +67,7 @@ def from_arrays(
     """Make a data set of arrays, which have the types and shapes that `read_npz` takes.
 
     Raises:
-        UsageError: If they do not fit; the message names `where` they come from.
+        UsageError: If the arrays do not fit; the message names their origin, `where`.
     """
     pixels = _channels_first(_checked_dtype(images, where), where)
     indices, classes, notes = index_names(labels, len(pixels), where, "labels")
@@ -125,17 +125,17 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 def index_names(
     names: _Array | None, samples: int, where: str, what: str, unit: str = "image"
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
-    """Return an index for the name of each sample, integers or strings of shape `(samples,)`.
+    """Encode each sample's name, an integer or a string, as an index into the distinct names.
 
-    Names with one canonical form are one name, as it is first written. They are sorted, and by
+    Names with the same canonical form count as one, spelt as it first occurs. Names are sorted, by
     value if all are numbers.
 
     Returns:
-        int64 indices of shape `(samples,)` and the distinct names; None and () without names. Then
-        the warnings of `spellings`.
+        int64 indices of shape `(samples,)`, the distinct names, and the warnings of `spellings`;
+        None and () without names.
 
     Raises:
-        UsageError: If the names do not fit; the message names `what` they are, and `where`.
+        UsageError: If the names do not fit; the message says `what` they name, and `where`.
     """
     if names is None:
         return None, (), []
@@ -166,7 +166,7 @@ def index_names(
 
 
 def as_strings(names: _Array) -> _Array:
-    """Return bytes and integers as strings, so that names of several arrays can be joined."""
+    """Convert names that are bytes or integers to strings, to join those of several arrays."""
     if names.dtype.kind == "S":
         return np.char.decode(names.view(np.ndarray), "utf-8", "replace")
     return names.astype(np.str_) if names.dtype.kind in "iu" else names

@@ -43,9 +43,9 @@ def open_dataset(
         vectors: Roles of the columns of a table of vectors, or of texts.
         folders_are_clients: Whether each top-level folder of images is a client, or each name in
             the array `clients` of an `.npz`, or in the client column of a table.
-        flat: Whether folders of images have no meaning, and files lie at any depth.
-        shape: Channels, height and width of all images of a user, over `data.image_size`.
-        columns: Names of the columns to take, in this order, if tables have names; empty: all.
+        flat: Whether to ignore folders, so that images have no classes.
+        shape: Channels, height and width of a user's images; overrides `data.image_size`.
+        columns: Names of the columns to read, in this order, of tables with names; empty: all.
 
     Raises:
         UsageError: If the source is unknown, missing or broken, or holds what the encoder does not
@@ -83,7 +83,7 @@ def open_images(
     flat: bool = False,
     shape: Shape | None = None,
 ) -> ImageData:
-    """Read images, perhaps of some classes only; the rest is as for ``open_dataset``."""
+    """Read images, of all or of the named classes; other arguments as for ``open_dataset``."""
     images = _open_images(source, None, data, folders_are_clients, classes, flat, shape)
     assert isinstance(images, ImageData)
     return images
@@ -115,11 +115,11 @@ def load(
         folders_are_clients: Whether each top-level folder of an image folder is a client, or each
             name in the array `clients` of an `.npz`.
         classes: The names of the only classes to load; None loads all.
-        window: In files of more than 8 bits, the values that become 0 and 255; None takes the
-            window of a DICOM file, or else the smallest and the largest value of the image.
-        skip: Share of the files that may be unreadable and are left out; above 0 at least one may.
-        max_pixels: The most pixels of a file's image.
-        shape: Channels, height and width of all images of a user, over `image_size`.
+        window: In files of more than 8 bits, the values that become 0 and 255; None: the window
+            of a DICOM file, or else the smallest and the largest value of the image.
+        skip: Share of the files that may be unreadable, and are left out; if above 0, at least one.
+        max_pixels: Largest number of pixels of an image; files with more are left out.
+        shape: Channels, height and width of a user's images; overrides `image_size`.
 
     Returns:
         uint8 images `(samples, channels, height, width)` with int64 labels if there are any. A

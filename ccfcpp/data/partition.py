@@ -16,7 +16,7 @@ from ccfcpp.core.randomness import Randomness
 
 
 def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Tensor]:
-    """Shuffle once and deal out equal shares; sizes differ by one at most.
+    """Shuffle the samples and split them equally among clients; sizes differ by one at most.
 
     Raises:
         UsageError: There are more clients than samples.
@@ -29,7 +29,7 @@ def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Te
 def skewed_partition(
     labels: Tensor, classes: int, clients: int, p: float, randomness: Randomness
 ) -> list[Tensor]:
-    """Skew by p as in Section III-B of the CCFC++ paper, index by index as in the authors' code.
+    """Partition with the degree of skew p of the CCFC++ paper, Section III-B, as its code does.
 
     With N samples of C classes and M clients, client i's own class is i mod C. The degree of skew p
     runs from 0 (shares at random) to 1 (one class a client). For p < 1 a client takes the first
@@ -38,7 +38,7 @@ def skewed_partition(
     same class divide it between them, in order. With as many clients as classes this is the
     published rule.
 
-    So a client's own class makes up at least the share p of its samples, up to half a sample. Where
+    So a client's own class makes up at least the share p of its samples, up to half a sample. If
     the class runs short, which it does at no published setting, the client takes fewer others.
 
     Raises:
@@ -98,9 +98,10 @@ def dirichlet_partition(
     randomness: Randomness,
     min_samples: int = 10,
 ) -> list[Tensor]:
-    """Partition by Dirichlet as in Section 5.1 of the FedDecorr paper and in its authors' code.
+    """Partition each class by shares drawn from a Dirichlet distribution.
 
-    Class by class, shares of the K clients are drawn from Dir(α). A client that already holds N/K
+    As in Section 5.1 of the FedDecorr paper and in its authors' code: for each class, shares of the
+    K clients are drawn from Dir(α). A client that already holds N/K
     of the N samples gets none of the class. All is drawn again until each client has
     ``min_samples``. At α = ∞ samples are dealt out at random.
 
@@ -136,7 +137,7 @@ def _dirichlet_counts(
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]] | None":
     """Draw how many samples of each class (rows) each client (columns) gets.
 
-    None where a whole class would go to clients that may not have more.
+    Return None if a whole class would go to clients that may not get more samples.
     """
     enough = sum(sizes) / clients
     counts = np.zeros((len(sizes), clients), np.int64)
@@ -169,9 +170,9 @@ def classes_partition(
 ) -> list[Tensor]:
     """Give each of K clients samples of M = ``classes_per_client`` classes only.
 
-    A client takes M of the classes that have the fewest holders, at random among equals, so that
-    the numbers of holders differ by one at most. The holders of a class divide its samples equally.
-    With M·K below the number of classes, samples of classes without a holder are left out; with M·K
+    A client takes M of the classes that have the fewest clients, at random among equals, so that
+    the numbers of clients differ by one at most. The clients of a class divide its samples equally.
+    With M·K below the number of classes, samples of classes without a client are left out; with M·K
     up to the number of classes no two clients share a class. This is the "pathological" partition;
     the balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
     shards of one size and deal these out, so that a client has at most about M classes.
@@ -205,7 +206,7 @@ def classes_partition(
 def _deal_classes(
     classes: int, clients: int, each: int, generator: torch.Generator
 ) -> list[list[int]]:
-    """Return the holders of each class; each client takes the classes with the fewest holders."""
+    """Return the clients of each class; each takes the classes with the fewest clients so far."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for client in torch.randperm(clients, generator=generator).tolist():
         order = torch.randperm(classes, generator=generator).tolist()
@@ -222,7 +223,7 @@ def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
 
 
 def check_clients(samples: int, clients: int, unit: str = "image") -> None:
-    """Refuse more clients than samples, each of which is a ``unit``."""
+    """Raise ``UsageError`` for more clients than samples; ``unit`` is the word for a sample."""
     if clients > samples:
         raise UsageError(
             f"clients = {clients} is more than the {samples} {unit}s: give at most {samples} "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSet(ABC):
-    """A data set that can be loaded by its name.
+    """Base class of data sets that can be loaded by name.
 
     To add one, derive a class, make one object of it, and name the object in ``DATASETS``, or from
     an installed package in an entry point::
@@ -40,7 +40,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def place(self, root: Path) -> str:
-        """Describe the place of the data set, where `root` is the data sets' folder."""
+        """Describe where the data set is found, given the data sets' folder `root`."""
 
     @abstractmethod
     def load(self, root: Path) -> ImageData:
@@ -80,7 +80,9 @@ def root_folder(data_root: Path | None) -> Path:
 
 
 def describe(data_root: Path | None = None) -> dict[str, tuple[DataSet, str]]:
-    """Return every named data set with its place under `data_root` (as in `load`), by its name.
+    """Return every named data set, and a description of where it is found, by name.
+
+    `data_root` is as in `load`.
 
     Raises:
         UsageError: If a data set that an installed package adds cannot be imported.

@@ -24,10 +24,10 @@ _BLOCK, _CELL = 1 << 22, 32
 
 
 def read_csv(path: Path, roles: Roles) -> Source:
-    """Read a CSV file, whose first line may have the names of its columns.
+    """Open a CSV file, whose first line may name its columns.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: The file cannot be read.
     """
     columns = csv_columns(path)
     if not columns:
@@ -56,7 +56,7 @@ def csv_columns(path: Path) -> list[Any]:
     """Return the columns of a CSV file, as strings; empty lines are left out.
 
     Raises:
-        UsageError: It is no such file, or lines have more cells than others.
+        UsageError: The file is no CSV file, or its lines differ in their numbers of cells.
     """
     from pyarrow import ArrowInvalid, csv, string
 
@@ -88,7 +88,7 @@ def csv_line_of(path: Path, row: int) -> int:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and cells of each line that has any; slow, for error messages only."""
+    """Yield number and cells of each line that is not empty; slow, for error messages only."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -98,7 +98,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _numbers_in(cells: list[str]) -> list[float]:
-    """Return the numbers in cells, NaN for empty ones, up to a cell with anything else."""
+    """Parse cells as numbers, NaN if empty, up to the first cell that is no number."""
     numbers: list[float] = []
     with suppress(ValueError):
         for cell in cells:
@@ -109,7 +109,7 @@ def _numbers_in(cells: list[str]) -> list[float]:
 
 
 def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
-    """Return the numbers in a column of strings, NaN for empty ones."""
+    """Parse a column of strings as numbers; empty cells become NaN."""
     with suppress(ValueError):
         # By `to_numpy` pyarrow would import pandas, where it is installed.
         numbers: Array = np.from_dlpack(column.combine_chunks().cast("float64"))
@@ -127,10 +127,10 @@ def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
 
 
 def read_parquet(path: Path, roles: Roles) -> Source:
-    """Read a Parquet file, without the index that pandas stores beside the columns.
+    """Open a Parquet file, without the index that pandas stores beside the columns.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: The file cannot be read.
     """
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
@@ -160,7 +160,7 @@ def read_parquet(path: Path, roles: Roles) -> Source:
 
 
 def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a column; of lists of one length, yield a column for each position."""
+    """Yield a column with its name; a column of lists is split into one for each position."""
     from pyarrow import chunked_array, compute, nulls, types
 
     kind, lengths = column.type, []
@@ -178,7 +178,7 @@ def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _texts(path: Path, name: str, column: Any) -> Array:
-    """Return the cells of a column of names, as strings unless they are numbers."""
+    """Return a column of names as an array of strings, or of numbers if it has these."""
     from pyarrow import types
 
     if types.is_nested(column.type):
@@ -192,7 +192,7 @@ def _texts(path: Path, name: str, column: Any) -> Array:
 
 
 def _numbers(path: Path, name: str, column: Any) -> Array:
-    """Return a column's numbers, NaN for empty cells."""
+    """Return a column as an array of numbers; empty cells become NaN."""
     from pyarrow import types
 
     kinds = types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null

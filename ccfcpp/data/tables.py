@@ -49,11 +49,12 @@ def read_vectors(
         path: The file or folder.
         label_column: Name of the column with classes.
         client_column: Name of the column that says which client holds a row.
-        missing: `mean`: values and columns that are missing become NaN, for the columns' means.
-        columns: Names of the columns to take, in this order, if tables have names; empty: all.
+        missing: `refuse` missing values and columns; or, with `mean`, return NaN for them, which
+            imputation later replaces by the columns' means.
+        columns: Names of the columns to read, in this order, of tables with names; empty: all.
 
     Raises:
-        UsageError: If it cannot be read as vectors; the message is one line.
+        UsageError: If the path cannot be read as vectors; the message is one line.
     """
     label, client = (name and canonical(name) for name in (label_column, client_column))
     if label is not None and label == client:

@@ -20,7 +20,7 @@ SUFFIXES = (".csv", ".txt")
 
 
 class Texts(NamedTuple):
-    """Texts, at least one, with the strings of labels and clients, `(texts,)`, if known."""
+    """Texts, at least one, with the label and client of each as strings, if known."""
 
     texts: list[str]
     labels: NDArray[np.str_] | None = None
@@ -28,12 +28,12 @@ class Texts(NamedTuple):
 
 
 def hold_texts(path: Path) -> bool:
-    """Return whether a path has the name of a file of texts, or is a folder of such files."""
+    """Return whether a path is named as a file of texts, or is a folder of such files."""
     return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(files_of(path, SUFFIXES)))
 
 
 def read_texts(path: Path, text: str, label: str | None = None, client: str | None = None) -> Texts:
-    """Read texts.
+    """Read texts from a file or a folder, with labels and clients if columns have them.
 
     Args:
         path: A file, or a folder of them.
@@ -61,7 +61,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
 
 
 def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
-    """Return the wanted columns, of which the first is that of texts."""
+    """Return each row's cells in the wanted columns, the first of which holds the texts."""
     if file.suffix.lower() == ".csv":
         return _cells_of(file, wanted)
     if len(wanted) > 1:

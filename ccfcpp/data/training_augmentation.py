@@ -11,7 +11,7 @@ from ccfcpp.data.augmentation import Drawn
 
 @dataclass(frozen=True)
 class PaddedCrops(Drawn):
-    """Crops of zero-padded images, each of which may be mirrored.
+    """Random crops of a batch of zero-padded images, one for each image, some mirrored.
 
     Attributes:
         rows: int64 of shape (samples,): the image's row that the crop's first one shows, from
@@ -32,7 +32,7 @@ def draw_crops(
 
     The usual augmentation of CIFAR-10 (He et al. 2016, "Deep Residual Learning for Image
     Recognition", section 4.2): zero padding by 4 pixels, a crop of the image's own size, and a
-    mirror image with probability 0.5 (0 where it means something else, as with digits); the same as
+    mirror image with probability 0.5 (0 if it means something else, as with digits); the same as
     torchvision's RandomCrop(size, padding) and RandomHorizontalFlip.
     """
     rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)

@@ -25,15 +25,15 @@ _LARGEST = 1e150
 
 @dataclass(frozen=True, eq=False)
 class VectorData(Samples):
-    """Vectors of one length, in memory or mapped from a file.
+    """Data set of vectors of one length, in memory or mapped from a file.
 
-    They are float32 or float64 `(samples, d)`, with NaN where a value is missing.
+    They are float32 or float64 `(samples, d)`, with NaN if a value is missing.
 
     Attributes:
         columns: Names of the d columns; empty if they have none.
-        encoder: Content hash of the encoder that made the vectors; empty where none did.
-        named_by: The kind of thing that the names are of: a `row`, a `file` or a `text`.
-        pictures: For vectors of photos, a function that shows some of these; otherwise None.
+        encoder: Content hash of the encoder that made the vectors; empty if none did.
+        named_by: What a name belongs to: a `row`, a `file` or a `text`.
+        pictures: For embedded photos, a function that returns thumbnails of some; otherwise None.
     """
 
     columns: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class VectorData(Samples):
 
     @property
     def vectors(self) -> Tensor:
-        """The vectors."""
+        """The vectors: ``values`` under another name."""
         return self.values
 
     @property
@@ -79,11 +79,11 @@ def vectors_from(
         name: Name of the data set.
         array: Numbers of shape `(n, d)`. float32 and float64 are not copied, so that they may be a
             mapped file; float16, bool and small integers become float32, others float64.
-        where: Its origin, for messages.
+        where: Origin of the array, for error messages.
         columns: Names of the columns.
         labels: Integers or strings of shape `(n,)`.
-        clients: Likewise, the client that holds each vector.
-        missing: Whether NaN is refused, or stands for a value to be filled in.
+        clients: The client that holds each vector, likewise.
+        missing: Whether to refuse NaN, or to keep it as a value to be imputed.
 
     Raises:
         UsageError: If a value is not a finite number, or the arrays do not fit each other.
@@ -126,12 +126,12 @@ def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
 def check_finite(
     numbers: NDArray[np.floating], columns: tuple[str, ...], where: str, missing: Missing
 ) -> None:
-    """Refuse numbers too large to square, columns of numbers that are too small, and missing ones.
+    """Check that numbers are finite, not too large to square, and that no column is too small.
 
-    Numbers are examined a block at a time.
+    With `missing` refused, NaN is an error, too. Numbers are examined a block at a time.
 
     Raises:
-        UsageError: It names the first such value.
+        UsageError: The message names the first value that does not fit.
     """
     rows, most = max(1, _NUMBERS_AT_A_TIME // numbers.shape[1]), np.finfo(numbers.dtype).max
     largest = np.zeros(numbers.shape[1])

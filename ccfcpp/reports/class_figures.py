@@ -28,7 +28,7 @@ def cluster_order(run: RecordedRun) -> list[int]:
 
 
 def confusion(run: RecordedRun) -> DrawnFigure:
-    """Draw the table of true classes by clusters, or by predicted classes."""
+    """Draw the contingency table of true classes and clusters, or the confusion matrix."""
     classes, found = run.classes, run.found
     names, order = run.class_names, cluster_order(run)
     counts = counts_by(classes, found, len(names), run.groups)[:, order]

@@ -15,7 +15,7 @@ Measured = dict[str, float]
 
 
 def judged(run: RecordedRun) -> Measured:
-    """Collect the measures without labels."""
+    """Return the clustering scores that need no labels."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None:

@@ -180,7 +180,7 @@ def short(name: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Return positions and names of ticks: all, or every n-th where they would overlap."""
+    """Return positions and names of ticks: all, or every n-th if they would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

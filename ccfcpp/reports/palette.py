@@ -41,7 +41,7 @@ def colours(count: int) -> list[str]:
 
 
 def marker(number: int) -> str:
-    """Return the marker of a category, counted from 0; it changes where colours repeat."""
+    """Return the marker of a category, counted from 0; it changes each time the colours repeat."""
     return _MARKERS[number // len(CATEGORIES) % len(_MARKERS)]
 
 

@@ -37,18 +37,18 @@ class RecordedRun:
         config: Its configuration.
         title: Name of its system in the papers' tables.
         log: One row for each round, as in ``metrics.jsonl``.
-        summary: Results; None where the run has not ended.
-        setting: Facts, clients and classes; None where an earlier version made the run.
+        summary: Results; None if the run has not ended.
+        setting: Facts, clients and classes; None if an earlier version made the run.
         sessions: The environment of each session of the run.
         images: Facts on each image by name, as in ``assignments.npz`` or
             ``predictions.npz``; empty before the run was stopped or has ended.
-        names: Name of each image's file; empty where images have none.
+        names: Name of each image's file; empty if images have none.
         shown: Representations and images for figures, as in ``shown.npz``.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are held by clients on other machines.
         tables: Tables that these have reported, by their numbers: images by class and cluster,
             int64 of shape (classes, clusters or predicted classes).
-        leakage: Results of attacks on the run, as in ``leakage.json``; empty where there were none.
+        leakage: Results of attacks on the run, as in ``leakage.json``; empty if there were none.
         label: Name that distinguishes the run from others in the same report.
     """
 
@@ -100,7 +100,7 @@ class RecordedRun:
         return {int(number): name for number, name in self._known.clients.items()}
 
     def client_name(self, number: int) -> str:
-        """Return the name of a client, or its number where names are not recorded."""
+        """Return the name of a client, or its number if names are not recorded."""
         return self.clients[number] if self.setting else f"client {number}"
 
     @cached_property

@@ -18,7 +18,7 @@ _FEWEST_POINTS = 8
 class CannotDrawError(Exception):
     """A figure cannot be drawn; the message gives the reason for the reader of a report.
 
-    ``RecordedRun`` and the modules of figures raise it where a run lacks the needed numbers.
+    ``RecordedRun`` and the modules of figures raise it if a run lacks the needed numbers.
     """
 
 
@@ -72,7 +72,7 @@ def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
     Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
 
     Args:
-        points: Floats of shape (points, dimensions), of length 1 where they are compared by angle.
+        points: Floats of shape (points, dimensions), of length 1 if they are compared by angle.
         index: Numbers of their images, int64 of shape (points,).
         by_angle: Whether points are compared by angle.
 

@@ -110,7 +110,7 @@ def _scores_by_presence(summary: Json) -> dict[str, str]:
 
 
 def scored_by(run: RecordedRun) -> Table:
-    """Tabulate the scores by each client's labels; empty where clients have reported none.
+    """Tabulate the scores by each client's labels; empty if clients have reported none.
 
     Each client's scores are computed as if there were no other images.
     """
@@ -154,7 +154,7 @@ def differences_table(runs: Sequence[RecordedRun]) -> Table:
 
 
 def leakage_tables(found: Json) -> dict[str, Table]:
-    """Tabulate the results of attacks on a run, by caption; empty where there were none.
+    """Tabulate the results of attacks on a run, by caption; empty if there were none.
 
     Raises:
         UsageError: The file has another content.

@@ -1,4 +1,4 @@
-"""Sheets of small images, as pictures."""
+"""Contact sheets: grids of small images in one picture."""
 
 import io
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _LEAST_WIDTH = 56
 
 
 def sheet(images: Tensor, columns: int) -> Tensor:
-    """Arrange images in rows of ``columns`` images, on white.
+    """Arrange images in a grid with ``columns`` columns, on a white background.
 
     Args:
         images: uint8 of shape (images, 1 or 3 channels, height, width), at least one.
@@ -57,7 +57,7 @@ def small_ones(
     pictures: Pictures | None,
     largest: int,
 ) -> dict[int, Tensor]:
-    """Return small images of some samples by number; of vectors only those that can be shown.
+    """Return thumbnails of the samples with some numbers; of vectors only those of photos.
 
     Args:
         index: Numbers of the samples.

@@ -41,7 +41,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _repeat_to_the_bit() -> None:
-    """Make CUDA deterministic, so that the same command gives the same numbers.
+    """Make CUDA deterministic, so that equal commands give bitwise equal results.
 
     Without this a run that was stopped and resumed differs from the uninterrupted run.
     """
@@ -82,7 +82,7 @@ def keep_freed_memory() -> None:
 def use_processors(jobs: int = 1) -> None:
     """Set the threads of torch and faiss to this process's processors, shared by ``jobs``.
 
-    ``OMP_NUM_THREADS`` overrides the number; set it where other work shares the processors.
+    ``OMP_NUM_THREADS`` overrides the number; set it if other work shares the processors.
     """
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if hasattr(os, "sched_getaffinity"):

@@ -23,12 +23,12 @@ Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 
 @dataclass(frozen=True)
 class Results:
-    """Results of the last state of a run.
+    """Everything that a run saves of its last state: scores, model, arrays and tables.
 
     Attributes:
         summary: The state's part of ``summary.json``.
         model: Tensors of the model's file.
-        header: Facts for using the model besides the configuration, for the header of its file.
+        header: Metadata for the model file's header, needed to use the model.
         arrays: Arrays to save, by file and name.
         tables: Tables for users, by the name of their file.
         pictures: Pictures by name, each uint8 of shape (height, width, 3).
@@ -43,7 +43,7 @@ class Results:
 
 
 class Evaluator(ABC, Generic[State]):
-    """Base class of evaluators of a run's states, by samples here or by sums from clients.
+    """Base class of evaluators, which score the server's state, by samples or clients' sums.
 
     Attributes:
         images_key: Key of the number of images that are used for training.
@@ -53,11 +53,11 @@ class Evaluator(ABC, Generic[State]):
 
     @abstractmethod
     def describe(self) -> Json:
-        """Return the setting, for the summary."""
+        """Return the facts on data and clients that the summary shows."""
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
-        """Compute the scores after round ``number``; none where none are due."""
+        """Compute the scores after round ``number``; an empty mapping if none are due."""
 
     @abstractmethod
     def results(
@@ -66,10 +66,10 @@ class Evaluator(ABC, Generic[State]):
         """Compute the results of the last state.
 
         Args:
-            state: The server's.
-            memories: Memories of the clients of this process.
+            state: The server's last state.
+            memories: Local states of the clients of this process.
             local: Spectra of the last round's local models.
-            told: Result of the epilogue; None without one.
+            told: Result of the exchanges after the last round; None without any.
         """
 
     def image_results(self, state: State, memories: ClientMemories) -> Arrays:
@@ -77,9 +77,9 @@ class Evaluator(ABC, Generic[State]):
         return {}
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Represent the images on which models are compared, by a client's local model.
+        """Compute a local model's representations of the images on which models are compared.
 
         Returns:
-            Floats of shape (images, dimensions); None where the model cannot be compared.
+            Floats of shape (images, dimensions); None if the model cannot be compared.
         """
         return None

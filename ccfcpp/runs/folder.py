@@ -37,7 +37,8 @@ class RunFolder(RunPaths):
         """Return the last checkpoint, if any, and drop the lines of later rounds from the log.
 
         Raises:
-            UsageError: It is damaged; or it is gone, and the run began with another one's model.
+            UsageError: The checkpoint is damaged; or it is missing, and the run began with another
+                run's model.
         """
         checkpoint = None
         if self.checkpoint.exists():
@@ -97,7 +98,7 @@ class RunFolder(RunPaths):
             file: The file's name without its suffix.
 
         Returns:
-            Arrays by name; none where there is no such file.
+            Arrays by name; none if there is no such file.
 
         Raises:
             UsageError: The file is damaged.

@@ -19,7 +19,7 @@ _MOST_MODELS = 20
 
 
 class LocalSpectra:
-    """Spectra of local models, computed when they arrive, before they are averaged.
+    """Recorder of local models' spectra, computed when the server receives the models.
 
     Args:
         last_round: The round of the local models.
@@ -39,7 +39,7 @@ class LocalSpectra:
         self.values = values
 
     def __call__(self, number: int, client: int, model: ModelState) -> None:
-        """Add a local model that the server has accepted."""
+        """Compute and store the spectrum of a local model that the server has accepted."""
         if number != self.last_round or len(self.values) == _MOST_MODELS:
             return
         with section("local spectra"):
@@ -67,7 +67,7 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
     Returns:
         ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
-        None without a model, or where a model has diverged.
+        None without a model, or if a model has diverged.
     """
     of_all, local = arrays["global"], list(arrays["local"])
     return {

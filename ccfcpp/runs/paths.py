@@ -28,7 +28,7 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 
 @dataclass(frozen=True)
 class RunSetting:
-    """Facts of a run for the report, besides its log and its results, in ``setting.json``.
+    """Content of ``setting.json``: a run's clients, classes and data, for its report.
 
     Attributes:
         planned: Largest number of rounds.
@@ -36,7 +36,7 @@ class RunSetting:
         clients: Names of all clients, by their numbers.
         connected: Numbers of those that take part and hold images.
         classes: Names of the classes, in order.
-        holdings: Numbers of images by client and class; None where the run does not know them.
+        holdings: Numbers of images by client and class; None if the run does not know them.
     """
 
     planned: int
@@ -99,7 +99,7 @@ class RunPaths:
         return folder
 
     def refuse_if_taken(self) -> None:
-        """Raise ``UsageError`` where a new run would mix with other files, or be unreadable."""
+        """Raise ``UsageError`` if a new run would mix with other files, or be unreadable."""
         if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
             raise UsageError(
                 f"output folder {shown(str(self.path))} has bytes in its name that are no letters "
@@ -117,7 +117,7 @@ class RunPaths:
         refuse_full(self.path, self.server)
 
     def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` where a run's images are held by clients on other machines."""
+        """Raise ``UsageError`` if a run's images are held by clients on other machines."""
         if self.deployment.exists():
             raise UsageError(
                 f"the images of the run in {self.path} are with its clients, on other machines: go "
@@ -129,7 +129,7 @@ class RunPaths:
         return validate(kind, read_yaml(self.config))
 
     def refuse_other_config(self, config: RunConfig) -> None:
-        """Raise ``UsageError`` where other keys than ``MAY_CHANGE`` differ from the run's start."""
+        """Raise ``UsageError`` if other keys than ``MAY_CHANGE`` differ from the run's start."""
         saved = self.saved_config(type(config))
         differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
@@ -143,7 +143,7 @@ class RunPaths:
             )
 
     def read_summary(self) -> Summary:
-        """Return the results of a finished run; ``UsageError`` where the file is damaged."""
+        """Return the results of a finished run; ``UsageError`` if the file is damaged."""
         return _object_in(self.summary)
 
     def write_setting(self, setting: RunSetting) -> None:
@@ -151,7 +151,7 @@ class RunPaths:
         write_whole(self.setting, json.dumps(vars(setting)).encode())
 
     def read_setting(self) -> RunSetting | None:
-        """Return the setting; None where an earlier version made the run.
+        """Return the setting; None if an earlier version made the run.
 
         Raises:
             UsageError: The file is damaged.
@@ -168,7 +168,7 @@ class RunPaths:
         write_whole(self.leakage, json.dumps(found, indent=2).encode())
 
     def read_leakage(self) -> Json:
-        """Return the results of attacks, if any; ``UsageError`` where the file is damaged."""
+        """Return the results of attacks, if any; ``UsageError`` if the file is damaged."""
         return _object_in(self.leakage) if self.leakage.is_file() else {}
 
     def write_table(self, name: str, rows: Rows) -> None:
@@ -187,7 +187,7 @@ class RunPaths:
         return {client for client in absent if client not in log[-1]["clients"]}
 
     def read_sessions(self) -> list[Json]:
-        """Return the machines of the run's sessions; ``UsageError`` where the file is damaged."""
+        """Return the machines of the run's sessions; ``UsageError`` if the file is damaged."""
         if not self.environment.is_file():
             return []
         try:
@@ -222,7 +222,7 @@ def _object_in(path: Path) -> Json:
 
 
 def row_of(line: str) -> Json:
-    """Parse a logged line; empty where a crash cut it short."""
+    """Parse a logged line; empty if a crash cut it short."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -231,7 +231,7 @@ def row_of(line: str) -> Json:
 
 
 def refuse_full(folder: Path, *but: Path) -> None:
-    """Raise ``UsageError`` where a new folder is a file, or holds anything except ``but``."""
+    """Raise ``UsageError`` if a new folder is a file, or holds anything except ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")
     if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)) - {*but}:
@@ -240,7 +240,7 @@ def refuse_full(folder: Path, *but: Path) -> None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Make a folder for the block to write into; ``UsageError`` where that fails."""
+    """Make a folder for the block to write into; ``UsageError`` if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -257,7 +257,7 @@ def new_path(method: str, dataset: str) -> Path:
 
 
 def required_out(out: Path | None) -> Path:
-    """Return the folder of a run that is resumed; ``UsageError`` where none was given."""
+    """Return the folder of a run that is resumed; ``UsageError`` if none was given."""
     if out is None:
         raise UsageError("--resume needs the folder of the run: give --out")
     return out

@@ -127,7 +127,7 @@ class Pipeline(Generic[M, R]):
         return Opening(path, config, resume, layers)
 
     def _label(self, config: M, layers: Layers) -> str:
-        """Return the label in a folder's name; the command's name where it is not known yet."""
+        """Return the label in a folder's name; the command's name if it is not known yet."""
         labels = set(map(self.label, self._possible(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
@@ -173,7 +173,7 @@ class Pipeline(Generic[M, R]):
             settings: Values over the data set's preset, nested or by dotted key, such as
                 ``{"dataset": "mnist", "method": "ccfc", "partition.p": 0.75}`` to cluster, or
                 ``{"dataset": "cifar10", "method": "moon", "partition.alpha": 0.05}`` to classify.
-            out: Folder of the run; a new one under ``runs/`` where it is None.
+            out: Folder of the run; a new one under ``runs/`` if it is None.
             resume: Whether to resume the run in ``out``.
 
         Returns:

@@ -32,7 +32,7 @@ def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, T
         by_angle: Whether points are compared by angle.
 
     Returns:
-        ``index`` and ``points``: the images of some points, and these, of length 1 where they are
+        ``index`` and ``points``: the images of some points, and these, of length 1 if they are
         compared by angle, in at most 50 dimensions; ``covariance`` of shape (dimensions,
         dimensions) and its ``singular_values``, unless there are too many dimensions; ``by_angle``
         and the number of ``dimensions``.
@@ -89,7 +89,7 @@ def shown_pictures(
 
     Returns:
         ``pictured``, numbers of images, and ``pictures``, uint8 of shape (pictures, channels,
-        height, width); empty where there is none.
+        height, width); empty if there is none.
     """
     chosen = [
         extremes(distance, clusters == cluster, farthest)

@@ -40,11 +40,11 @@ class Run(ABC, Generic[A, E]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        setting: What every run has.
-        algorithm: The system.
+        setting: Device, randomness, availability and privacy.
+        algorithm: The federated algorithm.
         side: The work of the clients.
         members: The connected clients that hold samples, as the server knows them.
-        around: Attacks, defence and protection.
+        around: Attackers, defence and privacy protection.
         evaluator: Scores the states.
         epilogue: Exchanges after the last round, if any.
         absent_names: Names of the clients that are absent for the whole run.
@@ -84,13 +84,13 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def recorded(self) -> RunSetting:
-        """Return the facts for the report, besides log and results."""
+        """Return the content of ``setting.json``, which the report reads."""
 
     @abstractmethod
     def as_of(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients connected in a round; None where they do not change.
+        """Return the run with the clients connected in a round; None if they do not change.
 
-        None where these are its own.
+        None if these are its own.
         """
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Run(ABC, Generic[A, E]):
     ) -> Summary:
         """Run all remaining rounds, and write the results.
 
-        Where clients join after the start, the run continues with them, as if it was resumed.
+        If clients join after the start, the run continues with them, as if it was resumed.
 
         Args:
             folder: The run's folder; an interrupted run continues after its last checkpoint.
@@ -232,7 +232,7 @@ class Run(ABC, Generic[A, E]):
             transport: The transport to the clients; by default memories are not stored on disk.
             observer: Called with the local models.
             silent: Clients that did not answer in the round before.
-            taken: Names of the exchanges of which an update was accepted before.
+            taken: Names of the exchanges from which an update was accepted before.
         """
         stages: list[Stage] = [self.protection.stage] if self.protection else []
         if self.defender is not None:
@@ -262,7 +262,7 @@ class Run(ABC, Generic[A, E]):
 
 @dataclass(frozen=True)
 class Holdings(Generic[D]):
-    """The samples of all clients.
+    """The samples of all clients: one data set, and its partition.
 
     Attributes:
         data: All samples.
@@ -279,8 +279,8 @@ class LocalRun(Run[A, E]):
     """A run whose clients are in this process.
 
     Args:
-        setting: What every run has.
-        algorithm: The system.
+        setting: Device, randomness, availability and privacy.
+        algorithm: The federated algorithm.
         held: The samples of all clients.
         clients: The connected clients that hold samples.
         evaluator: Scores the states.
@@ -334,7 +334,7 @@ class LocalRun(Run[A, E]):
         return self.data.reading.rows if self.data.reading else []
 
     def recorded(self) -> RunSetting:
-        """Return the facts for the report, besides log and results."""
+        """Return the content of ``setting.json``, which the report reads."""
         labels, classes = self.data.labels, self.data.classes
         held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
         return RunSetting(
@@ -347,7 +347,7 @@ class LocalRun(Run[A, E]):
         )
 
     def as_of(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients connected in a round; None where they do not change."""
+        """Return the run with the clients connected in a round; None if they do not change."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remade(number)
 

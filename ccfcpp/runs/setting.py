@@ -102,13 +102,13 @@ class Safeguards:
         """Make the safeguards that a configuration asks for.
 
         Args:
-            setting: What every run has.
-            algorithm: The system.
+            setting: Device, randomness, availability and privacy.
+            algorithm: The federated algorithm.
             works: All work that its clients can be asked for.
             members: The clients that take part.
 
         Raises:
-            UsageError: They do not fit the system or the clients.
+            UsageError: The safeguards do not fit the algorithm or the clients.
         """
         config, privacy, system = setting.config, setting.privacy, setting.config.method
         attack, defence = config.section(AttackConfig), config.section(DefenceConfig)

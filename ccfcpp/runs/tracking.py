@@ -1,6 +1,6 @@
 """Trackers of experiments, which receive the numbers of ``metrics.jsonl``, too.
 
-Their packages are optional, and are imported where a tracker is wanted.
+Their packages are optional, and are imported only if a tracker is wanted.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def tracker(name: str, run: Path, settings: Json) -> Tracker:
 
 
 def check_tracker(name: str) -> None:
-    """Raise ``UsageError`` where a tracker is wanted and its package is missing."""
+    """Raise ``UsageError`` if a tracker is wanted and its package is missing."""
     if name == NONE:
         return
     title, module, _ = _TRACKERS[name]

@@ -1,4 +1,4 @@
-"""Table of a study of classification, with a row for each cell of its grid."""
+"""Table of a classification study, with a row for each cell of its grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ccfcpp.studies.tables import by_cell, cell_rows, display, over_seeds
 
 @dataclass(frozen=True)
 class ClassificationTable:
-    """A table of numbers, its text form, and its caption."""
+    """Results of a classification study: rows of numbers, the same as text, and a caption."""
 
     rows: list[Json]
     shown: list[dict[str, str]]
@@ -19,9 +19,9 @@ class ClassificationTable:
 
 
 def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
-    """Make the table of finished runs.
+    """Tabulate the finished runs of a classification study.
 
-    Cells with the same numbers on the axes, such as alpha, are compared with the best of them.
+    Cells with equal values of numeric settings, such as alpha, are tested against their best one.
     """
     compared = score_keys([summary for _, summary in results])
     measures = [*compared, "tail_share", "seconds"]
@@ -48,7 +48,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
 
 
 def score_keys(summaries: Sequence[Json]) -> list[str]:
-    """Return the keys of the scores of runs: accuracy, also of each domain, and effective rank."""
+    """Return the names of scores to compare: accuracy, overall and by domain; effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
     return ["accuracy", *domains, "effective_rank"]

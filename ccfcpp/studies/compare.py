@@ -48,7 +48,7 @@ def compare(
         jobs: Number of runs at once; more than one run in processes of their own, so that a
             script needs ``if __name__ == "__main__":``.
         baseline: Method with which the others are compared; by default the best of each column.
-        out: Folder of the study; a new one under ``runs/`` where it is None.
+        out: Folder of the study; a new one under ``runs/`` if it is None.
         resume: Whether to resume the study in ``out``, and to add what it does not have yet.
 
     Returns:
@@ -87,7 +87,7 @@ def open_comparison(
     *,
     say: Callable[[str], None],
 ) -> Study[ClusterConfig]:
-    """Start a comparison, or resume one and add what it does not have yet.
+    """Start a comparison, or resume one and add runs for new settings.
 
     Args:
         layers: The user's settings; all combinations of lists are run.
@@ -132,7 +132,7 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
 
 
 def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
-    """Return the order of a new comparison: of all methods and skews where none are given."""
+    """Return the plan of a new comparison, of all methods and skews unless the user gives some."""
     from ccfcpp.studies.grids import Order, take_lists
 
     (*files, own), axes = take_lists(ClusterConfig, layers)
@@ -162,7 +162,7 @@ def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
 
 
 def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Return the methods that cluster the data, and name all others in one line."""
+    """Return the methods that can cluster this kind of data; ``say`` names the others."""
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
     if not chosen:
@@ -173,7 +173,7 @@ def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None
 
 
 def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
-    """Check runs before hours of work: each method, by its first run."""
+    """Construct the first run of each method, so that errors show before hours of work."""
     from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.setup import load_data
 

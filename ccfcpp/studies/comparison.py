@@ -27,7 +27,7 @@ from ccfcpp.studies.tables import (
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
-"""Against the classes, where the images have labels."""
+"""Against the classes, if the images have labels."""
 JUDGED = {key: title for key, (title, _) in MEASURES.items()}
 """Without labels; of Davies-Bouldin less is better."""
 _LESS_IS_BETTER = ("davies_bouldin",)
@@ -60,9 +60,9 @@ _Place = tuple[str, tuple[object, ...]]
 
 
 def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
-    """Plan every method at every place of the axes with every seed.
+    """Plan one run for each method, combination of the other axes' values, and seed.
 
-    Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
+    If no client is absent, a centralised method runs once a seed, whatever the partition; and a
     method runs once for all values of a setting that has no effect on it.
 
     Raises:
@@ -72,7 +72,7 @@ def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
 
 
 def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
-    """Return the values that distinguish a cell, by key, or by the last part of it."""
+    """Return the settings that distinguish a cell, by dotted key, or by its last part."""
     own: Axes = {"method": config.method}
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
@@ -88,9 +88,9 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of a table: the mean and, over several runs, the deviation.
+    """An entry of a comparison table: mean score and, over several runs, its deviation.
 
-    The paper's value is in parentheses, or empty where there is none. The best of a column is as
+    The paper's value is in parentheses, or empty if there is none. The best of a column is as
     good as any other method's under the same conditions. An entry may differ significantly from
     that of the reference.
     """
@@ -102,7 +102,7 @@ class TableEntry:
 
     @property
     def marked(self) -> str:
-        """The score, with a mark where it differs from the reference."""
+        """The score, with a mark if it differs from the reference."""
         return self.score + significance.MARK * self.differs
 
     def written(self, bold: str, escape: Callable[[str], str]) -> str:
@@ -115,7 +115,7 @@ class TableEntry:
 
 
 class Comparison:
-    """The tables of finished runs.
+    """Tables that compare the finished runs of several methods.
 
     Args:
         runs: The planned runs, one at least.
@@ -125,7 +125,7 @@ class Comparison:
     Attributes:
         rates: Names of the axes besides the methods and the degrees of heterogeneity.
         scores: Titles of the scores by their keys in ``rows``.
-        rows: Numbers of each cell that has a finished run.
+        rows: Axes and mean scores of each cell (combination of settings) with a finished run.
 
     Raises:
         UsageError: No run is of the baseline.
@@ -241,7 +241,7 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """Return the papers' value of a cell; None where there is none, or no run is finished."""
+        """Return the papers' value of a cell; None if there is none, or no run is finished."""
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
@@ -276,7 +276,7 @@ class Comparison:
         }
 
     def _remarks(self) -> str:
-        """Return remarks on all scores: axes without effect, too few clusters."""
+        """Return remarks for the captions: axes without effect, runs with too few clusters."""
         runs = counted(self._fewer, "run")
         found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
         for name in self.rates:
@@ -326,7 +326,7 @@ def _is_condition(name: str) -> bool:
 
 
 def _degree(axes: Axes) -> _Degree:
-    """Return the degree of heterogeneity; None where it has no meaning."""
+    """Return the degree of heterogeneity; None if it has no meaning."""
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
@@ -338,7 +338,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
 
 
 def by_presence(summary: Json) -> Json:
-    """Add the scores over the images of connected and of absent clients, where there are any."""
+    """Return a summary with the scores over connected and over absent clients added, if any."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {
         f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED
@@ -346,14 +346,14 @@ def by_presence(summary: Json) -> Json:
 
 
 def with_costs(summary: Json) -> Json:
-    """Add what a client sends and receives in the whole run, in 10⁶ bytes."""
+    """Return a summary with a client's bytes sent and received in the run added, in 10⁶ bytes."""
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
     down += summary.get("bytes_delivered", 0)
     return summary | {"mb_up": up / 1e6, "mb_down": down / 1e6}
 
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
-    """Return whether a run differs from the CCFC++ paper's tables at most in its method."""
+    """Return whether a run has the settings of the CCFC++ paper's tables, by any method."""
     whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect

@@ -1,4 +1,4 @@
-"""Grids of runs: the order of a study, and the runs that follow from it.
+"""Grids of runs: what a study was asked for (its order), and the runs that follow.
 
 A configuration file may hold a ``grid``: lists of values by dotted key, all combinations of which
 are run; or a list of such grids, one after the other.
@@ -36,10 +36,10 @@ def config_hash(config: RunConfig, **others: object) -> str:
 
 @dataclass(frozen=True)
 class Planned(Generic[C]):
-    """One run of a study, with the values of its cell.
+    """A planned run of a study: its configuration and its values on the study's axes.
 
     Attributes:
-        axes: The values that distinguish its cell.
+        axes: The settings that distinguish its cell, by dotted key.
         config: Its configuration.
         place: Its folder inside the study's, if it does not follow from its cell.
     """
@@ -59,7 +59,7 @@ class Planned(Generic[C]):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a study, from which its runs follow.
+    """Everything a study was asked for: settings, grids of values, and seeds.
 
     Attributes:
         files: Settings from files, each over those before it, without their grids.
@@ -81,7 +81,7 @@ class Order:
 
     @property
     def cells(self) -> list[Axes]:
-        """All cells in the order of their keys and values, each once."""
+        """All cells (combinations of the grids' values), each once, in the grids' order."""
         cells: list[Axes] = []
         for grid in self.grids:
             for combination in itertools.product(*grid.values()):
@@ -174,10 +174,10 @@ def without_grids(layers: Layers) -> Layers:
 
 
 def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
-    """Return the order of a user's settings.
+    """Return the order of a study: the user's settings, split in single values and grids.
 
     A single value replaces an axis. Of a list of grids, those that have the value remain;
-    where none has it, it applies to all of them. Lists for keys with a single value are axes, in
+    if none has it, it applies to all of them. Lists for keys with a single value are axes, in
     place of the grid's.
 
     Args:

@@ -36,7 +36,7 @@ Plan = Callable[[Order], list[Planned[C]]]
 
 
 def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: int) -> Study[C]:
-    """Resume a study, and add what it does not have yet.
+    """Resume a study, and plan the runs that new settings add.
 
     A list is added to the values of its axis, or makes a new axis with the value that the runs have
     so far; so does a single value of an axis. Nothing is removed. Additions are not written
@@ -145,7 +145,7 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
 
 
 def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
-    """Replace runs of a plan by the equal ones that exist.
+    """Return a plan in which runs that the study already has keep their folders.
 
     Raises:
         UsageError: The plan lacks an existing run.

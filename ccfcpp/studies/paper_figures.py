@@ -17,9 +17,9 @@ _APART = 0.03
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[DrawnFigure]:
-    """Draw a figure for each panel: our values, and the paper's for the same images.
+    """Draw a figure for each panel of a score table: our values, and the paper's.
 
-    The paper's values for other images have figures of their own where it has none of ours.
+    The paper's values for other images have figures of their own if it has none of ours.
     """
     drawn = [_draw_panel(table, panel, published) for panel in table.panels]
     if published is not None and not set(published.panels) & set(table.panels):

@@ -40,7 +40,7 @@ def run_in_processes(
     look: Callable[[], None],
     should_stop: Callable[[], bool],
 ) -> None:
-    """Run all unfinished runs, ``jobs`` at once, which share the processors.
+    """Run all unfinished runs of a study in processes, ``jobs`` at a time.
 
     Args:
         study: The runs.
@@ -94,7 +94,7 @@ def run_in_processes(
 
 
 def _failure(future: Future[None], stopping: bool) -> str | None:
-    """Return why a run failed; None where it is finished or was stopped.
+    """Return why a run failed; None if it is finished or was stopped.
 
     While all runs are stopping, the end of a process is no failure. An unknown error is raised.
     """
@@ -109,7 +109,7 @@ def _failure(future: Future[None], stopping: bool) -> str | None:
 
 
 def _begin(jobs: int, stop: Event) -> None:
-    """Set up a process for runs."""
+    """Initialise a worker process: its signal handlers and its share of the processors."""
     global _stop
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -25,7 +25,7 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
 
     Args:
         runs: Folders of runs, or of studies, or the folder of one client's state.
-        out: New folder of the report; that of the run or study where it is None, or a new one under
+        out: New folder of the report; that of the run or study if it is None, or a new one under
             ``reports/`` for several.
 
     Returns:
@@ -105,7 +105,7 @@ def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Content
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
-    """Return the folder of the report; raise ``UsageError`` where it is not empty."""
+    """Return the folder of the report; raise ``UsageError`` if it is not empty."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     if len(runs) > 1 or out.resolve() != runs[0].resolve():

@@ -34,7 +34,7 @@ class Result:
 
     @cached_property
     def summary(self) -> Tree:
-        """The content of ``summary.json``; ``UsageError`` where it is damaged."""
+        """The content of ``summary.json``; ``UsageError`` if it is damaged."""
         return self.folder.read_summary()
 
     @cached_property
@@ -50,7 +50,7 @@ class Result:
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:
-    """Fill in a template such as ``{images}, p = {partition.p}``.
+    """Return a run's label: a template such as ``{images}, p = {partition.p}``, filled in.
 
     Names in braces are those of ``facts``, which distinguish a number of the run, of ``NAMED``, and
     dotted keys of settings.
@@ -66,7 +66,7 @@ def label(template: str, result: Result, facts: Facts | None = None) -> str:
 
 
 def by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]]:
-    """Return results in groups of the same label."""
+    """Group runs by the label that ``template`` gives each of them."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(label(template, result), []).append(result)
@@ -74,7 +74,7 @@ def by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]
 
 
 def first_seeds(results: Sequence[Result]) -> list[Result]:
-    """Return the results with the lowest seed."""
+    """Return the runs whose seed is the lowest of all."""
     lowest = min(result.config.seed for result in results)
     return [result for result in results if result.config.seed == lowest]
 

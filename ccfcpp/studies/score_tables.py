@@ -40,10 +40,10 @@ Scores = Mapping[Place, Score]
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A measure of several systems under several conditions.
+    """Scores of one measure, by panel, place on the axis, and system.
 
     Attributes:
-        axis: The quantity along the axis.
+        axis: Name of the quantity that varies along the axis.
         scores: Scores by place, in the order in which they are shown.
         first: Systems that come before others, so that each looks the same in several tables.
     """
@@ -55,17 +55,17 @@ class ScoreTable:
 
     @property
     def means(self) -> dict[Place, float]:
-        """The means without deviations."""
+        """The mean scores, without their deviations."""
         return {at: score.mean for at, score in self.scores.items()}
 
     @property
     def panels(self) -> list[str]:
-        """Names of the panels."""
+        """Names of the panels (such as data sets), which each get a figure of their own."""
         return list(dict.fromkeys(panel for panel, _, _ in self.scores))
 
     @property
     def systems(self) -> list[str]:
-        """Names of the systems."""
+        """Names of the compared systems; those of ``first`` lead."""
         return list(dict.fromkeys([*self.first, *(system for _, _, system in self.scores)]))
 
     @property
@@ -74,7 +74,7 @@ class ScoreTable:
         return max((score.runs for score in self.scores.values()), default=1)
 
     def of(self, panel: str) -> "ScoreTable":
-        """Return one panel alone."""
+        """Return the table of one panel alone."""
         return replace(self, scores={at: one for at, one in self.scores.items() if at[0] == panel})
 
     def places(self, panel: str) -> list[str]:
@@ -126,7 +126,7 @@ def published_scores(table: str) -> dict[Place, Score]:
 
 
 def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
-    """Return a value of Table I or II of the CCFC++ paper; None where the tables have none.
+    """Return a value of Table I or II of the CCFC++ paper; None if the tables have none.
 
     The measure is ``nmi`` or ``kappa``, the method's name as ``--method`` takes it, and p None for
     a centralised method.

@@ -30,8 +30,8 @@ def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
 def paired_t(first: BySeed, second: BySeed) -> float | None:
     """Return the p-value of the two-sided paired t-test over the seeds that both have.
 
-    Source: Student 1908, *The Probable Error of a Mean*. None where fewer than ``FEWEST`` seeds are
-    shared. Where all differences are the same, it is 1 if they are 0, and 0 else.
+    Source: Student 1908, *The Probable Error of a Mean*. None if fewer than ``FEWEST`` seeds are
+    shared. If all differences are the same, it is 1 if they are 0, and 0 else.
     """
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < FEWEST:

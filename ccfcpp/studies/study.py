@@ -36,12 +36,12 @@ def make_run(config: RunConfig) -> "AnyRun":
 
 
 class Study(Generic[C]):
-    """Runs in one folder.
+    """A study: planned and finished runs in one folder.
 
     Attributes:
         path: The study's folder.
         runs: The runs, in the order of tables.
-        order: The order that was given; None where an earlier version planned it.
+        order: The order that was given; None if an earlier version planned it.
     """
 
     def __init__(self, path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> None:
@@ -55,7 +55,7 @@ class Study(Generic[C]):
         return self.order.baseline if self.order else None
 
     def compare_with(self, baseline: str) -> None:
-        """Set the baseline.
+        """Set the method with which the others are compared.
 
         Raises:
             UsageError: An earlier version planned the study.

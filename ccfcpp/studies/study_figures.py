@@ -37,7 +37,7 @@ class StudyCells:
     Attributes:
         results: Runs, each with the values that distinguish its cell.
         scores: Titles of scores by their keys.
-        published: Maps a cell and a key to the papers' score; None where there is none.
+        published: Maps a cell and a key to the papers' score; None if there is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
@@ -45,7 +45,7 @@ class StudyCells:
     published: Callable[[Axes, str], float | None] = lambda axes, key: None
 
     def value(self, result: Result, key: str) -> float | None:
-        """Return a score of a run; None where there is none."""
+        """Return a score of a run; None if there is none."""
         value: float | None = by_presence(result.summary).get(key)
         return value
 
@@ -154,7 +154,7 @@ def _table(
 
 
 def _dots(cells: StudyCells, score: str) -> DrawnFigure:
-    """Draw a score of each system, where no axis has numbers."""
+    """Draw the mean score of each system as a dot with error bars, if no axis is numeric."""
     title = cells.scores[score]
     table = _table(cells, cells.results, "", score)
     by_name = {
@@ -178,7 +178,7 @@ def _dots(cells: StudyCells, score: str) -> DrawnFigure:
 
 
 def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
-    """Draw a score by the sum of some costs, a mark for each cell of the study."""
+    """Draw a scatter plot of a score against costs, summed over ``keys``, by cell."""
     of_cells = by_cell(cells.results)
     marks: dict[str, list[tuple[float, float]]] = {}
     rows: list[dict[str, object]] = []

@@ -40,7 +40,7 @@ class Examined:
 def examine_studies(paths: Sequence[Path]) -> Examined:
     """Read the folders of studies without changing them; several are joined into one.
 
-    Where shared settings of several differ, the study is an axis.
+    If shared settings of several differ, the study is an axis.
 
     Raises:
         UsageError: A plan or a result is damaged, none of the runs is finished, or some studies are

@@ -16,7 +16,7 @@ Text = Mapping[str, str]
 
 
 def by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
-    """Group the runs of each cell, which follow each other."""
+    """Group runs by their cell; runs of one cell are adjacent."""
     cells = itertools.groupby(results, key=lambda result: result[0])
     return [(axes, [own for _, own in runs]) for axes, runs in cells]
 
@@ -67,7 +67,7 @@ def printed_number(value: object) -> str:
 
 
 def axis_in_words(key: str) -> str:
-    """Return the name of an axis."""
+    """Return the readable name of the axis with this dotted key."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 

@@ -28,12 +28,12 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen network that embeds a picture or a text as a vector.
+    """A frozen pre-trained network that embeds a picture or a text as a vector.
 
     Attributes:
         name: Its name.
-        hash: Content hash: SHA-256 of its weights and of the preparation of samples.
-        size: Number of samples in a batch.
+        hash: Content hash: SHA-256 of its weights and of the preprocessing of samples.
+        size: Batch size.
         batch: Maps up to ``size`` samples to floats of shape `(samples, d)`. A picture is uint8
             `(channels, height, width)`; a text is a string.
     """
@@ -49,20 +49,20 @@ class Encoder:
     def embedded(
         self, keys: Sequence[str], get: Callable[[int], Any]
     ) -> tuple[Vectors, dict[int, str]]:
-        """Embed samples, or read their vectors from the cache where the content is known.
+        """Embed samples; vectors of content that was embedded before come from the cache.
 
-        New vectors are added to the cache, even where an error or Ctrl-C ends the work.
+        New vectors are added to the cache, even if an error or Ctrl-C ends the work.
 
         Args:
             keys: Digest of each sample's content.
             get: Returns a sample by its index.
 
         Returns:
-            float32 of shape `(samples, d)` without unreadable samples, and the reasons for these by
-            index.
+            Vectors of the readable samples, float32 `(samples, d)`; and the reason why a sample
+            could not be read, by its index.
 
         Raises:
-            UsageError: The encoder does not take such samples, or returns infinite vectors or NaN.
+            UsageError: The encoder cannot take the samples, or returns infinite values or NaN.
         """
         shelf = _Shelf(self.hash)
         found, reasons = shelf.read(keys), dict[int, str]()
@@ -111,13 +111,13 @@ class Encoder:
 
 
 class _Shelf:
-    """The cache of one encoder's vectors: folders of keys and vectors, which never change."""
+    """Cache on disk of one encoder's vectors: folders of keys and vectors, never rewritten."""
 
     def __init__(self, encoder: str) -> None:
         self._folder = cache_folder() / "embeddings" / f"{_VERSION}-{encoder[:32]}"
 
     def read(self, wanted: Iterable[str]) -> dict[str, Vectors]:
-        """Return the vectors of the wanted keys that are in the cache."""
+        """Return the cached vectors of the wanted keys, by key."""
         left, found = set(wanted), dict[str, Vectors]()
         for entry in sorted(self._folder.glob("[!.]*")):
             arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
@@ -129,7 +129,7 @@ class _Shelf:
         return found
 
     def keep(self, found: Mapping[str, Vectors], kept: Iterable[str]) -> set[str]:
-        """Add the vectors that are not in the cache yet, and return the keys of all."""
+        """Store the vectors that the cache lacks, and return the keys of all stored ones."""
         new = [key for key in found if key not in kept]
         if new:
             arrays = {"keys": np.array(new), "vectors": np.stack([found[key] for key in new])}

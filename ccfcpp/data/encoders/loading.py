@@ -1,4 +1,4 @@
-"""Loading of encoders: networks of torchvision and timm, files of programs, models of sentences.
+"""Loading of encoders: torchvision and timm models, ONNX and TorchScript files, text models.
 
 Weights are read from safetensors, or by PyTorch's reader that refuses all but tensors. An ONNX file
 is a graph, which onnxruntime evaluates. A TorchScript file is a program: it runs as one, so only
@@ -34,7 +34,7 @@ _BATCH, _TEXTS = 32, 512
 _SAFE_SENTENCES = 6
 """The first version of sentence-transformers that runs no code of a model's folder."""
 _SIDE = 224
-"""Pixels a side where a file does not say what it takes, as most networks do."""
+"""Default side of the input images in pixels, for a file that does not state it."""
 
 Picture = NDArray[np.uint8]
 Transform = Callable[[Image.Image], Tensor]
@@ -42,11 +42,11 @@ Batch = Callable[[Sequence[Picture]], NDArray[np.floating]]
 
 
 def load_encoder(text: str, device: torch.device) -> Encoder:
-    """Load an encoder by the name that its user gave.
+    """Load a pre-trained encoder by the name that the user gave.
 
     Raises:
-        UsageError: There is none of that name, its weights cannot be had or do not fit, or an extra
-            is not installed.
+        UsageError: No encoder has the name, its weights are missing or do not fit, or an optional
+            package is not installed.
     """
     name = EncoderName.parse(text)
     path = Path(name.file or name.name).expanduser()
@@ -121,7 +121,7 @@ def _of_network(
     transform: Transform,
     device: torch.device,
 ) -> Encoder:
-    """Make an encoder from a network without its head, with given weights."""
+    """Make an encoder from a network: load the weights ``state``, and remove the head."""
     kept = {
         key: value
         for key, value in state.items()
@@ -152,9 +152,9 @@ def _run(module: nn.Module, transform: Transform, device: torch.device) -> Batch
 
 
 def _stacked(pictures: Sequence[Picture], transform: Transform, size: int) -> Tensor:
-    """Prepare a batch of pictures, `(size, 3, h, w)`, filled up with the last one.
+    """Stack preprocessed pictures to a batch `(size, 3, h, w)`, padded with the last picture.
 
-    Only in batches of one size does a vector depend on its picture alone, to the last bit.
+    With a constant batch size, each vector depends on its picture alone, to the last bit.
     """
     tensors = [transform(_as_pil(picture)) for picture in pictures]
     return torch.stack(tensors + [tensors[-1]] * (size - len(tensors)))
@@ -213,7 +213,7 @@ def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
 
 
 def _usual(height: int, width: int) -> Transform:
-    """Return the usual preparation of images for networks trained on ImageNet."""
+    """Return the usual preprocessing (resize, crop, normalise) of ImageNet networks."""
     from torchvision.transforms import v2
 
     usual: Transform = v2.Compose(
@@ -229,7 +229,7 @@ def _usual(height: int, width: int) -> Transform:
 
 
 def _of_program(name: EncoderName, size: int, transform: Transform, batch: Batch) -> Encoder:
-    """Make an encoder from a file, whose errors become one line about its samples."""
+    """Make an encoder from an ONNX or TorchScript file; its errors become a ``UsageError``."""
 
     def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         try:
@@ -294,7 +294,7 @@ def _check_known(name: EncoderName, known: Sequence[str], given: str = "") -> No
 
 
 def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
-    """Read a file of weights that cannot contain code."""
+    """Read a file of weights, in a format that cannot run code."""
     path = Path(name.file).expanduser()
     try:
         if path.suffix.lower() == ".safetensors":

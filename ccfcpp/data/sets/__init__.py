@@ -1,1 +1,1 @@
-"""The named data sets; those of one publication form share a module."""
+"""The named data sets; those published in the same file format share a module."""

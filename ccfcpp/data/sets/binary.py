@@ -15,12 +15,12 @@ Contents = dict[str, bytes]
 
 @dataclass(frozen=True)
 class BinarySet(Packed):
-    """A data set for which only the archive's members are read.
+    """A data set published as an archive of a few binary files.
 
     Attributes:
         original: The name of torchvision's class.
-        decode: Makes the arrays of `Published.read` from the members' contents and the place that
-            its messages name; raises `UsageError` where they are broken.
+        decode: Decodes the members' contents to the arrays of `Published.read`; takes also the
+            path that messages name, and raises `UsageError` if the contents are broken.
     """
 
     original: str
@@ -42,7 +42,7 @@ class BinarySet(Packed):
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
     def _contents(self, folder: Path, place: Path) -> Contents:
-        """Return the contents of the members in a folder, which messages call ``place``."""
+        """Read the members' contents from a folder, which messages call ``place``."""
         try:
             return {name: (folder / name).read_bytes() for name in self.members}
         except FileNotFoundError as error:

@@ -22,7 +22,7 @@ _MOST_CLASSES = 100
 
 
 def _decode(contents: Contents, place: Path, labels_key: str, names_key: str) -> Arrays:
-    """Decode batches of training images, one of test images, and a file of class names."""
+    """Decode CIFAR's files: training batches, a test batch, and the class names."""
     *batches, meta = contents
     images, labels = zip(
         *(read_cifar_batch(contents[batch], labels_key, f"{place}: {batch}") for batch in batches),
@@ -124,7 +124,7 @@ class _PickledDtype:
         self.code = code
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the state, which says nothing more of bytes."""
+        """Ignore the pickled state, which does not matter for a dtype of bytes."""
 
 
 class _PickledArray:

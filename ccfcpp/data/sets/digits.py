@@ -22,10 +22,10 @@ _LARGEST = 16  # of the values of a pixel
 
 
 class Digits(DataSet):
-    """Grey images with values from 0 to 16, without a test set."""
+    """The data set of scikit-learn's 8×8 digits, without a test set."""
 
     def place(self, root: Path) -> str:
-        """Describe the place of the data set."""
+        """Describe where the data set is found."""
         return "scikit-learn"
 
     def load(self, root: Path) -> ImageData:

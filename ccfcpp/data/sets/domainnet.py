@@ -15,7 +15,7 @@ LIST_SUFFIX = ".txt"
 
 
 def lists_of(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the lists of each client's training and test images; empty where there are none."""
+    """Return the lists of each client's training and test images; empty if there are none."""
     there = {canonical(path.name): path for path in tree.others[folder]}
     names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
     lists = {
@@ -41,9 +41,9 @@ def listed(
     lists: Sequence[Path],
     classes: Sequence[str] | None,
 ) -> list[ImageFile]:
-    """Keep a client's files that are listed, those for training first.
+    """Return a client's files that its lists name, with their split, those for training first.
 
-    Paths in the lists start from `folder`. Only images of the `classes` need to be there.
+    Paths in the lists start from `folder`. Only listed images of the `classes` must exist.
     """
     # Systems spell the letters of names in several ways.
     there = {canonical(str(file.path)): file.path for file in files}

@@ -26,7 +26,7 @@ _FILES = (
 
 @dataclass(frozen=True)
 class IdxSet(Published):
-    """Images and labels for training, and for testing, in one file each.
+    """A data set in MNIST's format: training and test images and labels, in four IDX files.
 
     Attributes:
         original: The name of torchvision's class, and of the folder that it fills.
@@ -38,7 +38,7 @@ class IdxSet(Published):
 
     @property
     def expected(self) -> str:
-        """The files that must be in the root folder, in words."""
+        """Description of the files that the root folder must hold."""
         return f"{', '.join(f'{file}.gz' for file in _FILES)} (in {self.name}/)"
 
     def find(self, root: Path) -> Path | None:
@@ -90,7 +90,7 @@ def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return the four files in `folder`, or nothing if one is missing."""
+    """Return the four files in `folder`; an empty list if one is missing."""
     candidates = [(folder / name, folder / f"{name}.gz") for name in _FILES]
     found = [next((file for file in pair if file.is_file()), None) for pair in candidates]
     return [file for file in found if file is not None] if all(found) else []

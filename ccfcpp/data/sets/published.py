@@ -1,6 +1,6 @@
 """Common parts of published data sets: their place on disk, and their download.
 
-The layout on disk is torchvision's where it has the data set: a folder that torchvision filled can
+The layout on disk is torchvision's if it has the data set: a folder that torchvision filled can
 be used, and the other way round. Addresses and checksums are torchvision's, too. It is imported for
 a download only, since importing it takes longer than reading most data sets.
 """
@@ -36,12 +36,12 @@ _SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Published(DataSet, ABC):
-    """A data set in the root folder, downloaded there if it is missing."""
+    """Base class of data sets that are downloaded into the root folder if missing."""
 
     @property
     @abstractmethod
     def expected(self) -> str:
-        """The files that must be in the root folder, in words."""
+        """Description of the files that the root folder must hold."""
 
     @abstractmethod
     def find(self, root: Path) -> Path | None:
@@ -49,7 +49,7 @@ class Published(DataSet, ABC):
 
     @abstractmethod
     def read(self, place: Path) -> Arrays:
-        """Read the data set from a place that `find` returned.
+        """Read the data set from the folder or archive that `find` returned.
 
         Returns:
             `images`, uint8 `(samples, channels, height, width)`, `labels`, integers `(samples,)`,
@@ -64,12 +64,12 @@ class Published(DataSet, ABC):
         """Download into `folder`, with the layout of the root, and check the MD5."""
 
     def place(self, root: Path) -> str:
-        """Describe the place of the data set under `root`."""
+        """Describe where under `root` the data set is found."""
         place = self.find(root)
         return f"to be downloaded to {root}" if place is None else str(place)
 
     def load(self, root: Path) -> ImageData:
-        """Read the data set from under `root`; where it is missing, download it there first.
+        """Read the data set from under `root`; if it is missing, download it there first.
 
         Raises:
             UsageError: If it can be neither found nor downloaded, or its files are broken.
@@ -99,7 +99,7 @@ class Published(DataSet, ABC):
 
 @dataclass(frozen=True)
 class Packed(Published):
-    """A data set in one archive, which is unpacked into the cache or by someone else.
+    """Base class of data sets in one archive, unpacked into the cache or by the user.
 
     Attributes:
         folder: The folder in the archive.
@@ -113,7 +113,7 @@ class Packed(Published):
 
     @property
     def expected(self) -> str:
-        """The files that must be in the root folder, in words."""
+        """Description of the files that the root folder must hold."""
         return f"{self.archive} (or its unpacked folder {self.folder}/)"
 
     def find(self, root: Path) -> Path | None:
@@ -133,7 +133,7 @@ class Packed(Published):
 
     @property
     def patterns(self) -> list[str]:
-        """Patterns of the archive's name."""
+        """Glob patterns that the archive's name may match."""
         return [self.archive]
 
 
@@ -145,7 +145,7 @@ def from_torchvision(name: str) -> Any:
 
 
 def split_mask(train: int, test: int) -> NDArray[np.bool_]:
-    """Return False for each training image, then True for each test image."""
+    """Return the mask of test images: `train` times False, then `test` times True."""
     return np.repeat([False, True], [train, test])
 
 
@@ -168,7 +168,7 @@ def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
 
 @contextlib.contextmanager
 def _quiet_and_impatient() -> Iterator[None]:
-    """Keep torchvision off stdout, and give up on a server that does not answer."""
+    """Silence torchvision's output, and set a timeout for its downloads."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)
     try:

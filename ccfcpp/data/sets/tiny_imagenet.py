@@ -32,7 +32,7 @@ _ARRAYS = ("images", "labels", "classes", "test")
 
 
 class TinyImageNet(Packed):
-    """JPEG files in folders or an archive, decoded once into the cache.
+    """The data set TinyImageNet: JPEG files, decoded once into the cache.
 
     A gzipped tar whose name begins like the original's may hold a part of the data set.
     """
@@ -42,7 +42,7 @@ class TinyImageNet(Packed):
 
     @property
     def patterns(self) -> list[str]:
-        """Patterns of the archives' names."""
+        """Glob patterns that the archive's name may match."""
         return [self.archive, f"{_BASE}*.tar.gz"]
 
     def read(self, place: Path) -> Arrays:
@@ -62,7 +62,7 @@ class TinyImageNet(Packed):
 
 
 class _Files(NamedTuple):
-    """The images in order, with those for training first.
+    """The files of the images and their labels, those for training first.
 
     Attributes:
         images: The images' files.
@@ -78,11 +78,11 @@ class _Files(NamedTuple):
 
 
 def _find_files(tree: Tree) -> _Files:
-    """Find the images and their classes in a folder or an archive that may hold a part of the set.
+    """List the image files and classes of the data set, or of the part of it that is there.
 
     The classes are those that have training images, in the order of `wnids.txt`; others follow in
     the order of their identifiers. A class is named by the first of its names in `words.txt`, with
-    its identifier where another class has the same, and by its identifier where it has no name.
+    its identifier if another class has the same, and by its identifier if it has no name.
     """
     base = tree.root / _BASE
     if base not in tree.folders:
@@ -106,7 +106,7 @@ def _find_files(tree: Tree) -> _Files:
 
 
 def _decode(tree: Tree, files: _Files) -> Arrays:
-    """Decode the images to the arrays of `Published.read`; grey ones fill all channels."""
+    """Decode the images to the arrays of `Published.read`; grey images become colour ones."""
     images = read_whole(files.images, tree, _SHAPE)
     return {
         "images": images,

@@ -34,7 +34,7 @@ Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
 
 
 def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the values by system at each place of each panel.
+    """Group values by panel and place: a mapping from system to value for each pair.
 
     A system that does not depend on the place has its only value everywhere.
     """
@@ -48,7 +48,7 @@ def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def lines(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the values by place on the axis of each system in each panel."""
+    """Group values by panel and system: a mapping from place on the axis to value."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for panel, place in conditions(values):
         for (own, at, system), value in values.items():
@@ -82,7 +82,7 @@ def leads(values: Values, systems: Sequence[str]) -> Values:
 
 
 def of(values: Values, systems: Systems) -> Values:
-    """Return the values of some systems."""
+    """Keep the values of the given systems only."""
     return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
 
 
@@ -121,9 +121,9 @@ def below_best(values: Values, system: str) -> Values:
 
 
 def places_to_last_of(values: Values, system: str) -> Values:
-    """Return the place, a number, where each system first reaches one system's last value.
+    """Return the first place on the axis where each system reaches the last value of ``system``.
 
-    Where it never does, the number is one more than the last place.
+    If it never does, the number is one more than the last place.
     """
     found: dict[Place, float] = {}
     all_lines = lines(values)
@@ -171,7 +171,7 @@ where that is not the bounds itself."""
 
 
 def count(check: str, argument: Any, values: Values) -> Count:
-    """Count the places in which a check holds; for ``somewhere``, 1 if there is one."""
+    """Return how many places fulfil a check, and of how many; ``somewhere`` counts as one place."""
     view, bounds = CHECKS[check]
     limits = (argument if bounds is None else bounds).items()
     tests = [
@@ -192,11 +192,11 @@ def beside(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, with the number of places where it held in our runs, and that of all places.
+    """A claim of a paper, with the numbers of places where it held and where it was checked.
 
     Attributes:
-        paper: The same two numbers for the paper's own table, where it has been published.
-        stated: Whether the paper states it; else it is our reading.
+        paper: The same two numbers for the paper's own table, if it has been published.
+        stated: Whether the paper states the claim; else we read it from its table.
     """
 
     text: str

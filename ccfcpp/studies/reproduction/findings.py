@@ -40,7 +40,7 @@ _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of runs: tables, each with the paper's where published, claims and figures."""
+    """Results of a reproduced table or figure: score tables beside the paper's, claims, figures."""
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
@@ -105,7 +105,7 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
 
 
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[DrawnFigure]:
-    """Draw singular values on a logarithmic scale, of the first run of each line."""
+    """Draw figures of the runs' singular values; of runs with one label the first is drawn."""
     # What stands side by side is of one run.
     chosen = first_seeds(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
@@ -120,7 +120,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
 def _pictures(
     item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
 ) -> list[DrawnFigure]:
-    """Draw figures of runs; ``left_out`` receives a line for each that fails."""
+    """Draw the figures that ``spec`` describes; add a line to ``left_out`` for each failure."""
     chosen = [
         result
         for result in first_seeds(results)
@@ -145,7 +145,7 @@ def _pictures(
 
 
 def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[DrawnFigure]:
-    """Draw correlations of several runs in one figure, without the runs that have none."""
+    """Draw the histograms of correlations between the representations' dimensions, by run."""
     gathered = []
     for result in group:
         run = replace(result.recorded, label=label(spec.line, result))

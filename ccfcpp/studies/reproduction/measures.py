@@ -32,7 +32,7 @@ _SIGNIFICANT = math.exp(-2)
 def measure_runs(
     results: Sequence[Result], measure: Callable[[Result], Readings[T]]
 ) -> list[tuple[Result, Facts, T | None]]:
-    """Measure runs, and put numbers with the same facts one after the other."""
+    """Apply a measure to each run, and sort the readings so that those with equal facts adjoin."""
     found = [(result, *reading) for result in results for reading in measure(result)]
     kinds = dict.fromkeys(tuple(facts.items()) for _, facts, _ in found)
     order = {facts: number for number, facts in enumerate(kinds)}
@@ -49,7 +49,7 @@ def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result)
 
 
 def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
-    """Return singular values of a run's models; None where they are not finite.
+    """Return singular values of a run's models; None if they are not finite.
 
     They are in descending order, of shape (dimensions,).
     """
@@ -85,7 +85,7 @@ OF_SPECTRA: Mapping[str, Callable[[Tensor], float]] = {
 
 
 def summarised(key: str, result: Result, factor: float = 1.0) -> Readings[float]:
-    """Return a value of a run's summary, times a factor, such as 100 for percent."""
+    """Return the value of ``key`` in a run's summary, times a factor, such as 100 for percent."""
     value = result.summary.get(key)
     return [({}, None if value is None else factor * value)]
 

@@ -96,7 +96,7 @@ def findings_as_text(
 
 
 def made_by(results: Sequence[Result]) -> list[str]:
-    """Return the sources and machines that made the runs."""
+    """Describe the source revisions and the machines with which the runs were made."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
     known = ([f"{k} {own[k]}" for k in _OF_A_SESSION if own.get(k) is not None] for own in sessions)
     return sorted(set(map(", ".join, known)))

@@ -36,7 +36,7 @@ class Block(Section):
     settings: Tree = Field(default_factory=dict)
     """Settings over those of the files."""
     grid: tuple[dict[str, list[object]], ...] = ()
-    """Grids of values by dotted key; where there is none, that of the last file that has one."""
+    """Grids of values by dotted key; if there is none, that of the last file that has one."""
     seeds: Positive = 1
     """Seeds of each cell."""
     images: str | None = None
@@ -50,11 +50,11 @@ class TableSpec(Section):
     title: str
     """The name of the measure in the table."""
     measure: str
-    """One of ``MEASURES``, or of ``OF_SPECTRA`` where ``spectrum`` is given."""
+    """One of ``MEASURES``, or of ``OF_SPECTRA`` if ``spectrum`` is given."""
     spectrum: Whose | None = None
     axis: str = ""
     panel: str = ""
-    """Where it is empty, ``panels`` of the item."""
+    """If it is empty, ``panels`` of the item."""
     place: str
     system: str
     anywhere: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class SpectraSpec(Section):
 
     of: Whose
     title: str = ""
-    """Template of the figure's title; the item's panel where it is empty."""
+    """Template of the figure's title; the item's panel if it is empty."""
     line: str
     """Template of a line's name. A line is that of the first run of its name."""
 
@@ -100,9 +100,9 @@ class PictureSpec(Section):
 
     show: Literal["holdings", "covariance", "correlations", "plane"]
     title: str = ""
-    """Template of the figure's title; the item's panel where it is empty."""
+    """Template of the figure's title; the item's panel if it is empty."""
     line: str = ""
-    """Template of a line's name, where a figure has several runs."""
+    """Template of a line's name, if a figure has several runs."""
     only: dict[str, tuple[object, ...]] = Field(default_factory=dict)
     """Values by dotted key that the runs must have."""
 
@@ -121,7 +121,7 @@ class ClaimSpec(Section):
     """A template: the claim is made for each group of runs of the same label, which ``say`` may
     name."""
     table: str = ""
-    """The name of the table; the item's first where it is empty."""
+    """The name of the table; the item's first if it is empty."""
 
     places_to_last_of: str | None = None
     below_best: str | None = None

@@ -33,7 +33,10 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def write_digit_domains(folder: Path) -> Path:
-    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they exist."""
+    """Write scikit-learn's digits as images of four domains, and return their folder.
+
+    Files are ``digit-domains/DOMAIN/CLASS/NUMBER.png``; existing ones are kept.
+    """
     path = folder / DIGIT_DOMAINS
     done = path.with_suffix(".done")
     if done.is_file():
@@ -65,10 +68,10 @@ def plan_item(
     data_root: Path | None,
     dataset: str | None = None,
 ) -> list[Planned[RunConfig]]:
-    """Plan all runs of an item, or those on one data set, with single values over everything.
+    """Plan the runs that reproduce a table or figure (an item), all or those on one ``dataset``.
 
-    Generated images go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
-    is None.
+    ``values`` override all other settings. Generated images go into ``folder``. Data sets are in
+    ``$CCFCPP_DATA`` if ``data_root`` is None.
 
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.

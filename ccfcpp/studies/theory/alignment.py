@@ -1,6 +1,6 @@
 """The papers' alignment assumption, measured while a network learns the digits.
 
-FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 where k = k' and else 0,
+FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 if k = k' and else 0,
 for the left singular vectors of the encoder and the right ones of the layer above it. The ICLR
 paper's Figure 6 draws these numbers for a linear network of three layers on MNIST after 3, 5, 7 and
 9 epochs; here the network learns scikit-learn's digits.
@@ -40,7 +40,7 @@ _STEP = 0.25  # half of it changes no result in the first four digits
 
 @dataclass(frozen=True)
 class HeatMap:
-    """One picture of Figure 6.
+    """A heat map as in the FedDecorr paper's Figure 6: cosines of singular vectors.
 
     Attributes:
         cosines: |u_k · v'_k'|, of shape (k', k), row and column in descending order of singular

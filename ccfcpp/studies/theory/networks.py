@@ -158,7 +158,7 @@ class PairedVectors(NamedTuple):
     """Singular values (…, k) of encoder and head, and their vectors as columns (…, width, k).
 
     The k-th of both belong together, up to the smaller rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
-    vectors of the head's k-th pair change sign where u_k · v'_k would be negative: the theorems
+    vectors of the head's k-th pair change sign if u_k · v'_k would be negative: the theorems
     need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
     """
 

@@ -35,7 +35,7 @@ class Simulation:
         times: Shape (times,).
         values: The encoder's singular values, of shape (times, …, k).
         rates: dσ_k/dt by differences of order four, of the same shape.
-        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). Where
+        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). If
             two singular values almost meet, they change faster than a fixed step can follow.
     """
 
@@ -92,9 +92,10 @@ def relative_error(predicted: Tensor, simulation: Simulation) -> float:
 
 
 def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tensor]]) -> list[Row]:
-    """Return the first network of each path as rows of a table, at every fourth time.
+    """Tabulate singular values and rates of each path's first network, at every fourth time.
 
-    Paths have leading axes (times, clients, draws), and so has dσ_k/dt of each formula along each.
+    ``formulas`` maps a name to its dσ_k/dt along each path. Tensors have the leading axes (times,
+    clients, draws).
     """
     return [
         {
@@ -114,12 +115,12 @@ def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tenso
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a theorem, ``text``, with the simulated result.
+    """A numeric prediction of a theorem, described by ``text``, beside the simulated number.
 
     Attributes:
         predicted: The predicted number; with the relation ``<`` a bound.
         simulated: The simulated number.
-        relation: ``=``, or ``<`` where the papers say only that something is smaller.
+        relation: ``=``, or ``<`` if the papers say only that something is smaller.
         relative_error: The error of ``=``; None for ``<``.
     """
 
@@ -172,6 +173,6 @@ def worst(statements: Sequence[Statement]) -> Statement:
 
 
 def worst_rates(text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]) -> Statement:
-    """State a formula for dσ_k/dt at encoders of one to three layers, where it is worst."""
+    """State a formula for dσ_k/dt, for the depth of encoder at which its error is largest."""
     text += " = 1, 2, 3"
     return worst([about_rates(text, *each) for each in zip(predicted, paths, strict=True)])
