@@ -60,7 +60,7 @@ class ScanConfig(Section):
     client, or histograms of oriented gradients with histograms of colours beside them. Of vectors
     ``pixels`` are their numbers."""
     first_weight: Weight = 0.0
-    """Weight of the features of ``first_neighbours`` beside the latents in later searches; 0: none."""
+    """Weight of the features of ``first_neighbours`` beside the latents later; 0: latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
     """The partner of an image: one of its neighbours, or another view of itself, so that an
     image's part of a sum depends on that image alone."""
