@@ -45,9 +45,9 @@ class SamplesConfig(DataConfig):
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of each class that is held out for testing if the data set has no test images."""
     mean: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] | None = None
-    """Subtracted from pixels in [0, 1], a number for each channel."""
+    """Mean of each channel, which is subtracted from pixels in [0, 1]."""
     std: tuple[PositiveNumber, ...] | None = None
-    """Divisor of each channel after that."""
+    """Standard deviation by which each channel is divided, after ``mean`` is subtracted."""
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -99,7 +99,7 @@ class SmallNetwork(ClassifierConfig):
 
 
 class MobileNetwork(ClassifierConfig):
-    """MobileNetV2."""
+    """Settings of MobileNetV2."""
 
     name: Literal["mobilenetv2"] = "mobilenetv2"
     variant: Literal["paper", "code"] = "code"

@@ -83,7 +83,7 @@ class Predictor:
 
 
 class ClassificationEvaluator(Evaluator[ServerState]):
-    """Evaluates classifiers on test images.
+    """Evaluator that tests the global model, or each client's own, on test images.
 
     Args:
         config: Configuration of the run.
@@ -171,7 +171,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return sets
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
-        """Compute accuracies, in rounds where they are due."""
+        """Compute the test accuracies, in the rounds in which they are due."""
         last = number + 1 == self.algorithm.rounds
         if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}

@@ -116,7 +116,7 @@ class LocalTrainer:
 
 
 def _by_epoch(terms: list[float | None]) -> Tensor | None:
-    """Return a client's terms, float64 of shape (epochs,); None for a client without a batch."""
+    """Return a client's decorrelation terms, float64 (epochs,); None if it had no batch."""
     known = [term for term in terms if term is not None]
     whole = known and len(known) == len(terms)
     return torch.tensor(known, dtype=torch.float64) if whole else None

@@ -40,7 +40,7 @@ def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
 
 
 def judged_points(points: Tensor, by_angle: bool) -> Tensor:
-    """Return points (samples, d) as a system compares them: scaled to unit length if by angle."""
+    """Scale points (samples, d) to unit length if the system assigns by cosine similarity."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
 

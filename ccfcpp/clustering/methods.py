@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A system of federated clustering: everything needed to add one.
+    """A registered system of federated clustering: its algorithm, settings and description.
 
     Attributes:
         title: Its name in tables.

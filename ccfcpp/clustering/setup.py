@@ -102,7 +102,7 @@ def check_encoder(config: ClusterConfig, found: str) -> None:
 
 
 def _part(config: ClusterConfig, data: AnyData) -> Tensor:
-    """Return the indices of the images that are used."""
+    """Return the indices of the images that ``data.images`` and ``data.imbalance`` select."""
     generator = _PART.generator("part of the images")
     return random_part(torch.arange(len(data)), config.data.images, generator)
 

@@ -67,7 +67,7 @@ class Aggregation(Generic[Known]):
         return replace(self.state, model=mean)
 
     def change(self, mean: ModelState) -> ModelState:
-        """Return the difference Δ of the mean from the parameters before the round."""
+        """Return Δ: the mean minus the parameters before the round."""
         return {name: mean[name] - entry for name, entry in self.before.items()}
 
 

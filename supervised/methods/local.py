@@ -33,7 +33,7 @@ class LocalContext:
 
 
 class LocalMethod:
-    """FedAvg (McMahan et al. 2017): plain SGD on the loss.
+    """Local training of FedAvg (McMahan et al. 2017), plain SGD, and base class of all others.
 
     One object serves one client after another.
     """

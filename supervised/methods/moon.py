@@ -33,7 +33,7 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """MOON: pulls representations towards the global model's, and away from the previous one's.
+    """Local training of MOON: a loss pulls to the global model, and away from the previous one.
 
     Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
     model uses the global one in its place, and the term has no gradient.

@@ -95,7 +95,7 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
 
 
 class TellMembers(TellSums[ClusterSums]):
-    """The clients' sums of points by cluster."""
+    """Client side of the first exchange: sums of points by cluster."""
 
     def of_client(
         self, question: Question[Any], client: Client, randomness: Randomness
@@ -218,7 +218,7 @@ class ClusteringEpilogue(Epilogue):
         return Judged(self.algorithm.delivery(state), centres.shape[1], number)
 
     def works(self, known: Judged) -> list[AnyServerWork]:
-        """Return the server's sums: by cluster, of distances, and over halves of the images."""
+        """Return each exchange's server side: sums by cluster, of distances, and over halves."""
         of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
             AddClientSums(of.members, ClusterSums.zeros(k, d)),
@@ -228,7 +228,7 @@ class ClusteringEpilogue(Epilogue):
         ]
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the sums that clients send."""
+        """Return the client side of each exchange, by the exchange's name."""
         of, own = self.exchanges, (self.algorithm, self.clusters, context)
         return ClientSide.of(
             TellMembers(of.members, *own),

@@ -112,7 +112,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Compute scores over all samples with labels, and the effective rank of the latents."""
+        """Compute the clustering scores of all labelled samples, and the effective rank."""
         if not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
         scores: Scores = {}

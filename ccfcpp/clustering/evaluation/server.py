@@ -214,7 +214,7 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
     ends: bool = False
 
     def is_due(self, state: Judged) -> bool:
-        """Return whether there are cells."""
+        """Return whether the state has codebooks of both halves."""
         return state.halves is not None
 
     def broadcast(self, state: Judged) -> Question[Any]:

@@ -72,7 +72,7 @@ def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
 
 @dataclass(frozen=True)
 class Started:
-    """The state of a server that computes its first centroids from sums.
+    """Base class of the states of a server that computes initial centroids from sums.
 
     Attributes:
         centroids: Global centroids of shape (at most k, d); None before the first ones.
@@ -159,7 +159,7 @@ def cluster_sums(
         clusters: Number of clusters k.
         exchange: The exchange in which they are sent.
         bounding: Bounds what each image adds; None: nothing is bounded.
-        least: The fewest images over which a client sends a sum.
+        least: Fewest images in a sum that a client sends; smaller sums become 0.
     """
     enough = torch.bincount(labels, minlength=clusters) >= least
     summed = points if bounding is None else bounding.rows(exchange, "sums", points.double())

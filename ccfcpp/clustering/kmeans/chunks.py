@@ -58,7 +58,7 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are computed for an image of ``row`` numbers."""
+        """Return how many numbers are held per image of ``row`` numbers, to size the blocks."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:

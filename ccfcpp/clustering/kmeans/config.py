@@ -8,17 +8,17 @@ from ccfcpp.core.config import Count, Positive, Section, Weight
 
 
 class LloydConfig(Section):
-    """Settings of k-means from given starts."""
+    """Settings of k-means from given initial centroids."""
 
     iterations: Positive = 100
-    """The most steps."""
+    """Largest number of iterations."""
 
 
 class KMeansConfig(LloydConfig):
-    """Settings of k-means from starts that are drawn."""
+    """Settings of k-means from initial centroids drawn at random."""
 
     restarts: Positive = 10
-    """Starts, of which the best is taken."""
+    """Number of initialisations, of which the best result is kept."""
 
 
 class CentroidConfig(KMeansConfig):
@@ -49,16 +49,16 @@ class MembershipConfig(Section):
 
 
 class LocalFuzzyConfig(MembershipConfig):
-    """Settings of fuzzy c-means from given starts, at the clients (FFCM)."""
+    """Settings of fuzzy c-means from given initial centroids, at the clients (FFCM)."""
 
     tolerance: Weight = 1e-4
     """The largest movement of a centroid's coordinate at which it ends."""
     iterations: Positive = 200
-    """The most steps."""
+    """Largest number of iterations."""
 
 
 class FuzzyConfig(LocalFuzzyConfig):
-    """Settings of fuzzy c-means from starts that are drawn, at the server (FCM, SDA-FC-FCM)."""
+    """Settings of fuzzy c-means from random initial centroids, at the server (FCM, SDA-FC-FCM)."""
 
     restarts: Positive = 3
-    """The best is taken."""
+    """Number of initialisations, of which the best result is kept."""

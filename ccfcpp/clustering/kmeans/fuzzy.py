@@ -12,7 +12,7 @@ class FuzzyClustering:
     """Result of fuzzy c-means.
 
     Attributes:
-        centroids: Shape (k, dimensions), with the dtype of the starts.
+        centroids: Shape (k, dimensions), with the dtype of the initial centroids.
         supports: float64 of shape (k,): the sum of the memberships in each cluster.
         averaged: float64 of shape (k,): effective number of points that each centroid averages,
             (Σᵢ wᵢ)² / Σᵢ wᵢ² with wᵢ = uᵢⱼᵐ (Kish 1965). With a large m one point can outweigh all

@@ -1,4 +1,4 @@
-"""The start of k-means by sums over all clients: k-means++ on a codebook.
+"""Initial centroids of k-means by sums over all clients: k-means++ on a codebook.
 
 To draw k-means++ seeds among points, clients would have to send points. Here the server grows a
 codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
@@ -70,7 +70,7 @@ START = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """The clients' sums of points by cell.
+    """Client side of an exchange: each client sums its points by codebook cell.
 
     Attributes:
         points: Maps images or vectors to points, of shape (samples, d).
@@ -113,7 +113,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         most: Number of cells of the complete codebook.
         splits: Whether cells are split after the step.
         ends: Whether the codebook is complete after the step, so that centroids or starts follow.
-        starts: Number of starts; a single one is not compared.
+        starts: Number of initialisations; a single one is not compared.
         samples: Points of all clients.
         tries: Number of further splits while there are fewer cells than clusters.
         again: Whether this step exists for such splits only.
@@ -193,7 +193,7 @@ def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServe
     Args:
         problem: Configuration, data shape, number of clusters and device.
         dimensions: Number d of dimensions of a point.
-        starts: Number of starts; several are compared.
+        starts: Number of initialisations; several are compared.
     """
     clusters, samples = problem.clusters, problem.samples
     tries = 0 if problem.protected else clusters

@@ -125,7 +125,7 @@ class VectorPhase(Phase[Preparation]):
         self.learns = bool(needed)
 
     def is_learnt(self, known: Preparation) -> bool:
-        """Return whether all exchanges have been made."""
+        """Return whether all preprocessing parameters are fitted."""
         return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
 
     def is_filled(self, known: Preparation) -> bool:
@@ -147,7 +147,7 @@ class VectorPhase(Phase[Preparation]):
 
 @dataclass(frozen=True)
 class Fitting(ServerWork[Preparation, Preparation, Sums]):
-    """The server's work in an exchange of sums."""
+    """Server side of an exchange that fits preprocessing parameters from the clients' sums."""
 
     phase: VectorPhase
     exchange: Exchange[Preparation, Sums]
@@ -198,7 +198,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
     def aggregate(
         self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[Preparation, Figures]:
-        """Fit the exchange's parameters to the total."""
+        """Compute the exchange's preprocessing parameters from all clients' sums."""
         total = added_up(updates)
         if self.exchange is FILLING:
             return replace(state, fill=total.mean), {}
@@ -246,7 +246,7 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
 
 @dataclass(frozen=True)
 class AddUp(SumBlocks[Preparation, Sums]):
-    """The clients' sums over their vectors."""
+    """Client side of an exchange: each client sums over its vectors."""
 
     fitting: Fitting
 

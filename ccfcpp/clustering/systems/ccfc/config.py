@@ -87,7 +87,7 @@ class LossConfig(Section):
     eta: Weight = 0.01
     """Weight η of the decorrelation term, Eq. (10), in the cluster-contrastive rounds."""
     pretrain_eta: Weight = 0.0
-    """The same in the pre-training rounds."""
+    """Weight of the decorrelation term in the pre-training rounds."""
     scale: Literal["paper", "feddecorr"] = "paper"
     """Size of the decorrelation term: as Eq. (10) has it, or as the public code of FedDecorr, which
     the paper follows, about N times as large for batches of N."""

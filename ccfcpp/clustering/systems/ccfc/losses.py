@@ -1,4 +1,4 @@
-"""The loss terms of CCFC and CCFC++.
+"""Loss terms of CCFC and CCFC++.
 
 Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
 Decorrelation* ("the paper" below). All terms are linear in the batch: a double sum over the pairs

@@ -13,7 +13,7 @@ class Schedule:
     """The phases of a run, from which server and clients read what a round does.
 
     Attributes:
-        training: Rounds and rates.
+        training: Settings of rounds and learning rates.
         from_global: Whether clients cluster the *global* model's representations.
         first_from_global: Whether they do so for the first centroids, after pre-training.
     """

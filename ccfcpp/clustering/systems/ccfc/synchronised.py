@@ -54,10 +54,10 @@ from ccfcpp.engine.update_parts import Form, Spec
 from ccfcpp.models.pooled import Program
 
 _LABELS = "pseudo-labels"
-"""The name under which a client remembers the pseudo-labels of its images."""
+"""Key in a client's local state: the pseudo-labels of its images."""
 
 _ROUND = "round"
-"""The name under which it remembers of which round they are."""
+"""Key in a client's local state: the round of its pseudo-labels."""
 
 _PREDICTOR_RATE = 1e-3
 """Adam's usual rate, at which a predictor alone learns in a hundred steps."""

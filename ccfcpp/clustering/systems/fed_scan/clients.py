@@ -33,16 +33,16 @@ from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
 
 _PERIOD = "period"
-"""The name under which a client remembers for which period of the run it has neighbours."""
+"""Key in a client's local state: the period of the run in which it searched neighbours."""
 
 _NEIGHBOURS = "neighbours"
-"""The name under which it remembers the neighbours of its images."""
+"""Key in a client's local state: the neighbours of its images."""
 
 _FIRST = "first features"
 """Key in its scratch: the kind of first features, and these."""
 
 _WIDTHS = (1, 2, 4, 8)
-"""Times ``scan.neighbours``."""
+"""Factors of ``scan.neighbours``: the numbers of neighbours over which predictions are averaged."""
 
 
 class Pairs:
@@ -82,7 +82,7 @@ class Pairs:
         return last + (first - last) * falling(step / self.config.steps)
 
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
-        """Store the neighbours of a client's images in its memory, once in each period.
+        """Store the neighbours of a client's images in its local state, once in each period.
 
         The first search compares features of the images, later ones compare latents.
         """
@@ -96,7 +96,7 @@ class Pairs:
 
     @property
     def widths(self) -> Sequence[int]:
-        """Numbers of nearest neighbours over which transitions are averaged.
+        """Numbers of nearest neighbours over which predictions are averaged.
 
         There are several if k is unknown: parts of a large class may not be near neighbours.
         """

@@ -50,7 +50,7 @@ class ScanConfig(Section):
     """Muon's rate in the first step; it falls in the same way."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
-    step before: two trips a step instead of four."""
+    step before: two exchanges a step instead of four."""
     exact_steps: Positive = 1
     """Number of first steps that do not lag, while the model still changes fast."""
     precision: Literal["full", "bfloat16"] = "bfloat16"
@@ -60,7 +60,7 @@ class ScanConfig(Section):
     client, or histograms of oriented gradients with histograms of colours beside them. Of vectors
     ``pixels`` are their numbers."""
     first_weight: Weight = 0.0
-    """Weight of these features beside the latents in later searches; 0: latents alone."""
+    """Weight of the features of ``first_neighbours`` beside the latents later; 0: latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
     """The partner of an image: one of its neighbours, or another view of itself, so that an
     image's part of a sum depends on that image alone."""

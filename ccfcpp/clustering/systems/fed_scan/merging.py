@@ -111,7 +111,7 @@ def merged(
 
 
 def _worth(joint: Tensor, groups: Tensor, clusters: int, rule: Rule) -> float:
-    """Return the quantity that a rule maximises."""
+    """Compute the measure that a rule maximises, for one merge of over-clusters."""
     known = mutual_information(joint, groups, clusters)
     return known if rule == "information" else _both(association(joint, groups, clusters), known)
 
@@ -209,7 +209,7 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
 
 
 def _grouped(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
-    """Merge J into groups: (kinds, k, k)."""
+    """Sum J over the over-clusters of each pair of clusters: (kinds, k, k)."""
     member = F.one_hot(groups, clusters).double()
     return member.T @ joint @ member
 

@@ -119,7 +119,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "centred": centred_pixels,
     "gradients": shapes_and_colours,
 }
-"""Those of images alone, by the names that the configuration has for them."""
+"""Functions that compute the features of images for the first search, by name."""
 
 OF_IMAGES = ("gradients",)
 """First features that vectors do not have."""

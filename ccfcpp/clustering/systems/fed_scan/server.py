@@ -46,7 +46,7 @@ _LEAST_SHARE = 1e-4
 """Smallest share of a cluster in training."""
 
 _PART = "transitions/"
-"""Prefix of the names of clients' parts of transitions."""
+"""Prefix of the names under which clients' last sums are kept."""
 
 M = TypeVar("M", bound=EncoderState)
 
@@ -100,7 +100,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
     def attributed(self, update: Transitions, senders: Sequence[int]) -> Transitions:
-        """Add the client's number to transitions of a single client."""
+        """Add the sender's number to the sums of a single client."""
         return OwnTransitions(**vars(update), client=senders[0]) if len(senders) == 1 else update
 
     def aggregate(

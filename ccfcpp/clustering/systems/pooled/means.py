@@ -116,12 +116,12 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
 
 
 class ExactMeans(StartedBySums[CentroidState]):
-    """Centroids that move by exact steps, from a start that needs no points.
+    """k-means or fuzzy c-means by sums over all clients, exactly as on all points together.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.
         weighing: Makes the weights of points.
-        starts: Number of starts, unless the configuration sets it.
+        starts: Number of initialisations, unless the configuration sets it.
         steps_of_a_round: Number of steps in a round.
     """
 

@@ -233,7 +233,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
 
 
 class GaussianMixtures(StartedBySums[Mixture]):
-    """Expectation maximisation, started from a k-means of the codebook."""
+    """Fed-EM: a Gaussian mixture fitted by expectation maximisation over all clients."""
 
     state_type = Mixture
 

@@ -125,10 +125,10 @@ class GANTrainer:
     def train_epoch(
         self, client: Client, randomness: Randomness
     ) -> Training[GANLosses | RefusedUpdateError]:
-        """Train a client's GAN for an epoch, from its memory or from new weights.
+        """Train a client's GAN for an epoch, from its stored or from new weights.
 
         Args:
-            client: The client, whose memory is replaced.
+            client: The client, whose local state is replaced.
             randomness: The source, set to the round, which is the number of the epoch.
 
         Returns:
@@ -170,7 +170,7 @@ class GANTrainer:
             network.train()
 
     def _kept(self, client: Client, losses: GANLosses) -> GANLosses | RefusedUpdateError:
-        """Store the trained networks in the client's memory, unless they have diverged."""
+        """Store the trained networks in the client's local state; refuse if they have diverged."""
         if losses.generator is None or losses.discriminator is None:
             return losses
         networks = {
