@@ -47,7 +47,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
-from ccfcpp.engine.update_parts import Count, Form, Mean, Opaque, Rows, Spec, Sum, Votes, form_of
+from ccfcpp.engine.update_format import Count, Form, Mean, Opaque, Rows, Spec, Sum, Votes, form_of
 from ccfcpp.models.pooled import Objective, Pool, Program, through
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig

@@ -19,7 +19,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.engine.threads import cohort_of, threaded
-from ccfcpp.engine.update_parts import Count, Form, Mean, Opaque, Part, Spec, form_of
+from ccfcpp.engine.update_format import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.models.network import FlatLayout, training_bytes
 from ccfcpp.models.state import ModelState, random_state
 from ccfcpp.models.steps import side_by_side

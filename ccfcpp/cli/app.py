@@ -19,7 +19,6 @@ from ccfcpp.cli.embed import embed
 from ccfcpp.cli.forget import forget
 from ccfcpp.cli.inspect import inspect
 from ccfcpp.cli.join import join
-from ccfcpp.cli.keyed import class_of
 from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
@@ -27,6 +26,7 @@ from ccfcpp.cli.presets import presets
 from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
+from ccfcpp.cli.setting_options import class_of
 from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory

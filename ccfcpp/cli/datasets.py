@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.keyed import keyed
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.clustering.config import ClusterConfig
 
 _BY_FOLDER = """By their folder, which you fetch yourself:

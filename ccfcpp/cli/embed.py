@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
 from ccfcpp.core.errors import UsageError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import (

@@ -12,7 +12,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.bind_address import address, require_flower
 from ccfcpp.cli.join_status import Telling
-from ccfcpp.cli.keyed import grouped, keyed
+from ccfcpp.cli.setting_options import grouped, keyed
 from ccfcpp.cli.terminal import EmbeddingTold, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import unflatten, validate

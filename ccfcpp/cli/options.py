@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.keyed import Command, grouped, keyed
+from ccfcpp.cli.setting_options import Command, grouped, keyed
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.config_layers import (
     Layers,

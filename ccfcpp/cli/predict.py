@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, unflatten, validate

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.keyed import keyed
 from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import unflatten

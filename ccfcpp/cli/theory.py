@@ -14,7 +14,7 @@ from ccfcpp.cli.terminal import print_rows, progress_console
 from ccfcpp.runs.paths import refuse_full, writable
 
 if TYPE_CHECKING:
-    from ccfcpp.studies.theory.statements import Statement
+    from ccfcpp.studies.theory.claim_checks import Statement
 
 
 def verify_theory(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.payload import generic, pack, unpack
-from ccfcpp.engine.update_parts import SEPARATOR
+from ccfcpp.engine.update_format import SEPARATOR
 
 Delivery = TypeVar("Delivery")
 

@@ -16,7 +16,7 @@ from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.update_parts import unknown_part
+from ccfcpp.engine.update_format import unknown_part
 from ccfcpp.runs.run import LocalRun
 from ccfcpp.runs.setting import Setting
 

@@ -42,7 +42,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import added_up, check_counts, not_finite, pack, unpack
-from ccfcpp.engine.update_parts import Count, Form, Part, Sum, form_of, unknown_part
+from ccfcpp.engine.update_format import Count, Form, Part, Sum, form_of, unknown_part
 from ccfcpp.models.state import placed
 
 Sums = TypeVar("Sums")

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.update_parts import Count, Form, Part, Sum
+from ccfcpp.engine.update_format import Count, Form, Part, Sum
 from ccfcpp.models.state import ModelState
 
 State = TypeVar("State")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.update_parts import SEPARATOR, Form
+from ccfcpp.engine.update_format import SEPARATOR, Form
 
 T = TypeVar("T")
 INLINE = {"inline": True}

@@ -30,7 +30,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import INLINE, generic, pack
-from ccfcpp.engine.update_parts import Form
+from ccfcpp.engine.update_format import Form
 from ccfcpp.models.state import ModelState
 
 K = TypeVar("K")

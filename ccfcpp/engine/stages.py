@@ -11,7 +11,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, RefusedUpdateError, Task
 from ccfcpp.engine.payload import check_form, not_finite, pack, size
 from ccfcpp.engine.transport import Reply, Transport
-from ccfcpp.engine.update_parts import Form
+from ccfcpp.engine.update_format import Form
 
 
 @dataclass(frozen=True)

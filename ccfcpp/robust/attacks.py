@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import (
     cohort_apart,
 )
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.update_parts import (
+from ccfcpp.engine.update_format import (
     Count,
     Mean,
     Part,

@@ -20,7 +20,7 @@ from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, checked, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_parts import (
+from ccfcpp.engine.update_format import (
     Count,
     Mean,
     Opaque,

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ccfcpp.core.config import Section, Tree, Unused, all_used, fits_always
-from ccfcpp.engine.update_parts import Form, Part
+from ccfcpp.engine.update_format import Form, Part
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState

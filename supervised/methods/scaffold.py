@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.update_parts import Sum, form_of
+from ccfcpp.engine.update_format import Sum, form_of
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation

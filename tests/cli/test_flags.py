@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.cli import classify, cluster, compare, flags
-from ccfcpp.cli.keyed import keyed
+from ccfcpp.cli.setting_options import keyed
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.studies.theory import theorems
-from ccfcpp.studies.theory.statements import equal
+from ccfcpp.studies.theory.claim_checks import equal
 from tests.support.command import Result, ccfcpp, refused, succeeded
 
 nightly = pytest.mark.nightly("ccfcpp/studies/theory", "ccfcpp/cli/theory.py")

@@ -19,7 +19,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.engine.update_parts import Count, Mean, Part, Sum
+from ccfcpp.engine.update_format import Count, Mean, Part, Sum
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
 from tests.support.clustering import clients_of_sizes, made, tiny

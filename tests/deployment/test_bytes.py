@@ -25,9 +25,9 @@ from ccfcpp.core.files import save_tensors
 from ccfcpp.data.image_size import Sizes
 from ccfcpp.deployment.client.answered_requests import Answered
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
-from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
+from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of

@@ -22,7 +22,7 @@ from ccfcpp.engine.exchange import AnyExchange, Exchange
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
-from ccfcpp.engine.update_parts import Part, groups
+from ccfcpp.engine.update_format import Part, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import PoissonSampling
 from ccfcpp.privacy.noise.mechanism import client_bounds

@@ -22,7 +22,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.payload import check_form
 from ccfcpp.engine.stages import ExchangeRequest, checked, sent_bytes
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_parts import Form, Rows, Spec, form_of
+from ccfcpp.engine.update_format import Form, Rows, Spec, form_of
 
 NAMES = ["a", "b/c", "b/d", "e"]
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]

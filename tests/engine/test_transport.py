@@ -24,7 +24,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_parts import Sum
+from ccfcpp.engine.update_format import Sum
 from tests.support.election import HOPELESS, Election, Mean, Vote, noise, voters
 from tests.support.federation import (
     CPU,

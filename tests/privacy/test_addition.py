@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_parts import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
+from ccfcpp.engine.update_format import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
 from ccfcpp.privacy.sums.aggregation import Addition
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16]

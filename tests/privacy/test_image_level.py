@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import TripWork, Turn
-from ccfcpp.engine.update_parts import groups
+from ccfcpp.engine.update_format import groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import bounds_of
 from ccfcpp.privacy.noise.per_image_clipping import ImageBounding

@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
-from ccfcpp.engine.update_parts import groups
+from ccfcpp.engine.update_format import groups
 from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
 from ccfcpp.privacy.noise.mechanism import Bounds

@@ -16,7 +16,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
-from ccfcpp.engine.update_parts import groups
+from ccfcpp.engine.update_format import groups
 from ccfcpp.privacy.noise.accountant import (
     Accountant,
     Budget,

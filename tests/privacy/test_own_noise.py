@@ -16,7 +16,7 @@ from ccfcpp.engine.exchange import (
     Exchange,
     RefusedUpdateError,
 )
-from ccfcpp.engine.update_parts import Sum, groups
+from ccfcpp.engine.update_format import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.agreement import terms_of

@@ -29,7 +29,7 @@ from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_parts import Mean, declared_part, form_of, groups
+from ccfcpp.engine.update_format import Mean, declared_part, form_of, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, Level
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of

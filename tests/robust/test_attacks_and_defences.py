@@ -33,7 +33,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import ExchangeRequest
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_parts import Count, Form, Mean, Opaque
+from ccfcpp.engine.update_format import Count, Form, Mean, Opaque
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.reports.run_reader import read_run
 from ccfcpp.reports.summary_tables import setting

@@ -19,7 +19,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_parts import Form, form_of
+from ccfcpp.engine.update_format import Form, form_of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combined, wrap_transport
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_parts import Form, Spec, Sum
+from ccfcpp.engine.update_format import Form, Spec, Sum
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection

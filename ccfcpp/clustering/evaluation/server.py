@@ -15,7 +15,7 @@ from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Figures
 from ccfcpp.engine.payload import added_up, generic, pack
-from ccfcpp.engine.update_parts import Count, Form, Sum, form_of
+from ccfcpp.engine.update_format import Count, Form, Sum, form_of
 
 Delivery = TypeVar("Delivery")
 _CELLS_OF_A_CLUSTER = 2

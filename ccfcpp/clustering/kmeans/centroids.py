@@ -13,7 +13,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, Message, RefusedUpdateError, ServerWork, State
 from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
-from ccfcpp.engine.update_parts import Count, Form, Part, Rows, Spec, Sum
+from ccfcpp.engine.update_format import Count, Form, Part, Rows, Spec, Sum
 
 FARTHEST = 1e15
 """Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""

@@ -35,7 +35,7 @@ from ccfcpp.clustering.kmeans.server import assigned
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_parts import Form, Sum, form_of
+from ccfcpp.engine.update_format import Form, Sum, form_of
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5

@@ -19,7 +19,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Figures, SummedWork, Task
 from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.engine.synchronised.contract import DescentState
-from ccfcpp.engine.update_parts import Form, form_of
+from ccfcpp.engine.update_format import Form, form_of
 from ccfcpp.models.state import ModelState
 
 Message = TypeVar("Message")

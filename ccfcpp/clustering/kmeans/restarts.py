@@ -25,7 +25,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_parts import Form, form_of
+from ccfcpp.engine.update_format import Form, form_of
 
 STEPS = 15
 """Lloyd steps after which the initialisations are compared."""

@@ -24,7 +24,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
 from ccfcpp.engine.payload import added_up, check_counts
 from ccfcpp.engine.phases import Phase
-from ccfcpp.engine.update_parts import Count, Form, Part, Spec, Sum
+from ccfcpp.engine.update_format import Count, Form, Part, Spec, Sum
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""

@@ -22,11 +22,11 @@ from ccfcpp.data.open import AnyData
 from ccfcpp.deployment.client.answered_requests import Answered
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.local_randomness import OwnDraws
-from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.privacy_spent import Part, Spending
 from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
 from ccfcpp.deployment.link.algorithms import COUNTS, NO_COUNTS
 from ccfcpp.deployment.link.messages import (
     MessageError,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.update_parts import Sum
+from ccfcpp.engine.update_format import Sum
 from ccfcpp.models.pooled import Program
 from ccfcpp.models.state import ModelState
 

@@ -17,7 +17,6 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, RefusedUpdateError, SummedWork, Task
-from ccfcpp.engine.synchronised.captured_steps import WholeSteps
 from ccfcpp.engine.synchronised.contract import (
     PARTS,
     Advancing,
@@ -29,6 +28,7 @@ from ccfcpp.engine.synchronised.contract import (
     Known,
     narrowed,
 )
+from ccfcpp.engine.synchronised.cuda_graphs import WholeSteps
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed

@@ -21,7 +21,7 @@ from ccfcpp.engine.payload import added_up, changed, pack
 from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
-from ccfcpp.engine.update_parts import Form, form_of
+from ccfcpp.engine.update_format import Form, form_of
 from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 

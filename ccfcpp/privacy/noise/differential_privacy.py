@@ -13,7 +13,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
-from ccfcpp.engine.update_parts import Addends
+from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import (
     Budget,

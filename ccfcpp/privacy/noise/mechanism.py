@@ -21,7 +21,7 @@ from torch import Tensor
 from ccfcpp.core.metrics import Integers
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.update_parts import Addends, Part, Sum, declared_part, groups
+from ccfcpp.engine.update_format import Addends, Part, Sum, declared_part, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.discrete_gaussian import UniformWords, discrete_normal
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.update_parts import (
+from ccfcpp.engine.update_format import (
     Addends,
     Count,
     Form,

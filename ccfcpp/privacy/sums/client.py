@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import (
     Update,
     cohort_apart,
 )
-from ccfcpp.engine.update_parts import Addends
+from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import NoiseSource, clipped_by_client
 from ccfcpp.privacy.sums.aggregation import Addition

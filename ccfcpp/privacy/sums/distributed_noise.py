@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
-from ccfcpp.engine.update_parts import Addends
+from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, bounds_of
 from ccfcpp.privacy.sums.agreement import Terms

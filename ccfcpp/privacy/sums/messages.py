@@ -14,7 +14,7 @@ from torch import Tensor
 from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import AnyExchange, Exchange, Message, RefusedUpdateError
 from ccfcpp.engine.payload import generic, pack
-from ccfcpp.engine.update_parts import Sum
+from ccfcpp.engine.update_format import Sum
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
 from ccfcpp.privacy.sums.masks import TAG_BYTES

@@ -21,7 +21,7 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_parts import Addends
+from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import Level
 from ccfcpp.privacy.noise.mechanism import clipped_by_client

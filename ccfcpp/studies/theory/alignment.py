@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.studies.theory.claim_checks import Row, Statement, equal
 from ccfcpp.studies.theory.networks import (
     SplitNetwork,
     balanced_chain,
@@ -26,7 +27,6 @@ from ccfcpp.studies.theory.networks import (
     theorem_rates,
 )
 from ccfcpp.studies.theory.problems import LabelledData, class_mean_drive, exact_drive, one_hot
-from ccfcpp.studies.theory.statements import Row, Statement, equal
 
 STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
 """The last two: W_1 and W_2 balanced, as Assumption 1 asks, under PyTorch's W_3; and W_3 as well,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.decorrelation import feddecorr
+from ccfcpp.studies.theory.claim_checks import Statement, equal, worst
 from ccfcpp.studies.theory.networks import normal
-from ccfcpp.studies.theory.statements import Statement, equal, worst
 
 _SHAPES = ((64, 16), (64, 48), (16, 32))
 """Samples and dimensions: more samples than dimensions, and fewer."""

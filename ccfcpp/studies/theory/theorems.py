@@ -14,6 +14,17 @@ from torch.nn import functional as F
 from ccfcpp.core.metrics import effective_rank
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.alignment import alignment_statements
+from ccfcpp.studies.theory.claim_checks import (
+    Row,
+    Simulation,
+    Statement,
+    about_rates,
+    equal,
+    path_rows,
+    simulate,
+    smaller,
+    worst_rates,
+)
 from ccfcpp.studies.theory.networks import (
     SplitNetwork,
     flow,
@@ -36,17 +47,6 @@ from ccfcpp.studies.theory.problems import (
     with_random_head,
 )
 from ccfcpp.studies.theory.proposition import proposition_statements
-from ccfcpp.studies.theory.statements import (
-    Row,
-    Simulation,
-    Statement,
-    about_rates,
-    equal,
-    path_rows,
-    simulate,
-    smaller,
-    worst_rates,
-)
 
 DRAWS, DEPTHS, SPREAD = 4, (1, 2, 3), 0.5
 STARTING_VALUES = torch.linspace(0.9, 0.3, REPRESENTATION, dtype=torch.float64)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.studies.theory.claim_checks import central_differences, relative_error, simulate
 from ccfcpp.studies.theory.networks import (
     SplitNetwork,
     WeightMatrices,
@@ -19,7 +20,6 @@ from ccfcpp.studies.theory.networks import (
     product,
 )
 from ccfcpp.studies.theory.problems import Jacobian, contrastive_drive, exact_drive
-from ccfcpp.studies.theory.statements import central_differences, relative_error, simulate
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from ccfcpp.clustering.kmeans.centroids import PARTS, CentroidUpdate, ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.exchange import Exchange, Images
-from ccfcpp.engine.update_parts import Count, Mean, Part, Votes
+from ccfcpp.engine.update_format import Count, Mean, Part, Votes
 from ccfcpp.models.state import ModelState
 
 

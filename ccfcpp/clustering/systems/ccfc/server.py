@@ -22,7 +22,7 @@ from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.engine.update_parts import Form, Spec, form_of
+from ccfcpp.engine.update_format import Form, Spec, form_of
 from ccfcpp.models.state import ModelState, random_state
 
 

@@ -50,7 +50,7 @@ from ccfcpp.engine.payload import added_up, check_counts
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam
-from ccfcpp.engine.update_parts import Form, Spec
+from ccfcpp.engine.update_format import Form, Spec
 from ccfcpp.models.pooled import Program
 
 _LABELS = "pseudo-labels"

@@ -39,7 +39,7 @@ from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
-from ccfcpp.engine.update_parts import Form, Spec
+from ccfcpp.engine.update_format import Form, Spec
 from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.exchange import Exchange, Images
-from ccfcpp.engine.update_parts import Sum
+from ccfcpp.engine.update_format import Sum
 from ccfcpp.models.state import ModelState
 
 

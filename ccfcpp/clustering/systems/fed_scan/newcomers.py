@@ -38,7 +38,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.update_parts import Count, Form, Votes
+from ccfcpp.engine.update_format import Count, Form, Votes
 from ccfcpp.models.state import ModelState
 
 _STARTS, _ITERATIONS = 5, 25

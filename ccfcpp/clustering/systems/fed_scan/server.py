@@ -24,7 +24,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, ServerWork
 from ccfcpp.engine.payload import added_up, check_counts, pack
 from ccfcpp.engine.synchronised.server import client_part_name, with_absent
-from ccfcpp.engine.update_parts import Form, Spec, form_of
+from ccfcpp.engine.update_format import Form, Spec, form_of
 from ccfcpp.models.state import ModelState
 
 

@@ -41,7 +41,7 @@ from ccfcpp.engine.exchange import (
     Images,
 )
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_parts import Form, form_of
+from ccfcpp.engine.update_format import Form, form_of
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
 """Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one

@@ -38,7 +38,7 @@ from ccfcpp.engine.exchange import (
     Figures,
 )
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_parts import Form, Sum, form_of
+from ccfcpp.engine.update_format import Form, Sum, form_of
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
 """Added to the responsibilities of a component, as scikit-learn does."""

@@ -56,7 +56,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
 )
 from ccfcpp.engine.payload import added_up, check_counts, pack
-from ccfcpp.engine.update_parts import Form, Spec, form_of
+from ccfcpp.engine.update_format import Form, Spec, form_of
 
 _FEWEST = 0.2
 """With noise, a cluster with a smaller part of the mean number of images stays where it is."""

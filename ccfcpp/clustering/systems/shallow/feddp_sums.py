@@ -22,7 +22,7 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
 from ccfcpp.engine.payload import added_up, pack, unpack
-from ccfcpp.engine.update_parts import Count, Part, Sum
+from ccfcpp.engine.update_format import Count, Part, Sum
 
 Message = TypeVar("Message")
 Update = TypeVar("Update")

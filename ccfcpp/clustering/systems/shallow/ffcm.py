@@ -36,7 +36,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_counts, pack
-from ccfcpp.engine.update_parts import Count, Form, Votes, form_of
+from ccfcpp.engine.update_format import Count, Form, Votes, form_of
 
 
 @dataclass(frozen=True)

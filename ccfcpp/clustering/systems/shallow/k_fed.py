@@ -33,7 +33,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.update_parts import Form, Rows, Spec, Votes
+from ccfcpp.engine.update_format import Form, Rows, Spec, Votes
 
 _SEPARATION = 3
 """A point is kept if it is this many times closer to one seed than to any other."""

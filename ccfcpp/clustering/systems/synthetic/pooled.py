@@ -45,7 +45,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.engine.threads import cohort_of, threaded
-from ccfcpp.engine.update_parts import Form, Rows, Spec
+from ccfcpp.engine.update_format import Form, Rows, Spec
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import side_by_side
 from ccfcpp.runs.contact_sheets import sheet

@@ -57,7 +57,7 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_parts import form_of
+from ccfcpp.engine.update_format import form_of
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds, image_bounds
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of

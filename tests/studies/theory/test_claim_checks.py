@@ -9,6 +9,14 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.studies.theory.alignment import STARTS, heat_maps
+from ccfcpp.studies.theory.claim_checks import (
+    Simulation,
+    Statement,
+    about_rates,
+    equal,
+    smaller,
+    worst,
+)
 from ccfcpp.studies.theory.networks import SplitNetwork
 from ccfcpp.studies.theory.problems import CLUSTERS, aligned_start, clustered_data, labelled_data
 from ccfcpp.studies.theory.proposition import (
@@ -16,14 +24,6 @@ from ccfcpp.studies.theory.proposition import (
     proposition_statements,
     squared_deviations,
     squared_frobenius_norm,
-)
-from ccfcpp.studies.theory.statements import (
-    Simulation,
-    Statement,
-    about_rates,
-    equal,
-    smaller,
-    worst,
 )
 from tests.support.theory import normal
 
