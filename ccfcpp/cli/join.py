@@ -38,7 +38,7 @@ _DATA = flags.SKIP, flags.ENCODER, flags.LABEL_COLUMN, flags.TEXT_COLUMN
 
 @dataclass(frozen=True)
 class JoinTerms:
-    """How a client takes part; the help of each option describes it."""
+    """Options with which a client takes part; the help describes each."""
 
     data: Annotated[
         str, typer.Option(help="Images, vectors or texts: a folder, an archive or a file.")

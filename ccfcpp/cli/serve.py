@@ -61,7 +61,7 @@ _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
 class Task(StrEnum):
-    """What clients may learn; an enumeration, since typer knows ``Literal`` only since 0.19."""
+    """Tasks of a federation; an enumeration, since typer knows ``Literal`` only since 0.19."""
 
     CLUSTER = "cluster"
     CLASSIFY = "classify"

@@ -30,7 +30,7 @@ _MOST_NAMED, _MOST_SAID = 20, 5
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of an examined file: name, image header, and why it is left out.
+    """Record of an examined file: its name, its image header, and why it is left out.
 
     Attributes:
         name: The file's path below the folder or in the archive, with slashes.

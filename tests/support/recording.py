@@ -77,7 +77,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[CudaGraphs]:
-    """What has captured steps of a test on a GPU, once for each; a step that cannot be fails."""
+    """Return the captures of a test on a GPU, one for each step; fail if a step has none."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device is here")
     made = list[CudaGraphs]()
