@@ -58,6 +58,7 @@ class CudaGraphs:
         mode = "thread_local"
         # A graph that dies clears the workspaces of its stream: none that it uses may be theirs.
         torch._C._cuda_clearCublasWorkspaces()
+        collects = gc.isenabled()
         gc.disable()  # and none may die meanwhile
         try:
             with torch.cuda.graph(graph, self._pool, stream, capture_error_mode=mode):
@@ -66,7 +67,8 @@ class CudaGraphs:
             _failed.append((graph, str(error.__context__ or error)))
             raise RuntimeError(_failed[0][1]) from error
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
             torch.cuda.set_stream(here)  # which a capture that failed does not do
         replay: Replay = graph.replay
         return replay
