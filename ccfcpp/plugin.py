@@ -6,8 +6,8 @@ Other names may change without notice. ``docs/extending.md`` has a whole package
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.contrastive import ContrastiveClustering, ContrastiveConfig
-from ccfcpp.clustering.kmeans.centroids import Started, required_centroids, sums_by
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.centroids import InitState, required_centroids, sum_by_group
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.sums_system import SumsConfig, SumsSystem
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
@@ -24,8 +24,8 @@ from ccfcpp.core.config import (
     Share,
     Unused,
     Weight,
-    need,
-    need_other,
+    require,
+    require_other,
 )
 from ccfcpp.core.errors import FederationError, KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
@@ -38,17 +38,27 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
     Images,
+    Metrics,
     Nothing,
     RefusedUpdateError,
     ServerWork,
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
-from ccfcpp.engine.update_format import Count, Form, Mean, Opaque, Rows, Spec, Sum, Votes, form_of
-from ccfcpp.models.pooled import Objective, Pool, Program, through
+from ccfcpp.engine.payload import check_counts, pack, sum_updates, unpack
+from ccfcpp.engine.update_format import (
+    Count,
+    Mean,
+    Opaque,
+    Rows,
+    Spec,
+    Sum,
+    UpdateFormat,
+    Votes,
+    format_of,
+)
+from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
@@ -61,13 +71,13 @@ __all__ = [
     "AffineViewsConfig", "Aggregation", "AnyServerWork", "Broadcast", "CentroidState",
     "ClassifyConfig", "Client", "ClientContext", "ClientSide", "ClientWork", "ClusterConfig",
     "ClusteringAlgorithm", "ComputeConfig", "ContrastiveClustering", "ContrastiveConfig", "Count",
-    "DataSet", "Exchange", "FederationError", "Figures", "Form", "ImageData", "Images",
+    "DataSet", "Exchange", "FederationError", "ImageData", "Images", "InitState",
     "IntensityViewsConfig", "KeyValue", "LocalContext", "LocalMethod", "LocalUpdate", "Mean",
-    "Member", "Method", "ModelState", "Nothing", "Objective", "Opaque", "PixelClustering",
-    "PixelsConfig", "Pool", "Positive", "PositiveNumber", "PositiveShare", "PrecisionConfig",
-    "Problem", "Program", "Randomness", "RefusedUpdateError", "Rows", "Section", "ServerState",
-    "ServerWork", "Share", "Sharing", "Spec", "Started", "Sum", "SummedWork", "SumsConfig",
-    "SumsSystem", "System", "Task", "Unused", "UsageError", "Votes", "Weight", "added_up",
-    "assigned", "check_counts", "form_of", "need", "need_other", "pack", "required_centroids",
-    "sums_by", "through", "unpack",
+    "Member", "Method", "Metrics", "ModelState", "Nothing", "Objective", "Opaque",
+    "PixelClustering", "PixelsConfig", "Pool", "Positive", "PositiveNumber", "PositiveShare",
+    "PrecisionConfig", "Problem", "Program", "Randomness", "RefusedUpdateError", "Rows", "Section",
+    "ServerState", "ServerWork", "Share", "Sharing", "Spec", "Sum", "SummedWork", "SumsConfig",
+    "SumsSystem", "System", "Task", "Unused", "UpdateFormat", "UsageError", "Votes", "Weight",
+    "apply_pooled", "assign_points", "check_counts", "format_of", "pack", "require",
+    "require_other", "required_centroids", "sum_by_group", "sum_updates", "unpack",
 ]  # fmt: skip

@@ -51,7 +51,7 @@ from supervised.networks import Classifier, MobileNetV2Backbone
 CLIENTS = 10
 _MOBILE_BATCH, _CCFC_BATCH = 64, 128
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 _PUBLISHED = ["cluster", "--dataset", "mnist", "--preset", "published", "--seed", "100"]
 _ALPHA = ["classify", "--config", "classify/cifar10", "--alpha", "0.05", "--set", "seed=100"]
@@ -76,7 +76,7 @@ RUNS: dict[str, list[str]] = {
 OF_CIFAR10 = "fedavg", "feddecorr"
 
 
-def mobilenet(device: torch.device, small: bool) -> Figures:
+def mobilenet(device: torch.device, small: bool) -> Metrics:
     """Time local training of MobileNetV2: one client in plain PyTorch, and rounds of ten."""
     batches, precision = 2 if small else 20, "bfloat16" if device.type == "cuda" else "float32"
     images = CLIENTS * _MOBILE_BATCH * batches
@@ -113,7 +113,7 @@ def mobilenet(device: torch.device, small: bool) -> Figures:
     }
 
 
-def contrastive(device: torch.device, small: bool) -> Figures:
+def contrastive(device: torch.device, small: bool) -> Metrics:
     """Time CCFC++'s published schedule: a plain step, and a round of each phase."""
     images = 1_000 if small else 70_000
     data = _random_images(images, (1, 28, 28))
@@ -154,7 +154,7 @@ def contrastive(device: torch.device, small: bool) -> Figures:
     return figures
 
 
-def synchronised(device: torch.device, small: bool) -> Figures:
+def synchronised(device: torch.device, small: bool) -> Metrics:
     """Time steps over all clients: Fed-SCAN's and Fed-EMP's."""
     images = 1_000 if small else 60_000
     few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
@@ -188,7 +188,7 @@ def synchronised(device: torch.device, small: bool) -> Figures:
     return figures
 
 
-def commands(small: bool, cifar10: str) -> Figures:
+def commands(small: bool, cifar10: str) -> Metrics:
     """Time whole commands from start to end."""
     wanted = {
         "cluster --dataset mnist --p 0.75, s": ["cluster", "--dataset", "mnist", "--p", "0.75"],
@@ -278,7 +278,7 @@ def main(
         return
     chosen = choose_device(device)
     found: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}
-    parts: list[Callable[[], Figures]] = [
+    parts: list[Callable[[], Metrics]] = [
         partial(mobilenet, chosen, small),
         partial(contrastive, chosen, small),
         partial(synchronised, chosen, small),

@@ -12,14 +12,14 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.engine.threads import cohort_of, threaded
-from ccfcpp.engine.update_format import Count, Form, Mean, Opaque, Part, Spec, form_of
+from ccfcpp.engine.update_format import Count, Mean, Opaque, Part, Spec, UpdateFormat, format_of
 from ccfcpp.models.network import FlatLayout, training_bytes
 from ccfcpp.models.state import ModelState, random_state
 from ccfcpp.models.steps import side_by_side
@@ -133,14 +133,14 @@ class FederatedClassification(
         """Return the message to clients: the global model, and the parts that the method adds."""
         return self.method.broadcast(state)
 
-    def form(self, message: Broadcast) -> Form:
+    def update_format(self, message: Broadcast) -> UpdateFormat:
         """Return an update's shapes and dtypes: shared parameters and the method's parts."""
         count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
-        form = form_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
+        form = format_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
         if self.config.decorrelation.is_logged:
             epochs = self.config.training.local_epochs
             form["terms"] = Spec(torch.float64, (epochs,), optional=True)
-        return {**form, **self.method.form(message)}
+        return {**form, **self.method.update_format(message)}
 
     def check(self, message: Broadcast, update: LocalUpdate, senders: Sequence[Member]) -> None:
         """Refuse a number of samples other than the sender's, and negative numbers of steps."""
@@ -150,7 +150,7 @@ class FederatedClassification(
 
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
-    ) -> tuple[ServerState, Figures]:
+    ) -> tuple[ServerState, Metrics]:
         """Aggregate by the method; report the mean loss by samples, and the clients' terms.
 
         The metric ``decorrelation/n/e`` is the term of the n-th client by size in local epoch e.
@@ -158,7 +158,7 @@ class FederatedClassification(
         names = self._weights.names
         aggregation = self.method.aggregation(state, names, self.config, self.population)
         loss, trained = 0.0, 0
-        figures: Figures = {}
+        figures: Metrics = {}
         for number, update in enumerate(updates, start=1):
             with section("aggregation"):
                 aggregation.add(update)

@@ -24,7 +24,7 @@ from ccfcpp.core.config import (
     Section,
     Unused,
     Weight,
-    need,
+    require,
     without,
 )
 from ccfcpp.core.registry import Registry
@@ -234,7 +234,7 @@ class ClassifyConfig(RunConfig):
         if self.defence.rule in ("median", "geometric-median"):
             # Only votes for centroids are counted by these, too.
             yield from without(
-                "defence.hostile", need("defence.rule", "trimmed-mean or krum or multi-krum")
+                "defence.hostile", require("defence.rule", "trimmed-mean or krum or multi-krum")
             )
 
     @classmethod

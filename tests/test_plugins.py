@@ -32,13 +32,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NAMES = """
 AffineViewsConfig Aggregation AnyServerWork Broadcast CentroidState ClassifyConfig Client
 ClientContext ClientSide ClientWork ClusterConfig ClusteringAlgorithm ComputeConfig
-ContrastiveClustering ContrastiveConfig Count DataSet Exchange FederationError Figures Form
-ImageData Images IntensityViewsConfig KeyValue LocalContext LocalMethod LocalUpdate Mean Member
-Method ModelState Nothing Objective Opaque PixelClustering PixelsConfig Pool Positive
+ContrastiveClustering ContrastiveConfig Count DataSet Exchange FederationError ImageData Images
+InitState IntensityViewsConfig KeyValue LocalContext LocalMethod LocalUpdate Mean Member Method
+Metrics ModelState Nothing Objective Opaque PixelClustering PixelsConfig Pool Positive
 PositiveNumber PositiveShare PrecisionConfig Problem Program Randomness RefusedUpdateError Rows
-Section ServerState ServerWork Share Sharing Spec Started Sum SummedWork SumsConfig SumsSystem
-System Task Unused UsageError Votes Weight added_up assigned check_counts form_of need need_other
-pack required_centroids sums_by through unpack
+Section ServerState ServerWork Share Sharing Spec Sum SummedWork SumsConfig SumsSystem System Task
+Unused UpdateFormat UsageError Votes Weight apply_pooled assign_points check_counts format_of pack
+require require_other required_centroids sum_by_group sum_updates unpack
 """
 
 
@@ -353,7 +353,7 @@ def test_its_sums_have_differential_privacy(installed: Path, tmp_path: Path, lev
 @pytest.mark.parametrize(
     ("module", "right", "wrong", "complaint"),
     [
-        ("fed_votes", "def form(", "def shape(", "method 'fed-votes' fails (TypeError: Can't inst"),
+        ("fed_votes", "def update_format(", "def shape(", "method 'fed-votes' fails (TypeError: Can't inst"),
         (
             "fed_votes", '"counts": Count()', '"count": Count()',
             "method 'fed-votes': exchange 'votes' declares a part 'count', and LocalCentroids has "
@@ -373,7 +373,7 @@ def test_its_sums_have_differential_privacy(installed: Path, tmp_path: Path, lev
             "object has no attribute 'count'): mend its package",
         ),
         (
-            "fed_lloyd", "(Started):", ":",
+            "fed_lloyd", "(InitState):", ":",
             "method 'fed-lloyd' cannot be imported from strangers.fed_lloyd:FED_LLOYD (Fed-Lloyd: "
             "Centroids, which init() returns, has no centroids: derive it from",
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.command import assigned
+from tests.support.command import set_options
 from tests.support.pages import DOCS, blocks
 from tests.support.reader import Reader, read
 
@@ -19,7 +19,7 @@ nightly = pytest.mark.nightly(
     *("docs/tutorial.md", "ccfcpp/cli", "ccfcpp/clustering", "ccfcpp/data", "ccfcpp/reports"),
     *("ccfcpp/studies", "tests/support/reader.py"),
 )
-FEW = assigned("scan.steps=4", "scan.mine_every=2")
+FEW = set_options("scan.steps=4", "scan.mine_every=2")
 
 
 @pytest.fixture(scope="module")

@@ -106,12 +106,12 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """Return the centre of each cluster, of shape (k, dimensions); None before the first."""
         return state.centroids
 
-    def probabilities(self, known: Any, holder: Client) -> Tensor | None:
+    def probabilities(self, known: Any, client: Client) -> Tensor | None:
         """Return the probability of each cluster, or the membership in it, for a client's images.
 
         Args:
-            known: The server's state, or what clients receive at the end (``delivery``).
-            holder: The client whose images are assigned.
+            known: The server's state, or what clients receive at the end (``final_model``).
+            client: The client whose images are assigned.
 
         Returns:
             Floats of shape (samples, k), whose rows sum to 1; None if the system has none.
@@ -119,7 +119,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return None
 
     @abstractmethod
-    def assign(self, state: Clustered, holder: Client) -> Tensor:
+    def assign(self, state: Clustered, client: Client) -> Tensor:
         """Assign each image of a client to a cluster, int64 of shape (samples,).
 
         Raises:
@@ -127,7 +127,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """
 
     @abstractmethod
-    def represent(self, state: Clustered, holder: Client) -> Tensor | None:
+    def represent(self, state: Clustered, client: Client) -> Tensor | None:
         """Map a client's images to points in the space of the centroids, by a state or a delivery.
 
         Returns:
@@ -135,21 +135,21 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """
 
     @abstractmethod
-    def delivery(self, state: Clustered) -> object:
+    def final_model(self, state: Clustered) -> object:
         """Return the tensors, as a dataclass, by which clients assign images after the run."""
 
     @property
-    def delivery_type(self) -> type[object]:
-        """The type of what ``delivery`` returns."""
+    def final_model_type(self) -> type[object]:
+        """The type of what ``final_model`` returns."""
         return self.state_type
 
-    def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
+    def assign_by_model(self, final_model: Any, client: Client) -> Tensor:
         """Assign each image of a client by a delivery, as ``assign`` does by a state.
 
         Raises:
             FederationError: The delivery has no centroids.
         """
-        return self.assign(delivery, holder)
+        return self.assign(final_model, client)
 
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
         """Return pictures of the run by name, each uint8 of shape (height, width, 3)."""
@@ -159,6 +159,6 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """Return facts for the summary that are not in the configuration."""
         return {}
 
-    def found(self, state: Clustered) -> dict[str, object]:
+    def summarize(self, state: Clustered) -> dict[str, object]:
         """Return facts of the last state for the summary, such as the chosen number of clusters."""
         return {}

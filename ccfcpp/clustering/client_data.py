@@ -27,7 +27,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.runs.run import Holdings
 
 
-def holder(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
+def make_client(data: AnyData, number: int, name: str, samples: Tensor) -> Client:
     """Return a client that holds the samples with given indices."""
     return Client(number, name, rows(data.values, samples.to(data.values.device)))
 

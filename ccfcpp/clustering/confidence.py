@@ -47,7 +47,7 @@ def judged_points(points: Tensor, by_angle: bool) -> Tensor:
 def confidence(
     algorithm: ClusteringAlgorithm[Any],
     known: Any,
-    holder: Client,
+    client: Client,
     clusters: Tensor,
     typical: Typical | None = None,
 ) -> dict[str, Tensor]:
@@ -56,7 +56,7 @@ def confidence(
     Args:
         algorithm: The system.
         known: The server's state, or what clients receive after the run.
-        holder: The client whose images are assigned.
+        client: The client whose images are assigned.
         clusters: The cluster of each image, int64 of shape (samples,).
         typical: Distribution of the run's images, if it is known.
 
@@ -67,10 +67,10 @@ def confidence(
         units of the usual one (``Typical.distances``).
     """
     found = dict[str, Tensor]()
-    probabilities = algorithm.probabilities(known, holder)
+    probabilities = algorithm.probabilities(known, client)
     centres = algorithm.centres(known) if hasattr(known, "centroids") else None
     asked = centres is not None or typical is not None
-    points = algorithm.represent(known, holder) if asked else None
+    points = algorithm.represent(known, client) if asked else None
     if points is not None:
         own = clusters.to(points.device)
         if centres is not None:

@@ -19,8 +19,8 @@ from ccfcpp.core.config import (
     Share,
     Unused,
     VectorsConfig,
-    need,
-    need_other,
+    require,
+    require_other,
 )
 from ccfcpp.core.data_kinds import DataKind, kind_of
 from ccfcpp.core.encoders import EncoderName
@@ -196,9 +196,9 @@ class ClusterConfig(RunConfig):
         """Yield the settings that have no effect besides those of other sections, too."""
         yield from super().unused()
         if self.partition.kind != "folders":
-            yield "vectors.client_column", [need("partition.kind", "folders")]
+            yield "vectors.client_column", [require("partition.kind", "folders")]
         if self.data.encoder is None:
-            yield "vectors.text_column", need_other("data.encoder", None)
+            yield "vectors.text_column", require_other("data.encoder", None)
         if self.data_kind == "images":
             for name in VectorsConfig.model_fields.keys() - {"text_column"}:
                 yield f"vectors.{name}", ["a dataset of vectors"]

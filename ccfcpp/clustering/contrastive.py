@@ -133,14 +133,14 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         network = self.space.load(known)
         return Batch(partial(self.program, network), (pairs,)) if len(pairs) else None
 
-    def represent(self, state: EncoderState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return latents, of shape (samples, d)."""
-        return self.space.latents(state, holder)
+        return self.space.latents(state, client)
 
-    def assign(self, state: EncoderState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, client: Client) -> Tensor:
         """Return the nearest centroid of each image, int64 of shape (samples,)."""
-        return nearest(self.represent(state, holder), required_centroids(state.centroids))
+        return nearest(self.represent(state, client), required_centroids(state.centroids))
 
-    def delivery(self, state: EncoderState) -> EncoderState:
+    def final_model(self, state: EncoderState) -> EncoderState:
         """Return the model and the centroids, which clients need to assign images."""
         return state.public

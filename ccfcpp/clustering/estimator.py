@@ -172,7 +172,7 @@ class FederatedClustering(
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
         typical = told.typical if told else None
-        self._tensors = saved(pack(algorithm.delivery(state)), typical)
+        self._tensors = saved(pack(algorithm.final_model(state)), typical)
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
@@ -225,7 +225,9 @@ class FederatedClustering(
         """
         check_is_fitted(self)
         model = self._model
-        points = model.algorithm.represent(model.delivery, model.holder(self._data(X).values))
+        points = model.algorithm.represent(
+            model.final_model, model.make_client(self._data(X).values)
+        )
         distances: NDArray[np.floating] = _distances(
             required_centroids(points).cpu(),
             torch.from_numpy(self.cluster_centers_),
@@ -319,7 +321,7 @@ class FederatedClustering(
         refuse_program(estimator.encoder, [encoder])
         model = load_model(place, estimator.device)
         estimator._problem = model.problem
-        estimator._tensors = saved(pack(model.delivery), model.typical)
+        estimator._tensors = saved(pack(model.final_model), model.typical)
         estimator.labels_, estimator.cluster_centers_ = labels.numpy(), centres.numpy()
         estimator.n_clusters_ = estimator._n_features_out = len(centres)
         if model.problem.has_vectors:
@@ -333,8 +335,8 @@ class FederatedClustering(
         # Made again: an algorithm may hold arrays of the samples, and a fitted model must not.
         algorithm = make_algorithm(self._problem)
         tensors, typical = split_model(self._tensors)
-        delivery = unpack(algorithm.delivery_type, tensors)
-        return Model(self._problem, algorithm, delivery, typical=typical)
+        final_model = unpack(algorithm.final_model_type, tensors)
+        return Model(self._problem, algorithm, final_model, typical=typical)
 
     def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
         """Check samples; those for a fitted model must have its shape."""

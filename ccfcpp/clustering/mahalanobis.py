@@ -15,7 +15,7 @@ from torch import Tensor
 from ccfcpp.engine.payload import generic, pack, unpack
 from ccfcpp.engine.update_format import SEPARATOR
 
-Delivery = TypeVar("Delivery")
+FinalModel = TypeVar("FinalModel")
 
 MOST_DIMENSIONS = 1024
 """Largest number of dimensions with which a covariance is pooled: 8 MB of float64."""
@@ -97,16 +97,16 @@ class Typical:
 
 
 @dataclass(frozen=True)
-class Final(Generic[Delivery]):
+class Final(Generic[FinalModel]):
     """The final message to clients: a model, and the distribution of its samples."""
 
-    model: Delivery
+    model: FinalModel
     typical: Typical | None
 
     @staticmethod
-    def of(delivery: type[Delivery]) -> "type[Final[Delivery]]":
+    def of(final_model: type[FinalModel]) -> "type[Final[FinalModel]]":
         """Return this type for a system's type of delivery."""
-        return generic(Final, delivery)
+        return generic(Final, final_model)
 
 
 _OF_CLIENTS = "descent/parts/"

@@ -19,7 +19,7 @@ from ccfcpp.core.config import (
     Unused,
     all_used,
     fits_always,
-    need,
+    require,
 )
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.permissions import Kind
@@ -114,9 +114,9 @@ def early_end(key: str) -> Callable[[Any], Unused]:
 
     def unused(config: RunConfig) -> Unused:
         if config.availability.dropout_rate:
-            yield key, [need("availability.dropout_rate", 0)]
+            yield key, [require("availability.dropout_rate", 0)]
         if config.availability.sample_fraction < 1:
-            yield key, [need("availability.sample_fraction", 1)]
+            yield key, [require("availability.sample_fraction", 1)]
 
     return unused
 

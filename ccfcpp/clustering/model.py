@@ -86,7 +86,7 @@ class Model:
 
     problem: Problem
     algorithm: ClusteringAlgorithm[Any]
-    delivery: Any
+    final_model: Any
     columns: tuple[str, ...] = ()
     typical: Typical | None = None
 
@@ -124,8 +124,8 @@ class Model:
         Raises:
             UsageError: The images are of another type or shape.
         """
-        holder, clusters = self._assigned(images)
-        sure = confidence(self.algorithm, self.delivery, holder, clusters, self.typical)
+        client, clusters = self._assigned(images)
+        sure = confidence(self.algorithm, self.final_model, client, clusters, self.typical)
         return {"cluster": clusters} | sure
 
     def probabilities(self, images: Samples) -> Tensor | None:
@@ -133,10 +133,10 @@ class Model:
 
         None if the system has none; the argument is that of ``assign``.
         """
-        found = self.algorithm.probabilities(self.delivery, self.holder(images))
+        found = self.algorithm.probabilities(self.final_model, self.make_client(images))
         return None if found is None else found.cpu()
 
-    def holder(self, images: Samples) -> Client:
+    def make_client(self, images: Samples) -> Client:
         """Return a client that holds some images or vectors.
 
         Raises:
@@ -170,8 +170,8 @@ class Model:
         return np.asarray(images[[called[name] for name in wanted]])
 
     def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
-        holder = self.holder(images)
-        return holder, self.algorithm.assign_delivered(self.delivery, holder).cpu()
+        client = self.make_client(images)
+        return client, self.algorithm.assign_by_model(self.final_model, client).cpu()
 
 
 def load_model(path: str | Path, device: str = "auto") -> Model:
@@ -265,12 +265,12 @@ def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor],
 def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
     """Return what clients receive, from a file of it, or of the server's whole state."""
     try:
-        return algorithm.delivery(unpack(algorithm.state_type, tensors))
+        return algorithm.final_model(unpack(algorithm.state_type, tensors))
     except FederationError as error:
         raise _without_clusters(path) from error
     except _MISFITS as error:
         try:
-            return unpack(algorithm.delivery_type, tensors)
+            return unpack(algorithm.final_model_type, tensors)
         except PayloadError:
             raise _misfit(path, error) from error
 

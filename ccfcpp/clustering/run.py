@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, get_origin
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.client_data import divide, holder
+from ccfcpp.clustering.client_data import divide, make_client
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.evaluator import ClusteringEvaluator
@@ -48,7 +48,7 @@ def clustering_run(
     held = replace(held, data=held.data.to(setting.device))
     # A client without samples has nothing to train on and nothing to add to an average.
     clients = [
-        holder(held.data, number, held.names[number], held.parts[number])
+        make_client(held.data, number, held.names[number], held.parts[number])
         for number in connected
         if len(held.parts[number]) > 0
     ]
@@ -117,4 +117,4 @@ def _check_system(run: ClusteringRun) -> None:
                 f"method {run.system!r}: client_side() has no work for exchange {exchange.name!r}"
             )
     if works and works[0].is_due(state):  # what later ones send follows from the answers
-        works[0].form(works[0].broadcast(state))
+        works[0].update_format(works[0].broadcast(state))

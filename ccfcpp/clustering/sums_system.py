@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.kmeans.centroids import FARTHEST, Started, StartedState, required_centroids
+from ccfcpp.clustering.kmeans.centroids import FARTHEST, AnyInitState, InitState, required_centroids
 from ccfcpp.clustering.kmeans.initialisation import SumCells
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
-from ccfcpp.clustering.systems.shallow.pixels import PixelRule, StartedBySums
+from ccfcpp.clustering.systems.shallow.pixels import InitBySums, PixelRule
 from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.data_kinds import DataKind
 from ccfcpp.core.errors import UsageError
@@ -34,15 +34,15 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
-    Figures,
     Images,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import added_up, check_counts, not_finite, pack, unpack
-from ccfcpp.engine.update_format import Count, Form, Part, Sum, form_of, unknown_part
+from ccfcpp.engine.payload import check_counts, not_finite, pack, sum_updates, unpack
+from ccfcpp.engine.update_format import Count, Part, Sum, UpdateFormat, format_of, unknown_part
 from ccfcpp.models.state import placed
 
 Sums = TypeVar("Sums")
@@ -60,7 +60,7 @@ class SumsConfig(Section):
 
 
 @dataclass(frozen=True)
-class SumsSystem(System, Generic[StartedState, Sums]):
+class SumsSystem(System, Generic[AnyInitState, Sums]):
     """A system made of three functions, of which the first two say what dataclass they return.
 
     Points are floats of shape (samples, d): vectors as they are, or images as the section
@@ -68,7 +68,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
     without one there is a section ``sums``.
 
     Attributes:
-        init: Makes the first state, which derives from ``Started``. If it has no centroids yet,
+        init: Makes the first state, which derives from ``InitState``. If it has no centroids yet,
             the library finds them first, as it does for Fed-KM.
         local: Makes a client's sums of the state and of points: a dataclass of tensors, each a sum
             over the points. They are added up in double precision.
@@ -87,19 +87,19 @@ class SumsSystem(System, Generic[StartedState, Sums]):
         UsageError: The functions do not fit each other, or the library.
     """
 
-    init: Callable[[Problem, Randomness], StartedState]
-    local: Callable[[StartedState, Tensor], Sums]
-    update: Callable[[StartedState, Sums], StartedState]
+    init: Callable[[Problem, Randomness], AnyInitState]
+    local: Callable[[AnyInitState, Tensor], Sums]
+    update: Callable[[AnyInitState, Sums], AnyInitState]
     _: KW_ONLY
-    assign: Callable[[StartedState, Tensor], Tensor] | None = None
-    probabilities: Callable[[StartedState, Tensor], Tensor] | None = None
-    has_converged: Callable[[StartedState], bool] | None = None
+    assign: Callable[[AnyInitState, Tensor], Tensor] | None = None
+    probabilities: Callable[[AnyInitState, Tensor], Tensor] | None = None
+    has_converged: Callable[[AnyInitState], bool] | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)
     largest: Mapping[str, float] = field(default_factory=dict)
     sends: str = "sums over samples"
     kinds: tuple[Kind, ...] = ("pixels", "sums")
     takes: tuple[DataKind, ...] = ("images", "vectors")
-    exchange: Exchange[StartedState, Sums] = field(init=False)
+    exchange: Exchange[AnyInitState, Sums] = field(init=False)
     make: Callable[[Problem], ClusteringAlgorithm[Any]] = field(init=False)
     rounds: str = field(init=False)
     soft: bool = field(init=False)
@@ -127,12 +127,12 @@ class SumsSystem(System, Generic[StartedState, Sums]):
         """Whether points belong to the nearest centroid."""
         return self.assign is None and self.probabilities is None
 
-    def _exchange(self) -> Exchange[StartedState, Sums]:
+    def _exchange(self) -> Exchange[AnyInitState, Sums]:
         state, sums = self._returned("init"), self._returned("local")
-        if Started not in state.__mro__:
+        if InitState not in state.__mro__:
             raise UsageError(
                 f"{self.title}: {state.__name__}, which init() returns, has no centroids: derive "
-                "it from ccfcpp.plugin.Started"
+                "it from ccfcpp.plugin.InitState"
             )
         hints, parts = get_type_hints(sums), {**self.parts, **dict.fromkeys(self.largest, Sum())}
         if other := [name for name, kind in hints.items() if kind is not Tensor]:
@@ -164,7 +164,7 @@ class SumsSystem(System, Generic[StartedState, Sums]):
         """Turn an error in one of the functions into one line."""
         return in_one_line(f"{self.title}: {name}()", self.init.__module__)
 
-    def sums(self, state: StartedState, points: Tensor) -> dict[str, Tensor]:
+    def sums(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         """Return the sums over some points by name, in double precision."""
         with self.called("local"):
             found = _as_said(self.local(state, points), self.exchange.update)
@@ -178,25 +178,25 @@ def _as_said(found: T, kind: type[T]) -> T:
 
 
 @dataclass(frozen=True)
-class AddUpPoints(SummedWork[StartedState, Sums]):
+class AddUpPoints(SummedWork[AnyInitState, Sums]):
     """The clients' sums over blocks of points."""
 
-    system: SumsSystem[StartedState, Sums]
-    exchange: Exchange[StartedState, Sums]
+    system: SumsSystem[AnyInitState, Sums]
+    exchange: Exchange[AnyInitState, Sums]
     rule: PixelRule
     context: ClientContext
 
     def local_sum(
         self,
         task: Task,
-        message: StartedState,
+        message: AnyInitState,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sums:
         """Sum over the clients' points in blocks, without sums over too few points."""
-        return added_up(self._of(message, client) for client in clients)
+        return sum_updates(self._of(message, client) for client in clients)
 
-    def _of(self, state: StartedState, client: Client) -> Sums:
+    def _of(self, state: AnyInitState, client: Client) -> Sums:
         width = required_centroids(state.centroids).numel()
         total: dict[str, Tensor] = {}
         for points in self.rule.blocks(client.images, width):
@@ -208,7 +208,7 @@ class AddUpPoints(SummedWork[StartedState, Sums]):
             )
         return unpack(self.exchange.update, self._told(total, len(client)))
 
-    def _of_block(self, state: StartedState, points: Tensor) -> dict[str, Tensor]:
+    def _of_block(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         bounding = self.context.bounding
         if bounding is None:
             return self.system.sums(state, points)
@@ -231,29 +231,29 @@ class AddUpPoints(SummedWork[StartedState, Sums]):
         return found
 
 
-def _nearest(state: Started, points: Tensor) -> Tensor:
-    return assigned(points, required_centroids(state.centroids))
+def _nearest(state: InitState, points: Tensor) -> Tensor:
+    return assign_points(points, required_centroids(state.centroids))
 
 
 class SumsClustering(
-    StartedBySums[StartedState],
-    ServerWork[StartedState, StartedState, Sums],
-    Generic[StartedState, Sums],
+    InitBySums[AnyInitState],
+    ServerWork[AnyInitState, AnyInitState, Sums],
+    Generic[AnyInitState, Sums],
 ):
     """The algorithm of a ``SumsSystem``, and the server's half of its exchange."""
 
-    def __init__(self, system: SumsSystem[StartedState, Sums], problem: Problem) -> None:
+    def __init__(self, system: SumsSystem[AnyInitState, Sums], problem: Problem) -> None:
         super().__init__(problem)
         self.system, self.exchange = system, system.exchange
         self.state_type = self.exchange.message
         self.rounds = problem.config.section(SumsConfig).rounds
         self.by_angle = self.by_angle and system.by_nearest
 
-    def initial_state(self, randomness: Randomness) -> StartedState:
+    def initial_state(self, randomness: Randomness) -> AnyInitState:
         """Return the first state of the system's function."""
         return self._kept("init", lambda: self.system.init(self.problem, randomness))
 
-    def _kept(self, name: str, make: Callable[[], StartedState]) -> StartedState:
+    def _kept(self, name: str, make: Callable[[], AnyInitState]) -> AnyInitState:
         """Make a state, and convert it as a checkpoint does, on the run's device."""
         with self.system.called(name):
             packed = pack(_as_said(make(), self.state_type))
@@ -270,7 +270,7 @@ class SumsClustering(
         own = AddUpPoints(self.system, self.exchange, self.rule, context)
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
-    def has_converged(self, state: StartedState) -> bool:
+    def has_converged(self, state: AnyInitState) -> bool:
         """Return whether no round would change the state; False if clients may be absent."""
         ends = self.system.has_converged
         if ends is None or state.centroids is None or self.problem.config.availability.varies:
@@ -278,12 +278,12 @@ class SumsClustering(
         with self.system.called("has_converged"):
             return ends(state)
 
-    def broadcast(self, state: StartedState) -> StartedState:
+    def broadcast(self, state: AnyInitState) -> AnyInitState:
         """Return the message to clients: the state."""
         required_centroids(state.centroids)
         return state
 
-    def form(self, message: StartedState) -> Form:
+    def update_format(self, message: AnyInitState) -> UpdateFormat:
         """Return an update's shapes and dtypes, found by sums over made-up points."""
         shape, device = (2, self.rule.dimensions), self.problem.device
         points = torch.rand(shape, generator=Randomness(0).generator("points"))
@@ -298,9 +298,9 @@ class SumsClustering(
                     f"{self.system.title}: local() of two points is not the sum of local() of "
                     f"each in {name!r}: make it a sum over points"
                 )
-        return form_of(both)
+        return format_of(both)
 
-    def check(self, message: StartedState, update: Sums, senders: Sequence[Member]) -> None:
+    def check(self, message: AnyInitState, update: Sums, senders: Sequence[Member]) -> None:
         """Refuse counts that the senders cannot hold, and sums of points that lie far off.
 
         Raises:
@@ -313,7 +313,7 @@ class SumsClustering(
             elif bool((tensor.abs() > FARTHEST**2 * held).any()):
                 raise RefusedUpdateError(f"points in {name!r} lie beyond {FARTHEST:g}")
 
-    def project_noisy(self, message: StartedState, update: Sums) -> Sums:
+    def project_noisy(self, message: AnyInitState, update: Sums) -> Sums:
         """Set counts that noise made negative to 0."""
         parts = self.exchange.parts
         nearest = {
@@ -323,41 +323,41 @@ class SumsClustering(
         return unpack(self.exchange.update, nearest)
 
     def aggregate(
-        self, state: StartedState, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[StartedState, Figures]:
+        self, state: AnyInitState, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[AnyInitState, Metrics]:
         """Return the next state by the system's function of the total; report its numbers."""
-        total = placed(pack(added_up(updates)), self.problem.device)
+        total = placed(pack(sum_updates(updates)), self.problem.device)
         sums = unpack(self.exchange.update, total)
         after = self._kept("update", lambda: self.system.update(state, sums))
         numbers = {each.name: getattr(after, each.name) for each in fields(after)}
         return after, {name: each for name, each in numbers.items() if isinstance(each, float)}
 
-    def assign(self, state: StartedState, holder: Client) -> Tensor:
+    def assign(self, state: AnyInitState, client: Client) -> Tensor:
         """Assign each sample to a cluster, int64 of shape (samples,)."""
-        found = self.probabilities(state, holder) if self.system.assign is None else None
+        found = self.probabilities(state, client) if self.system.assign is None else None
         if found is not None:
             return found.argmax(dim=1)
         if self.by_angle:
-            return super().assign(state, holder)
-        return self._of_points("assign", self.system.assign or _nearest, state, holder)
+            return super().assign(state, client)
+        return self._of_points("assign", self.system.assign or _nearest, state, client)
 
-    def probabilities(self, known: StartedState, holder: Client) -> Tensor | None:
+    def probabilities(self, known: AnyInitState, client: Client) -> Tensor | None:
         """Return the probability of each cluster, of shape (samples, k), if there are any."""
         if self.system.probabilities is None:
             return None
-        return self._of_points("probabilities", self.system.probabilities, known, holder)
+        return self._of_points("probabilities", self.system.probabilities, known, client)
 
     def _of_points(
         self,
         name: str,
-        function: Callable[[StartedState, Tensor], Tensor],
-        state: StartedState,
-        holder: Client,
+        function: Callable[[AnyInitState, Tensor], Tensor],
+        state: AnyInitState,
+        client: Client,
     ) -> Tensor:
         width = required_centroids(state.centroids).numel()
         with self.system.called(name):
-            return torch.cat([function(state, p) for p in self.rule.blocks(holder.images, width)])
+            return torch.cat([function(state, p) for p in self.rule.blocks(client.images, width)])
 
-    def delivery(self, state: StartedState) -> StartedState:
+    def final_model(self, state: AnyInitState) -> AnyInitState:
         """Return the state, which clients need to assign samples."""
         return state

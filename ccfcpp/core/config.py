@@ -61,14 +61,14 @@ class Section(BaseModel):
         yield from ()
 
 
-def need(key: str, value: object = True) -> KeyValue:
+def require(key: str, value: object = True) -> KeyValue:
     """Return the value of a setting that another one needs, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
-def need_other(key: str, value: object) -> tuple[Piece, ...]:
+def require_other(key: str, value: object) -> tuple[Piece, ...]:
     """Return the need for another value of a setting than the given one."""
-    return need(key, ...), f" other than {in_file(value)}"
+    return require(key, ...), f" other than {in_file(value)}"
 
 
 def without(keys: str, *needs: Piece) -> Unused:
@@ -171,7 +171,7 @@ class VectorsConfig(Section):
     def unused(self) -> Unused:
         """Yield the settings that need components."""
         if self.components is None:
-            yield "vectors.whiten", need_other("vectors.components", None)
+            yield "vectors.whiten", require_other("vectors.components", None)
 
     @property
     def is_plain(self) -> bool:
@@ -198,7 +198,7 @@ class ViewsConfig(Section):
     def unused(self) -> Unused:
         """Yield the range of a blur whose probability is 0."""
         if self.blur_probability == 0:
-            yield "views.blur", need_other("views.blur_probability", 0)
+            yield "views.blur", require_other("views.blur_probability", 0)
 
     @model_validator(mode="after")
     def _ranges_ascend(self) -> "ViewsConfig":
@@ -333,7 +333,7 @@ class AvailabilityConfig(Section):
     def unused(self) -> Unused:
         """Yield the settings of absent clients if no client is ever absent."""
         if not self.late:
-            yield "availability.late_rounds", need_other("availability.late", [])
+            yield "availability.late_rounds", require_other("availability.late", [])
 
     @property
     def is_perfect(self) -> bool:

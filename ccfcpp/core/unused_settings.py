@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
-from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, need
+from ccfcpp.core.config import RunConfig, Section, Tree, kinds_of, require
 from ccfcpp.core.config_layers import Layers, Shipped, is_whole, resolve
 from ccfcpp.core.errors import KeyValue, Piece, UsageError, join_pieces
 
@@ -64,7 +64,7 @@ def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
     by = str(field.discriminator)
     kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]
     values = [value for kind in kinds for value in get_args(kind[by].annotation)]
-    return [need(f"{name}.{by}", " or ".join(values))] if kinds else ()
+    return [require(f"{name}.{by}", " or ".join(values))] if kinds else ()
 
 
 def _unused(configs: Sequence[RunConfig], layer: Tree) -> Iterator[tuple[str, object]]:

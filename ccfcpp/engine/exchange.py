@@ -13,14 +13,14 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.update_format import Count, Form, Part, Sum
+from ccfcpp.engine.update_format import Count, Part, Sum, UpdateFormat
 from ccfcpp.models.state import ModelState
 
 State = TypeVar("State")
 Message = TypeVar("Message")
 Update = TypeVar("Update")
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 """Metrics of an exchange for a round's report, such as the mean loss."""
 
 
@@ -148,7 +148,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         """Return the message to every client that takes part."""
 
     @abstractmethod
-    def form(self, message: Message) -> Form:
+    def update_format(self, message: Message) -> UpdateFormat:
         """Return the tensor names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
@@ -175,7 +175,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     @abstractmethod
     def aggregate(
         self, state: State, updates: Iterable[Update], randomness: Randomness
-    ) -> tuple[State, Figures]:
+    ) -> tuple[State, Metrics]:
         """Return the server's next state, and metrics for the report.
 
         Args:

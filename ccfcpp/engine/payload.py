@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.update_format import SEPARATOR, Form
+from ccfcpp.engine.update_format import SEPARATOR, UpdateFormat
 
 T = TypeVar("T")
 INLINE = {"inline": True}
@@ -130,7 +130,7 @@ def _without_none(hint: object) -> tuple[Any, bool]:
     return hint, False
 
 
-def added_up(updates: Iterable[T]) -> T:
+def sum_updates(updates: Iterable[T]) -> T:
     """Add up dataclasses of one type, tensor by tensor and number by number, in their order.
 
     Floating-point numbers of Python are summed in float64.
@@ -173,7 +173,7 @@ _LONGEST_NAME = 80
 """Letters of a tensor's name that a refusal shows."""
 
 
-def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
+def check_format(form: UpdateFormat, tensors: Mapping[str, Tensor]) -> None:
     """Refuse tensors whose names, shapes or dtypes differ from a form."""
     rows: set[int] = set()
     for name in sorted(form.keys() | tensors.keys()):

@@ -22,7 +22,7 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     ClientWork,
-    Figures,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     State,
@@ -30,7 +30,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import INLINE, generic, pack
-from ccfcpp.engine.update_format import Form
+from ccfcpp.engine.update_format import UpdateFormat
 from ccfcpp.models.state import ModelState
 
 K = TypeVar("K")
@@ -214,8 +214,8 @@ class _Wrapping(ServerWork[Any, Any, Any]):
     def _own(self, message: Any) -> Any:
         return message
 
-    def form(self, message: Any) -> Form:
-        return self.work.form(self._own(message))
+    def update_format(self, message: Any) -> UpdateFormat:
+        return self.work.update_format(self._own(message))
 
     def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
         self.work.check(self._own(message), update, senders)
@@ -243,7 +243,7 @@ class OfPhase(_Wrapping):
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Prepared[Any, Any], Figures]:
+    ) -> tuple[Prepared[Any, Any], Metrics]:
         """Return the state after the phase has aggregated the updates."""
         learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
         return replace(state, preparation=learnt), figures
@@ -277,7 +277,7 @@ class OfSystem(_Wrapping):
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Prepared[Any, Any], Figures]:
+    ) -> tuple[Prepared[Any, Any], Metrics]:
         """Return the state after the system has aggregated the updates."""
         after, figures = self.work.aggregate(state.system, updates, randomness)
         return replace(state, system=after), figures

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, RefusedUpdateError, Task
-from ccfcpp.engine.payload import check_form, not_finite, pack, size
+from ccfcpp.engine.payload import check_format, not_finite, pack, size
 from ccfcpp.engine.transport import Reply, Transport
-from ccfcpp.engine.update_format import Form
+from ccfcpp.engine.update_format import UpdateFormat
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class ExchangeRequest:
         return self.work.exchange
 
     @cached_property
-    def form(self) -> Form:
+    def update_format(self) -> UpdateFormat:
         """The tensor names, shapes and dtypes that an update must have."""
-        return self.work.form(self.message)
+        return self.work.update_format(self.message)
 
     @cached_property
     def member(self) -> Mapping[int, Member]:
@@ -101,7 +101,7 @@ def checked(request: ExchangeRequest, reply: Reply) -> object:
         raise RefusedUpdateError(f"it is a {type(update).__name__}, expected a {expected}")
     tensors = packed(update)
     if not reply.noised:
-        check_form(request.form, tensors)
+        check_format(request.update_format, tensors)
     if name := not_finite(tensors):
         raise RefusedUpdateError(f"{name} holds NaN or Inf")
     if reply.noised:

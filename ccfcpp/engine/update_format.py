@@ -141,11 +141,11 @@ class Spec:
         return f"{self.dtype} ({lengths}{',' if len(self.shape) == 1 else ''})"
 
 
-Form = Mapping[str, Spec]
+UpdateFormat = Mapping[str, Spec]
 """The form of an update: of each tensor by the name that ``payload.pack`` gives it."""
 
 
-def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
+def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
     """Return the dtype and shape of each tensor by its name, after a prefix such as ``model/``."""
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, batch_norm, inside, through
+from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, batch_norm, inside
 
 
 class ConvBackbone(nn.Sequential):
@@ -81,5 +81,5 @@ def _basic_block(block: Any, x: Tensor, name: str) -> Pooling[Tensor]:
     y = yield from batch_norm(block.bn1, f"{name}.bn1", block.conv1(x))
     y = yield from batch_norm(block.bn2, f"{name}.bn2", block.conv2(torch.relu(y)))
     if block.downsample is not None:
-        x = yield from through(block.downsample, x, f"{name}.downsample")
+        x = yield from apply_pooled(block.downsample, x, f"{name}.downsample")
     return torch.relu(y + x)

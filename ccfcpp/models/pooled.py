@@ -206,7 +206,7 @@ def rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tens
     return near
 
 
-def through(
+def apply_pooled(
     module: nn.Module, x: Tensor, name: str = "", precision: torch.dtype | None = None
 ) -> Pooling[Tensor]:
     """Apply a network, with its batch normalisation over the batches of all clients.
@@ -228,7 +228,7 @@ def through(
         return (yield from batch_norm(module, name, x))
     if isinstance(module, nn.Sequential):
         for child, part in module.named_children():
-            x = yield from through(part, x, inside(name, child), precision)
+            x = yield from apply_pooled(part, x, inside(name, child), precision)
         return x
     if isinstance(module, PooledModule):
         return (yield from module.pooled(x, name))

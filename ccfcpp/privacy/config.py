@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, need, without
+from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, require, without
 from ccfcpp.core.errors import KeyValue, UsageError
 
 
@@ -60,14 +60,18 @@ class PrivacyConfig(Section):
         if self.level == "none":
             keys = "epsilon delta noise clip clips accountant reproducible_noise"
             keys = " ".join(f"privacy.{key}" for key in keys.split())
-            yield from without(f"{keys} {of_both}", need("privacy.level", "client or image"))
+            yield from without(f"{keys} {of_both}", require("privacy.level", "client or image"))
         if not self.secure_sums:
             keys = "privacy.threshold privacy.holders privacy.bits privacy.fraction_bits"
-            yield from without(f"{keys} {of_both}", need("privacy.secure_sums"))
+            yield from without(f"{keys} {of_both}", require("privacy.secure_sums"))
         if self.noise_at == "server":
-            yield from without("privacy.colluders", need("privacy.noise_at", "clients"))
+            yield from without("privacy.colluders", require("privacy.noise_at", "clients"))
         elif self.level != "none":
-            either = need("privacy.level", "none"), ", or ", need("privacy.noise_at", "server")
+            either = (
+                require("privacy.level", "none"),
+                ", or ",
+                require("privacy.noise_at", "server"),
+            )
             yield from without("privacy.fraction_bits", *either)
 
     @property

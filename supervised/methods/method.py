@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ccfcpp.core.config import Section, Tree, Unused, all_used, fits_always
-from ccfcpp.engine.update_format import Form, Part
+from ccfcpp.engine.update_format import Part, UpdateFormat
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
@@ -24,7 +24,7 @@ def _no_projection(config: ClassifyConfig) -> Sequence[int]:
     return ()
 
 
-def _no_more(message: Any) -> Form:
+def _no_more(message: Any) -> UpdateFormat:
     return {}
 
 
@@ -47,7 +47,7 @@ class Method:
         message: Type of the server's message.
         update: Type of a client's update.
         parts: Meaning of the parts of an update that only this method has, by field.
-        form: Computes the shapes and dtypes of these parts from the server's message.
+        update_format: Computes the shapes and dtypes of these parts from the server's message.
         begin: Makes the first state from a model and a flat vector of zeros of the weights' size.
         broadcast: Makes the message of a state.
         projection: Maps a configuration to the widths of a projection head between backbone and
@@ -69,7 +69,7 @@ class Method:
     message: type[Broadcast] = Broadcast
     update: type[LocalUpdate] = LocalUpdate
     parts: Mapping[str, Part] = field(default_factory=dict)
-    form: Callable[[Any], Form] = _no_more
+    update_format: Callable[[Any], UpdateFormat] = _no_more
     begin: Callable[[ModelState, Tensor], ServerState] = _model_alone
     broadcast: Callable[[Any], Broadcast] = _model_of
     projection: Callable[[ClassifyConfig], Sequence[int]] = _no_projection

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.update_format import Sum, form_of
+from ccfcpp.engine.update_format import Sum, format_of
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
@@ -98,7 +98,7 @@ SCAFFOLD = Method(
     message=ControlledBroadcast,
     update=ControlledUpdate,
     parts={"control_change": Sum()},
-    form=lambda message: form_of({"control_change": message.control}),
+    update_format=lambda message: format_of({"control_change": message.control}),
     begin=ControlledState,
     broadcast=lambda state: ControlledBroadcast(state.model, state.control),
 )

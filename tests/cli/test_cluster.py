@@ -32,9 +32,9 @@ from tests.support.command import (
     TINY_ROUNDS,
     TINY_SCAN,
     Result,
-    assigned,
     ccfcpp,
     refused,
+    set_options,
     succeeded,
 )
 
@@ -125,8 +125,8 @@ KM = ("--method", "km", "--set", "centroids.restarts=1")
 
 
 def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
-    few = ("--rounds", 1, "--pretrain-rounds", 1, *assigned("data.images=60"))
-    small = assigned("model.widths=[4,4]")
+    few = ("--rounds", 1, "--pretrain-rounds", 1, *set_options("data.images=60"))
+    small = set_options("model.widths=[4,4]")
     result = succeeded("cluster", "--preset", "published", *few, *small, "--out", tmp_path / "run")
     header = "CCFC++ on digits, published preset, skew, p = 0, seed 0: "
     assert header in result.stderr
@@ -142,7 +142,7 @@ def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
 
 
 def test_without_a_method_ccfc_plus_plus_runs_after_fed_scan(tmp_path: Path) -> None:
-    small = assigned(
+    small = set_options(
         *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "model.latent=6", "data.images=80"),
         *("scan.steps=6", "scan.steps_per_round=2", "training.predictor_steps=2"),
     )
@@ -543,7 +543,7 @@ def test_what_is_damaged_is_named(name: str, said: str, finished: Path) -> None:
 
 # --- speed --------------------------------------------------------------------------------------
 
-FEW = (*TINY, *assigned("data.images=160"))
+FEW = (*TINY, *set_options("data.images=160"))
 
 
 def test_a_run_says_how_many_clients_were_trained_side_by_side(

@@ -14,17 +14,17 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.cli.terminal import graceful_interruption
-from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp, succeeded
+from tests.support.command import TINY, TINY_SCAN, ccfcpp, set_options, succeeded
 from tests.support.forks import Fork
 
 ROUNDS = 10
 _SOMETIMES_ABSENT = ("--dropout-rate", "0.2")
-_FEW = assigned("data.images=300")
-_SCAN = (*TINY_SCAN, *_FEW, *assigned(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
+_FEW = set_options("data.images=300")
+_SCAN = (*TINY_SCAN, *_FEW, *set_options(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
 SETTINGS = {
     "ccfc++": (*TINY, *_FEW, "--rounds", "7", "--pretrain-rounds", "3", *_SOMETIMES_ABSENT),
     "fed-scan": _SCAN,
-    "fed-scan, lagged": (*_SCAN, *assigned("scan.lagged=true")),
+    "fed-scan, lagged": (*_SCAN, *set_options("scan.lagged=true")),
 }
 EITHER = pytest.mark.parametrize("system", ["ccfc++", "fed-scan"])
 PATIENCE = 120.0

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from ccfcpp.data import load
-from tests.support.command import TINY, TINY_SCAN, assigned, refused, succeeded
+from tests.support.command import TINY, TINY_SCAN, refused, set_options, succeeded
 
-GAN = assigned(
+GAN = set_options(
     *("gan.noise=5", "gan.generator_width=16", "gan.generator_channels=[6,4]", "gan.epochs=2"),
     *("gan.discriminator_channels=[4,6]", "gan.discriminator_width=8", "gan.batch_size=16"),
 )
-DCN = assigned("dcn.widths=[16]", "dcn.latent=4", "dcn.pretrain_epochs=1", "dcn.epochs=1")
+DCN = set_options("dcn.widths=[16]", "dcn.latent=4", "dcn.pretrain_epochs=1", "dcn.epochs=1")
 FEW = ("--set", "data.images=300")
 
 Run = tuple[Path, Path]

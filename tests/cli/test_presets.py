@@ -9,9 +9,9 @@ import pytest
 from ccfcpp import load_model
 from ccfcpp.core.presets import preset_file, preset_names
 from tests.support import originals
-from tests.support.command import assigned, refused, succeeded
+from tests.support.command import refused, set_options, succeeded
 
-FEW_STEPS = assigned(
+FEW_STEPS = set_options(
     *("crops.steps=2", "crops.steps_per_round=1", "crops.batch=4", "crops.each=2"),
     *("crops.widths=[8,8]", "means.rounds=2"),
 )

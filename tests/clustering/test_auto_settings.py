@@ -12,7 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import PrecisionConfig
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.data import ImageData
-from tests.support.command import assigned, ccfcpp, succeeded
+from tests.support.command import ccfcpp, set_options, succeeded
 
 
 def images(count: int, channels: int, side: int) -> ImageData:
@@ -62,7 +62,7 @@ def test_many_photos_in_colour_are_for_fed_emp_in_one_process_alone() -> None:
 def test_what_the_photos_are_decides_on_the_system_unless_the_user_does(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (1000, 24, 24, 3), np.uint8)
     np.savez(tmp_path / "mine.npz", images=pixels)
-    small = ("--clusters", 2, "--clients", 2, *assigned("crops.steps=2", "crops.widths=[8]"))
+    small = ("--clusters", 2, "--clients", 2, *set_options("crops.steps=2", "crops.widths=[8]"))
     few = ("cluster", "--dataset", tmp_path / "mine.npz", *small)
     said = succeeded(*few, "--out", tmp_path / "run").stderr
     first, second, *_ = said.splitlines()

@@ -37,12 +37,12 @@ class Lying:
     """A system whose points and clusters are given: an image's first pixels."""
 
     by_angle = False
-    delivery_type = Nothing
+    final_model_type = Nothing
 
     def represent(self, model: object, client: Client) -> Tensor:
         return client.images[:, 1:].double() / 8
 
-    def assign_delivered(self, model: object, client: Client) -> Tensor:
+    def assign_by_model(self, model: object, client: Client) -> Tensor:
         return client.images[:, 0].long()
 
 

@@ -52,7 +52,7 @@ def test_to_make_a_system_builds_nothing_that_trains(
     monkeypatch.setattr(type(made(tiny(method))), "client_side", refuse)
     algorithm = made(tiny(method))
     assert torch.equal(algorithm.assign(state, replace(client, scratch={})), expected)
-    assert pack(algorithm.delivery(state))
+    assert pack(algorithm.final_model(state))
 
 
 @every_method

@@ -44,10 +44,10 @@ def test_a_delivery_assigns_as_the_server_does(method: str, tmp_path: Path) -> N
     config, algorithm, state = run_of(method)
     images, _ = digits()
     expected = algorithm.assign(state, Client(0, "all", images[:200]))
-    delivery = algorithm.delivery(state)
-    kind = algorithm.delivery_type
-    assert isinstance(delivery, get_origin(kind) or kind)
-    for name, payload in (("state", state), ("delivery", delivery)):
+    final_model = algorithm.final_model(state)
+    kind = algorithm.final_model_type
+    assert isinstance(final_model, get_origin(kind) or kind)
+    for name, payload in (("state", state), ("delivery", final_model)):
         path = written(tmp_path / name, config, pack(payload))
         for place in (path, path.parent):
             assert torch.equal(load_model(place).assign(images[:200]), expected)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.kmeans.centroids import Started
+from ccfcpp.clustering.kmeans.centroids import InitState
 from ccfcpp.clustering.sums_system import SumsSystem
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -150,11 +150,11 @@ def without_them(problem: Problem, randomness: Randomness) -> NoCentroids:
     raise NotImplementedError
 
 
-def numbers(state: Started, points: Tensor) -> Numbers:
+def numbers(state: InitState, points: Tensor) -> Numbers:
     raise NotImplementedError
 
 
-def nameless(state: Started, points: Tensor):  # type: ignore[no-untyped-def]
+def nameless(state: InitState, points: Tensor):  # type: ignore[no-untyped-def]
     raise NotImplementedError
 
 

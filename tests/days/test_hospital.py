@@ -15,7 +15,7 @@ from PIL import Image
 from tests.support import traps
 from tests.support.browser import BROWSER, laid_out
 from tests.support.clustering import digits
-from tests.support.command import assigned
+from tests.support.command import set_options
 from tests.support.traps import Trap
 
 pytest.importorskip("flwr")
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.nightly(
 CLINICS = ("clinic-1", "clinic-2", "clinic-3")
 EACH = 99
 """Photos of a clinic, of three digits."""
-FEW = assigned("scan.steps=24", "scan.exact_steps=4", "scan.mine_every=8", "scan.steps_per_round=2")
+FEW = set_options(
+    "scan.steps=24", "scan.exact_steps=4", "scan.mine_every=8", "scan.steps_per_round=2"
+)
 """A run's 60 steps would take minutes."""
 
 

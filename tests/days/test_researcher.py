@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import assigned
+from tests.support.command import set_options
 from tests.support.processes import Machines, bounded
 
 pytestmark = pytest.mark.nightly("ccfcpp/studies", "ccfcpp/reports")
-SMALL = ("--dataset", "digits", *assigned("data.images=150", "device=cpu"))
+SMALL = ("--dataset", "digits", *set_options("data.images=150", "device=cpu"))
 LATEX = next(filter(None, map(shutil.which, ("tectonic", "pdflatex"))), None)
 PAPER = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}

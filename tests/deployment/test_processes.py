@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import assigned, ccfcpp, succeeded
+from tests.support.command import ccfcpp, set_options, succeeded
 
 pytest.importorskip("flwr")
 
@@ -16,18 +16,18 @@ from tests.support.processes import Place, assert_same, in_one_process, place, t
 
 pytestmark = pytest.mark.nightly("ccfcpp/deployment", "tests/support/processes.py")
 
-SHARED = assigned("dataset=digits", "device=cpu", "seed=3")
+SHARED = set_options("dataset=digits", "device=cpu", "seed=3")
 ALONE = "compute.cohort=1"
 """As over a network, where each client is by itself."""
 SCAFFOLD = (
     *("--task", "classify", *SHARED),
-    *assigned(ALONE, "method=scaffold", "training.local_epochs=1"),
+    *set_options(ALONE, "method=scaffold", "training.local_epochs=1"),
 )
 """Its clients remember control variates."""
 
 
 def rounds(number: int) -> tuple[str, ...]:
-    return assigned(f"training.rounds={number}")
+    return set_options(f"training.rounds={number}")
 
 
 def assert_as_in_one_process(here: Place) -> None:
@@ -87,7 +87,7 @@ def test_a_deployed_run_has_the_bits_of_one_process(system: str, tmp_path: Path)
             here.join(name)
         here.serve(
             *("--task", task, *SHARED, "--limit", 200),
-            *assigned(f"method={system}", *settings),
+            *set_options(f"method={system}", *settings),
         )
         summary = here.end(600)
         assert all(found["clients"] == [0, 1, 2] for found in here.rounds())

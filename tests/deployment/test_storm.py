@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from ccfcpp.clustering.mahalanobis import saved
 from ccfcpp.engine.payload import pack
-from tests.support.command import assigned
+from tests.support.command import set_options
 from tests.support.processes import replayed, tensors_of
 from tests.support.storm import Sea, Storm, Weather, sea
 
@@ -60,7 +60,7 @@ TRIPS = 4
 
 def settings(weather: Weather) -> tuple[str, ...]:
     """Fed-SCAN in steps of four exchanges, each of which is a round."""
-    return assigned(
+    return set_options(
         *("dataset=digits", "device=cpu", "seed=3", "method=fed-scan", "clusters=4"),
         *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6", "scan.neighbours=3"),
         *(f"scan.batch={5 * weather.clients}", f"availability.sample_fraction={weather.share}"),

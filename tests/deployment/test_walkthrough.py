@@ -11,7 +11,7 @@ from PIL import Image
 
 from ccfcpp.core.metrics import clustering_scores
 from tests.support.clustering import digits
-from tests.support.command import assigned
+from tests.support.command import set_options
 
 pytest.importorskip("flwr")
 
@@ -29,7 +29,7 @@ CLINICS = {"clinic-1": (0, 1, 2), "clinic-2": (2, 3), "clinic-3": (3, 4)}
 """Which digits each has photos of."""
 EACH = 25
 """Photos of a digit at a clinic."""
-FEW = assigned("scan.steps=4", "scan.exact_steps=2", "scan.mine_every=2", "device=cpu")
+FEW = set_options("scan.steps=4", "scan.exact_steps=2", "scan.mine_every=2", "device=cpu")
 """The README's 60 steps would take minutes."""
 
 

@@ -16,7 +16,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import counted
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, by_size
-from ccfcpp.engine.exchange import Figures, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import Metrics, RefusedUpdateError, Task
 from tests.support.election import (
     HOPELESS,
     VOTE,
@@ -289,7 +289,7 @@ def test_updates_are_aggregated_while_the_clients_work() -> None:
     class Running(Counting):
         def aggregate(
             self, state: Mean, updates: Iterable[Vote], randomness: Randomness
-        ) -> tuple[Mean, Figures]:
+        ) -> tuple[Mean, Metrics]:
             nonlocal most
             total = torch.zeros(2)
             for update in updates:

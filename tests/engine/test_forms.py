@@ -13,16 +13,16 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
     Exchange,
-    Figures,
+    Metrics,
     Nothing,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
-from ccfcpp.engine.payload import check_form
+from ccfcpp.engine.payload import check_format
 from ccfcpp.engine.stages import ExchangeRequest, checked, sent_bytes
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_format import Form, Rows, Spec, form_of
+from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, format_of
 
 NAMES = ["a", "b/c", "b/d", "e"]
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
@@ -77,7 +77,7 @@ def pairs(draw: st.DrawFn) -> tuple[dict[str, Spec], dict[str, Tensor]]:
     return form, found
 
 
-def has_form(form: dict[str, Spec], found: dict[str, Tensor]) -> bool:
+def has_format(form: dict[str, Spec], found: dict[str, Tensor]) -> bool:
     """The obvious loop."""
     lengths = set()
     for name, spec in form.items():
@@ -101,7 +101,7 @@ def has_form(form: dict[str, Spec], found: dict[str, Tensor]) -> bool:
 def refusal(form: dict[str, Spec], found: dict[str, Tensor]) -> str | None:
     """Why tensors are refused; None where they are not."""
     try:
-        check_form(form, found)
+        check_format(form, found)
     except RefusedUpdateError as error:
         return str(error)
     return None
@@ -114,7 +114,7 @@ def test_tensors_are_refused_where_they_have_not_the_form_and_nowhere_else(
 ) -> None:
     form, found = pair
     reason = refusal(form, found)
-    assert (reason is None) == has_form(form, found)
+    assert (reason is None) == has_format(form, found)
     if reason is not None:
         assert "\n" not in reason
         known = any(repr(name) in reason for name in form.keys() | found.keys())
@@ -124,8 +124,8 @@ def test_tensors_are_refused_where_they_have_not_the_form_and_nowhere_else(
 @settings(max_examples=50, deadline=None)
 @given(anything)
 def test_tensors_have_their_own_form(found: dict[str, Tensor]) -> None:
-    check_form(form_of(found), found)
-    check_form({name: Spec(t.dtype, tuple(t.shape), True) for name, t in found.items()}, {})
+    check_format(format_of(found), found)
+    check_format({name: Spec(t.dtype, tuple(t.shape), True) for name, t in found.items()}, {})
 
 
 def of_every_kind() -> list[Tensor]:
@@ -178,16 +178,16 @@ class Taking(ServerWork[None, Nothing, One]):
 
     exchange = Exchange("take", Nothing, One)
 
-    def __init__(self, wanted: Form) -> None:
+    def __init__(self, wanted: UpdateFormat) -> None:
         self.wanted = wanted
 
     def broadcast(self, state: None) -> Nothing:
         return Nothing()
 
-    def form(self, message: Nothing) -> Form:
+    def update_format(self, message: Nothing) -> UpdateFormat:
         return self.wanted
 
     def aggregate(
         self, state: None, updates: Iterable[One], randomness: Randomness
-    ) -> tuple[None, Figures]:
+    ) -> tuple[None, Metrics]:
         raise NotImplementedError

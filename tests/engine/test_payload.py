@@ -10,11 +10,11 @@ from torch import Tensor
 from ccfcpp.engine.payload import (
     INLINE,
     PayloadError,
-    added_up,
     generic,
     not_finite,
     pack,
     size,
+    sum_updates,
     unpack,
 )
 
@@ -128,7 +128,7 @@ def test_generic_dataclasses_are_unpacked_by_their_arguments(second: Pair[Inner,
 
 def test_sums_are_taken_part_by_part_and_change_none() -> None:
     parts = [Inner(torch.full((2,), float(number)), number) for number in (1, 2, 4)]
-    total = added_up(parts)
+    total = sum_updates(parts)
     assert total.values.tolist() == [7, 7]
     assert total.count == 7
     assert parts[0].values.tolist() == [1, 1]

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
-from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_format import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
+from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.update_format import (
+    Addends,
+    Count,
+    Mean,
+    Part,
+    Spec,
+    Sum,
+    UpdateFormat,
+    format_of,
+)
 from ccfcpp.privacy.sums.aggregation import Addition
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16]
@@ -50,7 +59,7 @@ class Case:
     exchange: Exchange[Any, Any]
     message: Down
     updates: list[Any]
-    form: Form
+    form: UpdateFormat
 
 
 @st.composite
@@ -93,7 +102,7 @@ def cases(draw: st.DrawFn) -> Case:
     }
     clients = draw(st.integers(1, 4))
     updates = [update(**{name: values[name]() for name in names}) for _ in range(clients)]
-    form = form_of({n: t for n, t in pack(updates[0]).items() if n != "loss"})
+    form = format_of({n: t for n, t in pack(updates[0]).items() if n != "loss"})
     if "loss" in names:
         form["loss"] = Spec(torch.float64, optional=True)
     return Case(exchange, Down(tensors() | counter), updates, form)
@@ -107,7 +116,7 @@ class Summed:
 
 
 def total(addition: Addition, updates: list[Any]) -> Addends:
-    return added_up(Summed(addition.parts(update)) for update in updates).parts
+    return sum_updates(Summed(addition.parts(update)) for update in updates).parts
 
 
 def close(found: Tensor, expected: Tensor, like: Tensor) -> None:
@@ -212,7 +221,7 @@ def test_a_counter_that_did_not_go_down_and_a_number_that_few_have(alike: bool) 
     """With noise all are divided by the same number, and nobody is told how many have it."""
     addition = Addition(LATE, Down({}), alike)
     updates = [Late(torch.tensor(3), 2.0, 2), Late(torch.tensor(4), None, 6)]
-    form = {**form_of(pack(updates[0])), "slack": Spec(torch.float64, optional=True)}
+    form = {**format_of(pack(updates[0])), "slack": Spec(torch.float64, optional=True)}
     totals = total(addition, updates)
     assert totals.keys() == addition.zeros(form).keys()
     assert len(totals) == (1 if alike else 3)
@@ -229,4 +238,4 @@ def test_weights_that_come_to_nothing_are_a_refusal() -> None:
     addition = Addition(exchange, Down({}))
     updates = [Point(torch.ones(2), 3), Point(torch.ones(2), -3)]
     with pytest.raises(RefusedUpdateError, match="the clients' weights in the mean of 'point'"):
-        addition.whole(form_of(pack(updates[0])), total(addition, updates), 1.0)
+        addition.whole(format_of(pack(updates[0])), total(addition, updates), 1.0)

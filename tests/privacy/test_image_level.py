@@ -22,13 +22,13 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import TripWork, Turn
+from ccfcpp.engine.synchronised.descent import StepWork, Turn
 from ccfcpp.engine.update_format import groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import bounds_of
 from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
 from tests.support.clustering import tiny
-from tests.support.command import assigned, refused, succeeded
+from tests.support.command import refused, set_options, succeeded
 
 pytestmark = pytest.mark.skipif(
     find_spec("dp_accounting") is None, reason="dp-accounting is an extra: ccfcpp[privacy]"
@@ -52,7 +52,7 @@ NEEDED_BY = {
 
 def command(method: str, *without: str) -> list[str]:
     given = [s for s in (*SMALL, *SETTINGS) if not {s, NEEDED_BY.get(s)} & {*without}]
-    return [*COMMAND, "--method", method, *assigned(*given)]
+    return [*COMMAND, "--method", method, *set_options(*given)]
 
 
 REFINEMENT = refinement_exchange(unit_length=True)
@@ -169,7 +169,7 @@ def test_views_follow_from_the_runs_seed_only_where_noise_does(reproducible: boo
             return None
 
     for work in run.client_side.works.values():
-        if isinstance(work, TripWork) and work.number == 0:
+        if isinstance(work, StepWork) and work.number == 0:
             assert isinstance(work.steps.bounding, ImageBounding)
             work.steps.batches = Seen()
             for _ in range(2):

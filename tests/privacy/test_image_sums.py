@@ -20,12 +20,12 @@ from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS
 from ccfcpp.clustering.systems.fed_scan.objective import program as scan_program
 from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import sum_updates
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
 from ccfcpp.engine.update_format import groups
 from ccfcpp.models.encoders import ConvBackbone
-from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
+from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled, moved_parameters
 from ccfcpp.privacy.noise.mechanism import Bounds
 from ccfcpp.privacy.noise.per_image_clipping import ImageSums, ShownImages
 
@@ -43,7 +43,7 @@ def network() -> nn.Sequential:
 
 def program(module: nn.Module, pairs: Tensor) -> Program:
     """Two batch normalisations, a pool that only a common part depends on, and a local part."""
-    z = yield from through(module, pairs.flatten(0, 1))
+    z = yield from apply_pooled(module, pairs.flatten(0, 1))
     z, total = yield Pool("mean", z, lambda x: x.sum(dim=0).double(), common=True)
     local = (z**3).sum() / total.square().sum().detach() + (z[0] * z[1]).sum()
     figures = {"cubes": (z**3).sum()}
@@ -57,7 +57,7 @@ def each_by_itself(module: nn.Module, images: Tensor, bounds: Bounds) -> list[Co
     known, found = Contribution(), []
     while not known.gradient:
         each = [tape.advance(known.sums, known.slopes) for tape in tapes]
-        known = added_up([clipped(one, bounds) for one in each])
+        known = sum_updates([clipped(one, bounds) for one in each])
         found.append(known)
     return found
 

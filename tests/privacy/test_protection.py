@@ -29,7 +29,7 @@ from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_format import Mean, declared_part, form_of, groups
+from ccfcpp.engine.update_format import Mean, declared_part, format_of, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, Level
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
@@ -354,7 +354,7 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}
     parts = addition.parts(TrainingUpdate(changed, 17, loss=5.0))
     assert parts.keys() == {"model/w"}
-    form = form_of(pack(TrainingUpdate(changed, 17, loss=5.0)))
+    form = format_of(pack(TrainingUpdate(changed, 17, loss=5.0)))
     whole = addition.whole(form, parts, contributors=4.0)
     assert isinstance(whole, TrainingUpdate)
     assert whole.model["w"].tolist() == [1.25, 1.0]

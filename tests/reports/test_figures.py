@@ -32,7 +32,7 @@ from ccfcpp.runs.report_samples import shown_points
 from tests.support.command import succeeded
 from tests.support.finished_runs import points_of
 
-Figures = Mapping[str, DrawnFigure]
+Metrics = Mapping[str, DrawnFigure]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def points(digits_run: Path) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def figures(run: RecordedRun) -> Figures:
+def figures(run: RecordedRun) -> Metrics:
     return {figure.name: figure for figure in contents([run]).figures}
 
 
@@ -84,7 +84,7 @@ def lines(drawn: DrawnFigure) -> list[tuple[list[float], list[float]]]:
 
 
 @pytest.mark.parametrize("name", ["scores", "loss", "bytes"])
-def test_curves_by_round(figures: Figures, name: str) -> None:
+def test_curves_by_round(figures: Metrics, name: str) -> None:
     drawn = figures[name]
     described = curves(drawn, "series", "round", "value")
     # The last line marks the end of pre-training.
@@ -92,14 +92,14 @@ def test_curves_by_round(figures: Figures, name: str) -> None:
     assert len(lines(drawn)) == len(described) + 1
 
 
-def test_bytes_add_up_to_those_of_the_summary(figures: Figures, run: RecordedRun) -> None:
+def test_bytes_add_up_to_those_of_the_summary(figures: Metrics, run: RecordedRun) -> None:
     assert run.summary is not None
     last = {row["series"]: row["value"] for row in figures["bytes"].rows}
     assert last["to the server"] == pytest.approx(run.summary["bytes_up"] / 1e6)
     assert last["to clients"] == pytest.approx(run.summary["bytes_down"] / 1e6)
 
 
-def test_who_took_part(figures: Figures, run: RecordedRun) -> None:
+def test_who_took_part(figures: Metrics, run: RecordedRun) -> None:
     drawn = figures["participation"]
     (picture,) = drawn.figure.axes[0].images
     inks = np.asarray(picture.get_array())
@@ -115,7 +115,7 @@ def test_who_took_part(figures: Figures, run: RecordedRun) -> None:
     assert set(states.values()) == {"took part", "absent", "never there"}
 
 
-def test_confusion_is_that_of_the_images(figures: Figures, run: RecordedRun) -> None:
+def test_confusion_is_that_of_the_images(figures: Metrics, run: RecordedRun) -> None:
     drawn = figures["confusion"]
     (picture,) = drawn.figure.axes[0].images
     shares = np.asarray(picture.get_array()).ravel()
@@ -128,12 +128,12 @@ def test_confusion_is_that_of_the_images(figures: Figures, run: RecordedRun) -> 
     assert agreed / len(run.classes) == pytest.approx(run.summary["accuracy"])
 
 
-def test_clusters_stand_in_the_order_of_their_classes(figures: Figures) -> None:
+def test_clusters_stand_in_the_order_of_their_classes(figures: Metrics) -> None:
     rows = figures["confusion"].rows
     assert [place for place, row in enumerate(rows) if row["matched"]] == list(range(0, 100, 11))
 
 
-def test_clients_and_classes(figures: Figures, run: RecordedRun) -> None:
+def test_clients_and_classes(figures: Metrics, run: RecordedRun) -> None:
     drawn = figures["client-classes"]
     (picture,) = drawn.figure.axes[0].images
     assert np.asarray(picture.get_array()).ravel().tolist() == columns(drawn, "images")[0]
@@ -144,7 +144,7 @@ def test_clients_and_classes(figures: Figures, run: RecordedRun) -> None:
 
 @pytest.mark.parametrize(("name", "farthest"), [("nearest", False), ("farthest", True)])
 def test_images_by_their_distance_from_the_centroid(
-    figures: Figures, run: RecordedRun, points: Tensor, name: str, farthest: bool
+    figures: Metrics, run: RecordedRun, points: Tensor, name: str, farthest: bool
 ) -> None:
     assert run.by_angle
     z = points.numpy()
@@ -164,7 +164,7 @@ def test_images_by_their_distance_from_the_centroid(
         np.testing.assert_allclose(np.array(shown, dtype=float), expected, atol=1e-3)
 
 
-def test_every_image_of_the_sheet_is_the_named_one(figures: Figures, run: RecordedRun) -> None:
+def test_every_image_of_the_sheet_is_the_named_one(figures: Metrics, run: RecordedRun) -> None:
     images = clustering_run(RunFolder(run.path).saved_config(ClusterConfig)).data.values
     drawn = figures["nearest"]
     (picture,) = drawn.figure.axes[0].images
@@ -184,7 +184,7 @@ def test_every_image_of_the_sheet_is_the_named_one(figures: Figures, run: Record
 @pytest.mark.parametrize(
     ("name", "kind"), [("tsne-clusters", "cluster"), ("tsne-classes", "class")]
 )
-def test_points_in_the_plane(figures: Figures, run: RecordedRun, name: str, kind: str) -> None:
+def test_points_in_the_plane(figures: Metrics, run: RecordedRun, name: str, kind: str) -> None:
     drawn = figures[name]
     groups = [c for c in drawn.figure.axes[0].collections if isinstance(c, PathCollection)]
     offsets = np.concatenate([np.asarray(group.get_offsets()) for group in groups])
@@ -195,7 +195,7 @@ def test_points_in_the_plane(figures: Figures, run: RecordedRun, name: str, kind
     assert [int(str(row[kind])) for row in drawn.rows] == true.tolist()
 
 
-def test_covariance(figures: Figures, points: Tensor) -> None:
+def test_covariance(figures: Metrics, points: Tensor) -> None:
     drawn = figures["covariance"]
     (picture,) = drawn.figure.axes[0].images
     expected = np.cov(points.numpy().T, bias=True)
@@ -207,7 +207,7 @@ def test_covariance(figures: Figures, points: Tensor) -> None:
     assert high == -low
 
 
-def test_histogram_of_correlations(figures: Figures, points: Tensor) -> None:
+def test_histogram_of_correlations(figures: Metrics, points: Tensor) -> None:
     drawn = figures["correlations"]
     (steps,) = [p for p in drawn.figure.axes[0].patches if isinstance(p, StepPatch)]
     heights = np.asarray(steps.get_data()[0])
@@ -219,7 +219,7 @@ def test_histogram_of_correlations(figures: Figures, points: Tensor) -> None:
         assert row["share"] == pytest.approx(inside.mean())
 
 
-def test_spectra_and_what_they_come_to(figures: Figures, run: RecordedRun) -> None:
+def test_spectra_and_what_they_come_to(figures: Metrics, run: RecordedRun) -> None:
     described = curves(figures["spectra"], "model", "dimension", "singular value")
     drawn = [line for line in lines(figures["spectra"]) if line[0]]
     assert drawn == described
@@ -232,7 +232,7 @@ def test_spectra_and_what_they_come_to(figures: Figures, run: RecordedRun) -> No
 
 
 @pytest.mark.parametrize(("name", "column"), [("effective-rank", "effective rank"), ("gap", "R")])
-def test_bars(figures: Figures, name: str, column: str) -> None:
+def test_bars(figures: Metrics, name: str, column: str) -> None:
     bars = [p for p in figures[name].figure.axes[0].patches if isinstance(p, Rectangle)]
     assert [bar.get_width() for bar in bars] == columns(figures[name], column)[0]
 

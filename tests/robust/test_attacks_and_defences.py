@@ -28,12 +28,12 @@ from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, Task
+from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import ExchangeRequest
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.engine.transport import Reply
-from ccfcpp.engine.update_format import Count, Form, Mean, Opaque
+from ccfcpp.engine.update_format import Count, Mean, Opaque, UpdateFormat
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.reports.run_reader import read_run
 from ccfcpp.reports.summary_tables import setting
@@ -79,12 +79,12 @@ class Silent(ServerWork[None, Any, Any]):
     def broadcast(self, state: None) -> object:
         raise NotImplementedError
 
-    def form(self, message: object) -> Form:
+    def update_format(self, message: object) -> UpdateFormat:
         raise NotImplementedError
 
     def aggregate(
         self, state: None, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[None, Figures]:
+    ) -> tuple[None, Metrics]:
         raise NotImplementedError
 
 

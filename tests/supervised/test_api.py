@@ -21,7 +21,7 @@ SMALL = {
 def test_it_is_the_command(tmp_path: Path) -> None:
     summary = supervised.run({**SMALL, "method": "moon", "seed": 2}, out=tmp_path / "python")
     flags = ("--method", "moon", "--seed", 2, "--rounds", 2, "--local-epochs", 1, "--clients", 3)
-    few = command.assigned(
+    few = command.set_options(
         "model.widths=[4]", "model.representation=6", "data.train_images=150", "data.test_images=60"
     )
     out = tmp_path / "command"

@@ -343,8 +343,8 @@ def test_captured_steps_give_the_same_bits(method: str, recorder: Recorder) -> N
             plain.step._record = None
             now = Randomness(config.seed, number)
             found, expected = (
-                trained(trainer, message, holder, now)
-                for trainer, holder in ((captured, client), (plain, other))
+                trained(trainer, message, client, now)
+                for trainer, client in ((captured, client), (plain, other))
             )
             assert (found.loss, found.steps) == (expected.loss, expected.steps)
             for name, entry in expected.model.items():

@@ -14,7 +14,7 @@ from ccfcpp.cli.app import main
 from ccfcpp.core.config_layers import parse_assignments
 
 
-def assigned(*assignments: str) -> tuple[str, ...]:
+def set_options(*assignments: str) -> tuple[str, ...]:
     """Flags that give these values."""
     return tuple(word for assignment in assignments for word in ("--set", assignment))
 
@@ -32,7 +32,7 @@ TINY_ROUNDS = (
     "2",
     "--pretrain-rounds",
     "2",
-    *assigned(*_SMALL),
+    *set_options(*_SMALL),
 )
 """CCFC++ over however many clients there are."""
 TINY = (*TINY_ROUNDS, "--clients", "4")
@@ -50,9 +50,9 @@ TINY_TREE = parse_assignments(
 
 TINY_SCAN = (
     *("--method", "fed-scan", "--clients", "4"),
-    *assigned("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6"),
-    *assigned("scan.batch=20", "scan.neighbours=3", "scan.mine_every=4"),
-    *assigned("scan.steps=12", "scan.steps_per_round=3"),
+    *set_options("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6"),
+    *set_options("scan.batch=20", "scan.neighbours=3", "scan.mine_every=4"),
+    *set_options("scan.steps=12", "scan.steps_per_round=3"),
 )
 """The same of Fed-SCAN. In the middle of a round neighbours are found again."""
 

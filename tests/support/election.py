@@ -13,13 +13,13 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_format import Form, form_of
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Counting(ServerWork[Mean, Mean, Vote]):
     def broadcast(self, state: Mean) -> Mean:
         return state
 
-    def form(self, message: Mean) -> Form:
-        return form_of(pack(message))
+    def update_format(self, message: Mean) -> UpdateFormat:
+        return format_of(pack(message))
 
     def aggregate(
         self, state: Mean, updates: Iterable[Vote], randomness: Randomness
-    ) -> tuple[Mean, Figures]:
+    ) -> tuple[Mean, Metrics]:
         votes = [update.value for update in updates]
         return replace(state, value=torch.stack(votes).mean(dim=0)), {"votes": len(votes)}
 

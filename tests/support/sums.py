@@ -17,8 +17,8 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
     Images,
+    Metrics,
     Nothing,
     ServerWork,
     Task,
@@ -27,7 +27,7 @@ from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combined, wrap_transport
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_format import Form, Spec, Sum
+from ccfcpp.engine.update_format import Spec, Sum, UpdateFormat
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
@@ -91,7 +91,7 @@ class InTheOpen:
             yield from inner(request)
             return
         addition = addition_of(PrivacyConfig(), request.exchange, request.message)
-        like = addition.zeros(request.form)
+        like = addition.zeros(request.update_format)
         replies = list(inner(request))
         one = 2**self.form.fraction
         rows = [
@@ -100,7 +100,7 @@ class InTheOpen:
         ]
         sums = [sum(column) / one for column in zip(*rows, strict=True)]
         totals = unflattened(torch.tensor(sums, dtype=torch.float64), like)
-        yield combined(addition.whole(request.form, totals, 1.0), replies, Reply(0, None))
+        yield combined(addition.whole(request.update_format, totals, 1.0), replies, Reply(0, None))
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ class Receiving(ServerWork[None, Nothing, Vector]):
     def broadcast(self, state: None) -> Nothing:
         return Nothing()
 
-    def form(self, message: Nothing) -> Form:
+    def update_format(self, message: Nothing) -> UpdateFormat:
         return {"numbers": Spec(torch.float64, (self.numbers,))}
 
     def aggregate(
         self, state: None, updates: Iterable[Vector], randomness: Randomness
-    ) -> tuple[None, Figures]:
+    ) -> tuple[None, Metrics]:
         raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import sum_updates
 from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Program
@@ -19,6 +19,6 @@ def driven(
     tapes = [Tape(program(batch), parameters) for batch in batches]
     known, trips = Contribution(), 0
     while not known.gradient:
-        known = added_up([tape.advance(known.sums, known.slopes) for tape in tapes])
+        known = sum_updates([tape.advance(known.sums, known.slopes) for tape in tapes])
         trips += 1
     return known, trips

@@ -35,7 +35,7 @@ from ccfcpp.clustering.evaluation.server import (
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
 from ccfcpp.clustering.kmeans.chunks import blocks, squared_distances
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext, Epilogue
@@ -49,7 +49,7 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import sum_updates
 
 _POINTS_AT_A_TIME = 4096
 S = TypeVar("S", bound=ClusterSums)
@@ -76,7 +76,7 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
         self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
     ) -> S:
         """Return the exchange's sums over some clients, by ``of_client``."""
-        return added_up(
+        return sum_updates(
             self.of_client(message, each, randomness.of_client(each.id)) for each in clients
         )
 
@@ -101,7 +101,7 @@ class TellMembers(TellSums[ClusterSums]):
         self, question: Question[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
         """Sum a client's points by cluster."""
-        clusters = self.algorithm.assign_delivered(question.model, client)
+        clusters = self.algorithm.assign_by_model(question.model, client)
         return self._sums(self._points(question.model, client), clusters, self.clusters)
 
 
@@ -112,7 +112,7 @@ class TellSpreads(TellSums[Spreads]):
         """Sum a client's distances, silhouettes and outer products of offsets."""
         members = _required(question.members)
         points, k, least = self._points(question.model, client), self.clusters, self.context.least
-        clusters = self.algorithm.assign_delivered(question.model, client)
+        clusters = self.algorithm.assign_by_model(question.model, client)
         means = means_of(members).to(points.device)
         sizes = members.counts.to(points.device)
         # Distances are exact around the mean of all rows: those of empty clusters must not move it.
@@ -186,7 +186,7 @@ def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
     for number, own in enumerate(centres):
         there = (half == number).nonzero().flatten()
         for part in blocks(there, own.numel()):
-            found[part] = assigned(points[part].double(), own)
+            found[part] = assign_points(points[part].double(), own)
     return found
 
 
@@ -207,15 +207,15 @@ class ClusteringEpilogue(Epilogue):
     def __init__(self, algorithm: ClusteringAlgorithm[Any], clusters: int) -> None:
         self.algorithm = algorithm
         self.clusters = clusters
-        self.exchanges = Exchanges.about(algorithm.delivery_type)
+        self.exchanges = Exchanges.about(algorithm.final_model_type)
 
     def begin(self, state: Any) -> Judged | None:
         """Return the initial state of the evaluation of a finished run; None without clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
-        number: Any = self.algorithm.found(state).get("clusters", self.clusters)
-        return Judged(self.algorithm.delivery(state), centres.shape[1], number)
+        number: Any = self.algorithm.summarize(state).get("clusters", self.clusters)
+        return Judged(self.algorithm.final_model(state), centres.shape[1], number)
 
     def works(self, known: Judged) -> list[AnyServerWork]:
         """Return each exchange's server side: sums by cluster, of distances, and over halves."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.client_data import holder
+from ccfcpp.clustering.client_data import make_client
 from ccfcpp.clustering.confidence import columns_of, confidence
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.server import Judged
@@ -83,7 +83,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         trains = torch.zeros(len(held.data), dtype=torch.bool)
         trains[torch.cat([held.parts[client.id] for client in clients])] = True
         self.unheld = (~trains).nonzero().flatten()
-        self.rest = holder(held.data, SERVER, "the rest", self.unheld)
+        self.rest = make_client(held.data, SERVER, "the rest", self.unheld)
 
     def describe(self) -> Json:
         """Return the setting, for the summary."""
@@ -142,7 +142,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return the cluster of every image, scores by labels, and spectra of models."""
         clusters, typical = self.assignments(state), told.typical if told else None
         points = self.algorithm.represent(state, self._compared)
-        found: dict[str, Any] = self.algorithm.found(state)
+        found: dict[str, Any] = self.algorithm.summarize(state)
         k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)
         connected = [client.id for client in self.clients]
         model = saved(pack(state), typical)
@@ -152,7 +152,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
             **self._by_pixels(k),
-            "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
+            "bytes_delivered": size(saved(pack(self.algorithm.final_model(state)), typical)),
             **found,
         }
         arrays, columns = self._arrays(points, images), getattr(self.data, "columns", ())
@@ -269,7 +269,7 @@ class ClusteringEvaluator(Evaluator[Any]):
     @cached_property
     def _compared(self) -> Client:
         """A client that holds the images on which models are compared: a part if there are many."""
-        return holder(self.data, SERVER, _COMPARED, self._compared_index)
+        return make_client(self.data, SERVER, _COMPARED, self._compared_index)
 
     @cached_property
     def _compared_index(self) -> Tensor:

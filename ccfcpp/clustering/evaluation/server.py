@@ -13,11 +13,11 @@ from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, Figures
-from ccfcpp.engine.payload import added_up, generic, pack
-from ccfcpp.engine.update_format import Count, Form, Sum, form_of
+from ccfcpp.engine.exchange import Exchange, Metrics
+from ccfcpp.engine.payload import generic, pack, sum_updates
+from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
 
-Delivery = TypeVar("Delivery")
+FinalModel = TypeVar("FinalModel")
 _CELLS_OF_A_CLUSTER = 2
 MOVES = 3
 """Exchanges in which the cells of halves move."""
@@ -26,7 +26,7 @@ _MEASURES = 2
 
 
 @dataclass(frozen=True)
-class Question(Generic[Delivery]):
+class Question(Generic[FinalModel]):
     """The message to clients about a model that is measured.
 
     Attributes:
@@ -35,7 +35,7 @@ class Question(Generic[Delivery]):
         halves: Cells or centroids of both halves, of shape (2, m, d); None if not needed.
     """
 
-    model: Delivery
+    model: FinalModel
     members: ClusterSums | None = None
     halves: Tensor | None = None
 
@@ -128,9 +128,9 @@ class Exchanges:
     halves: Exchange[Any, ClusterSums]
 
     @staticmethod
-    def about(delivery: type[object]) -> "Exchanges":
+    def about(final_model: type[object]) -> "Exchanges":
         """Return the exchanges that ask clients about a delivery of some type."""
-        asked: Any = generic(Question, delivery)
+        asked: Any = generic(Question, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
         return Exchanges(
             Exchange("members", asked, ClusterSums, PARTS),
@@ -156,15 +156,15 @@ class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
         """Return the message to clients: the model, and the clusters' sums if known."""
         return Question(state.model, state.members)
 
-    def form(self, message: Question[Any]) -> Form:
+    def update_format(self, message: Question[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums and counts by cluster and over all."""
-        return form_of(pack(self.nothing))
+        return format_of(pack(self.nothing))
 
     def aggregate(
         self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
+    ) -> tuple[Judged, Metrics]:
         """Add up all clients' sums, and store the totals in the state."""
-        return replace(state, members=added_up(updates)), {}
+        return replace(state, members=sum_updates(updates)), {}
 
 
 class AddSpreads(AddClientSums):
@@ -172,9 +172,9 @@ class AddSpreads(AddClientSums):
 
     def aggregate(
         self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
+    ) -> tuple[Judged, Metrics]:
         """Add up the sums of all clients, and place cells around the clusters' means."""
-        known = replace(state, spreads=added_up(updates))
+        known = replace(state, spreads=sum_updates(updates))
         if known.clusters is None:
             return known, {}
         means, _, distances, _ = known.clusters
@@ -221,16 +221,16 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
         """Return the message to clients: the model, and the cells of both halves."""
         return Question(state.model, halves=state.halves)
 
-    def form(self, message: Question[Any]) -> Form:
+    def update_format(self, message: Question[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each cell of both halves."""
         _, cells, dimensions = _known(message.halves).shape
-        return form_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
+        return format_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
     def aggregate(
         self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
+    ) -> tuple[Judged, Metrics]:
         """Move cells to their means, unless they have no images; with too few cells, give up."""
-        total, cells = added_up(updates), _known(state.halves)
+        total, cells = sum_updates(updates), _known(state.halves)
         counts = total.counts.view(cells.shape[:2])
         means = total.sums.view(cells.shape) / counts.clamp(min=1).unsqueeze(2)
         moved = torch.where(counts.unsqueeze(2) > 0, means, cells.to(means))
@@ -249,17 +249,17 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
 class CompareHalves(MoveHalves):
     """The server's comparison of the clusters that both halves assign."""
 
-    def form(self, message: Question[Any]) -> Form:
+    def update_format(self, message: Question[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: counts of images by the clusters of both halves."""
         clusters = _known(message.halves).shape[1]
-        return form_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
+        return format_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 
     def aggregate(
         self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Figures]:
+    ) -> tuple[Judged, Metrics]:
         """Average the prediction strength of both halves; None if images are too few."""
         clusters = _known(state.halves).shape[1]
-        tables = added_up(updates).sums.view(2, clusters, clusters)
+        tables = sum_updates(updates).sums.view(2, clusters, clusters)
         first, second = map(prediction_strength, tables)
         mean = None if first is None or second is None else (first + second) / 2
         return replace(state, stability=mean), {}

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, Message, RefusedUpdateError, ServerWork, State
-from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
+from ccfcpp.engine.payload import check_counts, pack, sum_updates, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
-from ccfcpp.engine.update_format import Count, Form, Part, Rows, Spec, Sum
+from ccfcpp.engine.update_format import Count, Part, Rows, Spec, Sum, UpdateFormat
 
 FARTHEST = 1e15
 """Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""
@@ -50,7 +50,7 @@ class CentroidUpdate:
     sizes: Tensor
 
 
-def centroid_form(clusters: int, dimensions: int, least: int = 1) -> Form:
+def centroid_format(clusters: int, dimensions: int, least: int = 1) -> UpdateFormat:
     """Return the shapes and dtypes of a ``CentroidUpdate`` of at most ``clusters`` centroids."""
     rows = Rows(clusters, least)
     centroids = Spec(torch.float32, (rows, dimensions))
@@ -71,7 +71,7 @@ def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
 
 
 @dataclass(frozen=True)
-class Started:
+class InitState:
     """Base class of the states of a server that computes initial centroids from sums.
 
     Attributes:
@@ -87,7 +87,7 @@ class Started:
     evidence: Tensor | None = None
 
 
-StartedState = TypeVar("StartedState", bound=Started)
+AnyInitState = TypeVar("AnyInitState", bound=InitState)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 """The meaning of the parts of ``ClusterSums``."""
 
 
-def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
+def sum_by_group(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
     """Sum the rows of each label, float64 of shape (groups, d).
 
     A product with ones and zeros takes several times as long on a processor. On a GPU it is fast,
@@ -163,7 +163,7 @@ def cluster_sums(
     """
     enough = torch.bincount(labels, minlength=clusters) >= least
     summed = points if bounding is None else bounding.rows(exchange, "sums", points.double())
-    sums = sums_by(labels, summed, clusters) * enough.unsqueeze(1)
+    sums = sum_by_group(labels, summed, clusters) * enough.unsqueeze(1)
     return ClusterSums(sums, cluster_counts(labels, clusters, exchange, bounding, least))
 
 
@@ -175,7 +175,7 @@ def cluster_counts(
     enough = members >= least
     if bounding is not None:
         ones = torch.ones(len(labels), 1, dtype=torch.float64, device=labels.device)
-        members = sums_by(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
+        members = sum_by_group(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
     return members * enough
 
 
@@ -209,7 +209,7 @@ def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 
     Returns:
         Tensor of shape (k, d), in the dtype and on the device of ``empty``.
     """
-    total = added_up(updates)
+    total = sum_updates(updates)
     counts = total.counts.unsqueeze(1)
     means = (total.sums / counts.clamp(min=least)).to(empty)
     return torch.where(counts.to(empty.device) > 0, means, empty)

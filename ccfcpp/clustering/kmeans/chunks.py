@@ -14,7 +14,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Message, SummedWork, Task
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import sum_updates
 from ccfcpp.engine.threads import map_in_threads
 
 _NUMBERS_AT_A_TIME = 1 << 20
@@ -48,13 +48,13 @@ class SumBlocks(SummedWork[Message, S]):
         with section(f"{self.exchange.name}: clients"):
             # An accelerator has one queue.
             threads = 1 if clients[0].images.is_cuda else None
-            return added_up(
+            return sum_updates(
                 map_in_threads(lambda each: self._of(message, each.images), clients, threads)
             )
 
     def _of(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
-        return self.told(added_up(self.block(message, part) for part in parts), len(images))
+        return self.told(sum_updates(self.block(message, part) for part in parts), len(images))
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:

@@ -22,20 +22,20 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem, most_to_least
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
+    AnyInitState,
     ClusterSums,
-    StartedState,
     SumsWork,
     cluster_sums,
-    sums_by,
+    sum_by_group,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.codebook import Codebook, split_cells
 from ccfcpp.clustering.kmeans.restarts import trial_works
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures, Images
-from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_format import Form, Sum, form_of
+from ccfcpp.engine.exchange import AnyServerWork, Exchange, Images, Metrics
+from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.update_format import Sum, UpdateFormat, format_of
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
@@ -87,13 +87,13 @@ class SumCells(SumBlocks[Cells, CellSums]):
         """Assign a block of points to cells, and sum them."""
         points = self.points(images)
         cells = message.cells.to(points.device)
-        labels, points = assigned(points, cells), points.double()
+        labels, points = assign_points(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
         bounding = self.context.bounding
         sums = cluster_sums(points, labels, len(cells), START, bounding, least=0)
         if bounding is not None:
             squares = bounding.rows(START, "squares", squares)
-        scatter = sums_by(labels, squares, len(cells)).flatten()
+        scatter = sum_by_group(labels, squares, len(cells)).flatten()
         return CellSums(sums.sums, sums.counts, scatter)
 
 
@@ -103,7 +103,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 
 @dataclass(frozen=True)
-class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
+class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     """The server's step: each cell moves to the mean of its points, and may then be split.
 
     Attributes:
@@ -131,18 +131,18 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
     again: bool = False
     exchange = START
 
-    def is_due(self, state: StartedState) -> bool:
+    def is_due(self, state: AnyInitState) -> bool:
         """Return whether the codebook is incomplete."""
         return state.cells is not None or not self.ends
 
-    def broadcast(self, state: StartedState) -> Cells:
+    def broadcast(self, state: AnyInitState) -> Cells:
         """Return the message to clients: the cells, at first a single one."""
         first = torch.zeros(1, self.dimensions, dtype=torch.float64)
         return Cells(first if state.cells is None else state.cells)
 
-    def form(self, message: Cells) -> Form:
+    def update_format(self, message: Cells) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum, a count and a scatter for each cell."""
-        return form_of(pack(_zeros(message.cells)))
+        return format_of(pack(_zeros(message.cells)))
 
     def project_noisy(self, message: Cells, update: CellSums) -> CellSums:
         """Set counts and scatters that noise made negative to 0."""
@@ -151,10 +151,10 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
         )
 
     def aggregate(
-        self, state: StartedState, updates: Iterable[CellSums], randomness: Randomness
-    ) -> tuple[StartedState, Figures]:
+        self, state: AnyInitState, updates: Iterable[CellSums], randomness: Randomness
+    ) -> tuple[AnyInitState, Metrics]:
         """Move or split the cells, or return the centroids; cells without points are dropped."""
-        total = added_up(updates)
+        total = sum_updates(updates)
         held = total.counts >= 1
         if not bool(held.any()):
             return state, {}
@@ -175,7 +175,7 @@ class GrowCodebook(SumsWork[StartedState, Cells, CellSums]):
             return self._ended(state, book, randomness.integer("start")), {}
         return replace(state, cells=means), {}
 
-    def _ended(self, state: StartedState, book: Codebook, seed: int) -> StartedState:
+    def _ended(self, state: AnyInitState, book: Codebook, seed: int) -> AnyInitState:
         """Set the centroids or initialisations; set the evidence for each k if k is chosen."""
         evidence, clusters = None, self.clusters
         if self.fewest:

@@ -16,10 +16,10 @@ from ccfcpp.clustering.kmeans.centroids import (
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Figures, SummedWork, Task
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.exchange import Exchange, Metrics, SummedWork, Task
+from ccfcpp.engine.payload import pack, sum_updates
 from ccfcpp.engine.synchronised.contract import DescentState
-from ccfcpp.engine.update_format import Form, form_of
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 from ccfcpp.models.state import ModelState
 
 Message = TypeVar("Message")
@@ -45,7 +45,7 @@ class SumMembers(SummedWork[Message, ClusterSums]):
     ) -> ClusterSums:
         """Sum and count the points of each cluster."""
         context = self.context
-        return added_up(
+        return sum_updates(
             cluster_sums(
                 *self.members(message, each), self.exchange, context.bounding, context.least
             )
@@ -101,13 +101,13 @@ class MoveCentroids(SumsWork[Known, Known, ClusterSums]):
         """Return the message to clients: the model and the centroids to refine."""
         return state.public
 
-    def form(self, message: Known) -> Form:
+    def update_format(self, message: Known) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
+        return format_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
         self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Known, Figures]:
+    ) -> tuple[Known, Metrics]:
         """Move each centroid to the mean of its members, unless it has none."""
         moved = cluster_means(updates, required_centroids(state.centroids))
         return replace(state, centroids=moved), {}

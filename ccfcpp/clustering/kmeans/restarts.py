@@ -13,19 +13,19 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
+    AnyInitState,
     ClusterSums,
-    StartedState,
     SumsWork,
     cluster_means,
     cluster_sums,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AnyServerWork, Exchange, Figures
-from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_format import Form, form_of
+from ccfcpp.engine.exchange import AnyServerWork, Exchange, Metrics
+from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 
 STEPS = 15
 """Lloyd steps after which the initialisations are compared."""
@@ -65,14 +65,14 @@ class SumTrials(SumBlocks[Trials, ClusterSums]):
         points = self.points(images)
         exact, trials = points.double(), message.trials.to(points.device)
         each = [
-            cluster_sums(exact, assigned(points, trial), len(trial), TRIALS, None, least=0)
+            cluster_sums(exact, assign_points(points, trial), len(trial), TRIALS, None, least=0)
             for trial in trials
         ]
         return ClusterSums(torch.cat([x.sums for x in each]), torch.cat([x.counts for x in each]))
 
 
 @dataclass(frozen=True)
-class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
+class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
     """The server's step: the centroids of each start move to the means of their points.
 
     Attributes:
@@ -82,18 +82,18 @@ class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
     ends: bool
     exchange = TRIALS
 
-    def is_due(self, state: StartedState) -> bool:
+    def is_due(self, state: AnyInitState) -> bool:
         """Return whether there are initialisations to compare."""
         return state.trials is not None
 
-    def broadcast(self, state: StartedState) -> Trials:
+    def broadcast(self, state: AnyInitState) -> Trials:
         """Return the message to clients: the centroids of each initialisation."""
         assert state.trials is not None
         return Trials(state.trials)
 
-    def form(self, message: Trials) -> Form:
+    def update_format(self, message: Trials) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums and counts by start and centroid."""
-        return form_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
+        return format_of(pack(ClusterSums.zeros(*message.trials.flatten(0, 1).shape)))
 
     def check(self, message: Trials, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse sums that cannot be those of the senders' images, start by start."""
@@ -103,10 +103,10 @@ class MoveTrials(SumsWork[StartedState, Trials, ClusterSums]):
             super().check(message, ClusterSums(sums, counts), senders)
 
     def aggregate(
-        self, state: StartedState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[StartedState, Figures]:
+        self, state: AnyInitState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[AnyInitState, Metrics]:
         """Move the centroids of each start, and note the best; at the end keep only that."""
-        before, total = self.broadcast(state).trials, added_up(updates)
+        before, total = self.broadcast(state).trials, sum_updates(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
         scatter = between(total, len(before))
         # The first of those that came to the same clusters, which differ by rounding.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.batched import best_centroids, spread_starts
-from ccfcpp.clustering.kmeans.centroids import sums_by
+from ccfcpp.clustering.kmeans.centroids import sum_by_group
 
 _FAR = 10.0
 """Standard deviations of the points from the origin to their mean."""
@@ -153,7 +153,7 @@ def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor)
     """Return the clustering of points, given as offsets from a mean, around some centroids."""
     centroids = centroids.to(about.device)
     labels = nearest(about, centroids)
-    sizes = sums_by(labels, weights.unsqueeze(1), len(centroids)).flatten()
+    sizes = sum_by_group(labels, weights.unsqueeze(1), len(centroids)).flatten()
     squares = (about.float() - centroids[labels]).square().sum(dim=1)
     # Duplicate points can leave clusters empty.
     owned = sizes > 0
@@ -196,7 +196,7 @@ def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return points - mean.to(points), (centroids - mean).to(points)
 
 
-def assigned(points: Tensor, centroids: Tensor) -> Tensor:
+def assign_points(points: Tensor, centroids: Tensor) -> Tensor:
     """Return the nearest centroid of each point in Euclidean distance, int64 of shape (samples,).
 
     Points are of shape (samples, dimensions), centroids of shape (k, dimensions). Distances are by
@@ -211,8 +211,8 @@ def assigned(points: Tensor, centroids: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Run ``assigned`` in the centroids' precision; Eq. (1) of the CCFC++ paper."""
-    return assigned(points.to(centroids.dtype), centroids)
+    """Run ``assign_points`` in the centroids' precision; Eq. (1) of the CCFC++ paper."""
+    return assign_points(points.to(centroids.dtype), centroids)
 
 
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         self.by_pixels = system.by_pixels
         self.by_model = system.by_model
 
-    def _seen(self, value: Value, holder: Client) -> Client:
+    def _seen(self, value: Value, client: Client) -> Client:
         """Return the client with preprocessed samples.
 
         Raises:
@@ -68,7 +68,7 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         """
         if not self.is_whole(value):
             raise FederationError("nobody took part in the preparation")
-        return self.shown(value, holder)
+        return self.shown(value, client)
 
     def knows_clusters(self, state: Value) -> bool:
         """Return whether the system can assign samples."""
@@ -78,33 +78,33 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         """Return the centres of the system's clusters."""
         return self.system.centres(state.system)
 
-    def assign(self, state: Value, holder: Client) -> Tensor:
+    def assign(self, state: Value, client: Client) -> Tensor:
         """Assign each sample to a cluster."""
-        return self.system.assign(state.system, self._seen(state, holder))
+        return self.system.assign(state.system, self._seen(state, client))
 
-    def represent(self, state: Value, holder: Client) -> Tensor | None:
+    def represent(self, state: Value, client: Client) -> Tensor | None:
         """Return the representations of a client's preprocessed samples; None before the fit."""
         if not self.is_whole(state):
             return None
-        return self.system.represent(state.system, self._seen(state, holder))
+        return self.system.represent(state.system, self._seen(state, client))
 
-    def delivery(self, state: Value) -> Value:
+    def final_model(self, state: Value) -> Value:
         """Return the system's delivery with the result of the phase."""
         known = self.phase.public(self.known(state))
-        return PreparedClusters(self.system.delivery(state.system), known)
+        return PreparedClusters(self.system.final_model(state.system), known)
 
     @property
-    def delivery_type(self) -> type[object]:
+    def final_model_type(self) -> type[object]:
         """The type of the system's delivery with the result of the phase."""
-        return self.with_preparation(self.system.delivery_type)
+        return self.with_preparation(self.system.final_model_type)
 
-    def assign_delivered(self, delivery: Value, holder: Client) -> Tensor:
+    def assign_by_model(self, final_model: Value, client: Client) -> Tensor:
         """Assign each sample to a cluster."""
-        return self.system.assign_delivered(delivery.system, self._seen(delivery, holder))
+        return self.system.assign_by_model(final_model.system, self._seen(final_model, client))
 
-    def probabilities(self, known: Value, holder: Client) -> Tensor | None:
+    def probabilities(self, known: Value, client: Client) -> Tensor | None:
         """Return the probability of each cluster for preprocessed samples."""
-        return self.system.probabilities(known.system, self._seen(known, holder))
+        return self.system.probabilities(known.system, self._seen(known, client))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:
         """Return the pictures of the system."""
@@ -114,6 +114,6 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         """Return the facts of the system for the summary."""
         return self.system.describe()
 
-    def found(self, state: Value) -> dict[str, object]:
+    def summarize(self, state: Value) -> dict[str, object]:
         """Return the system's facts of the last state for the summary."""
-        return self.system.found(state.system)
+        return self.system.summarize(state.system)

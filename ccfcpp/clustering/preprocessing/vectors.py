@@ -21,10 +21,10 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
-from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.exchange import Exchange, Images, Metrics, ServerWork
+from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.phases import Phase
-from ccfcpp.engine.update_format import Count, Form, Part, Spec, Sum
+from ccfcpp.engine.update_format import Count, Part, Spec, Sum, UpdateFormat
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
@@ -183,7 +183,7 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
         """Return the message to clients: the preprocessing parameters fitted so far."""
         return state
 
-    def form(self, message: Preparation) -> Form:
+    def update_format(self, message: Preparation) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums of columns or their products, and counts."""
         d = self.phase.d
         counted = d if self.exchange is FILLING else 1
@@ -197,9 +197,9 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
 
     def aggregate(
         self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[Preparation, Figures]:
+    ) -> tuple[Preparation, Metrics]:
         """Compute the exchange's preprocessing parameters from all clients' sums."""
-        total = added_up(updates)
+        total = sum_updates(updates)
         if self.exchange is FILLING:
             return replace(state, fill=total.mean), {}
         if state.mean is None or self.exchange is MEANS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, need
+from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, require
 from ccfcpp.core.config_layers import validated
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.permissions import ALWAYS, KINDS, OPTIONAL, Kind
@@ -85,9 +85,9 @@ class Rules(Section):
             raise UsageError(
                 KeyValue("delta", self.delta),
                 " has no effect: it needs ",
-                need("only_private", ...),
+                require("only_private", ...),
                 " or ",
-                need("budget", ...),
+                require("budget", ...),
                 "; give one of them, or leave it out",
             )
         return self

@@ -199,7 +199,7 @@ class ClusteringClient(ClientRun[Final[Any]]):
 
     def assign(self, model: Final[Any], client: Client) -> Tensor:
         """Return the cluster of each image."""
-        return self.algorithm.assign_delivered(model.model, client)
+        return self.algorithm.assign_by_model(model.model, client)
 
     def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and the confidence in it."""

@@ -50,7 +50,7 @@ def counts_exchange(algorithm: Built) -> Exchange[Any, Counts]:
         # Parts of a personalised classifier are in the clients' memories.
         personal = CLASSIFIERS[algorithm.config.method].personal
         return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
-    return Exchange(COUNTS, Final.of(algorithm.delivery_type), Counts)
+    return Exchange(COUNTS, Final.of(algorithm.final_model_type), Counts)
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:

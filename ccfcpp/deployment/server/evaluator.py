@@ -126,7 +126,7 @@ class CountsEvaluator(Evaluator[Any]):
             "scores_connected": None,
             "scores_absent": None,
             "bytes_delivered": size(pack(message)),
-            **algorithm.found(state),
+            **algorithm.summarize(state),
         }
         spec = self.spec
         facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
@@ -137,7 +137,7 @@ class CountsEvaluator(Evaluator[Any]):
         """Return the model by which clients assign and count their images."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
-        return Final(self.algorithm.delivery(state), told.typical if told else None)
+        return Final(self.algorithm.final_model(state), told.typical if told else None)
 
     def _counts(
         self, number: int, message: object, members: Sequence[Member]

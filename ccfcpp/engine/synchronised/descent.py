@@ -30,7 +30,7 @@ from ccfcpp.engine.synchronised.contract import (
 )
 from ccfcpp.engine.synchronised.cuda_graphs import WholeSteps
 from ccfcpp.engine.synchronised.optimizers import Optimizer
-from ccfcpp.engine.synchronised.server import Trip
+from ccfcpp.engine.synchronised.server import StepExchange
 from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.models.state import ModelState
@@ -141,27 +141,27 @@ class Descent:
 
     def trips(
         self, steps: range, share: Callable[[int], float], ends: bool = False
-    ) -> list[Trip[D]]:
+    ) -> list[StepExchange[D]]:
         """Return the server's half of all exchanges in steps; ``share`` scales the learning rate.
 
         With ``ends`` the training is over after the last one; otherwise the next round continues
         it.
         """
-        found: list[Trip[D]] = []
+        found: list[StepExchange[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
             moves = self.begin, self.optimizer, share, self.precision
             for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False):
                 last = step == steps[-1] and number == len(plan.trips) - 1
-                found.append(Trip(exchange, plan, number, *moves, ends=ends and last))
+                found.append(StepExchange(exchange, plan, number, *moves, ends=ends and last))
         return found
 
     def works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
-    ) -> list["TripWork"]:
+    ) -> list["StepWork"]:
         """Return the clients' work in each exchange of a step; see ``ClientContext``."""
         steps = OpenSteps(self, batches, bounding, least, alone)
-        return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
+        return [StepWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
@@ -250,7 +250,7 @@ class OpenSteps:
 
 
 @dataclass(eq=False)
-class TripWork(SummedWork[Known, Contribution]):
+class StepWork(SummedWork[Known, Contribution]):
     """The clients' work in one exchange of a step."""
 
     steps: OpenSteps

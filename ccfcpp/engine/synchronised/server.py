@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import added_up, changed, pack
+from ccfcpp.engine.exchange import Exchange, Metrics, RefusedUpdateError, ServerWork
+from ccfcpp.engine.payload import changed, pack, sum_updates
 from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
-from ccfcpp.engine.update_format import Form, form_of
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
@@ -30,7 +30,7 @@ _ALWAYS = torch.ones(2, dtype=torch.float64)
 
 
 @dataclass(eq=False)
-class Trip(ServerWork[D, Known, Contribution]):
+class StepExchange(ServerWork[D, Known, Contribution]):
     """The server's work in one exchange of a step.
 
     Attributes:
@@ -57,11 +57,11 @@ class Trip(ServerWork[D, Known, Contribution]):
             *self.plan.news(self.number, descent.totals, descent.slopes),
         )
 
-    def form(self, message: Known) -> Form:
+    def update_format(self, message: Known) -> UpdateFormat:
         """Return a contribution's names, shapes and dtypes; the gradient's is the sent one."""
         wanted = self.plan.trips[self.number]
         travels = narrowed(wanted.gradient, self.precision)
-        return form_of(pack(dataclasses.replace(wanted, gradient=travels)))
+        return format_of(pack(dataclasses.replace(wanted, gradient=travels)))
 
     def check(self, message: Known, update: Contribution, senders: Sequence[Member]) -> None:
         """Refuse sums that no batch can have."""
@@ -80,11 +80,11 @@ class Trip(ServerWork[D, Known, Contribution]):
 
     def aggregate(
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
-    ) -> tuple[D, Figures]:
+    ) -> tuple[D, Metrics]:
         """Add up the contributions, and in the last exchange move the model."""
         before = self._descent(state)
         parts, there = dict(before.parts), set[int]()
-        total = added_up(_noted(updates, parts, there))
+        total = sum_updates(_noted(updates, parts, there))
         descent = dataclasses.replace(
             before,
             totals=before.totals | with_absent(total.sums, parts, there),
@@ -99,7 +99,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         """Return the state of the training; a new one if there is none."""
         return state.descent or self.begin(state.model)
 
-    def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Figures]:
+    def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Metrics]:
         parameters = {n: entry for n, entry in state.model.items() if n in total.gradient}
         gradient = {n: total.gradient[n].to(entry.dtype) for n, entry in parameters.items()}
         share = self.share(descent.steps)

@@ -15,12 +15,12 @@ from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.update_format import (
     Addends,
     Count,
-    Form,
     Mean,
     Opaque,
     Part,
     Spec,
     Sum,
+    UpdateFormat,
     Votes,
     declared_part,
     sibling,
@@ -87,7 +87,7 @@ class Addition:
                 found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
 
-    def zeros(self, form: Form) -> Addends:
+    def zeros(self, form: UpdateFormat) -> Addends:
         """Return zeros with the shapes of an update's parts, given its form."""
         found: Addends = {}
         for name, spec in form.items():
@@ -98,7 +98,9 @@ class Addition:
                     found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
         return found
 
-    def whole(self, form: Form, totals: Mapping[str, Tensor], contributors: float) -> object:
+    def whole(
+        self, form: UpdateFormat, totals: Mapping[str, Tensor], contributors: float
+    ) -> object:
         """Make one update in place of all, from the sums of their parts.
 
         Args:

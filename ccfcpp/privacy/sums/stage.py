@@ -69,7 +69,7 @@ class Summing:
             yield from inner(request)
             return
         addition = addition_of(self.config, request.exchange, request.message)
-        like = addition.zeros(request.form)
+        like = addition.zeros(request.update_format)
         kind = SecureSum if self.config.secure_sums else OpenSum
         total = kind(request, inner, like, self)
         included: list[Reply] = []
@@ -89,7 +89,7 @@ class Summing:
                     yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
                 contributors = self.mechanism.contributors if self.mechanism else 1.0
-                update = addition.whole(request.form, total.published(), contributors)
+                update = addition.whole(request.update_format, total.published(), contributors)
         except RefusedUpdateError as refusal:
             update = refusal = _explained(refusal, total.lost | told)
             left = [member.id for member in request.members if member.id not in told]

@@ -7,19 +7,19 @@ from torch import Tensor
 
 from ccfcpp.plugin import (
     Count,
+    InitState,
     Problem,
     Randomness,
-    Started,
     Sum,
     SumsSystem,
-    assigned,
+    assign_points,
     required_centroids,
-    sums_by,
+    sum_by_group,
 )
 
 
 @dataclass(frozen=True)
-class Centroids(Started):
+class Centroids(InitState):
     """What the server knows: `centroids`, and how far they moved."""
 
     moved: float | None = None
@@ -41,8 +41,8 @@ def init(problem: Problem, randomness: Randomness) -> Centroids:
 def local(state: Centroids, points: Tensor) -> Sums:
     """Add up the points of each cluster."""
     centroids = required_centroids(state.centroids)
-    labels = assigned(points, centroids)
-    sums = sums_by(labels, points, len(centroids))
+    labels = assign_points(points, centroids)
+    sums = sum_by_group(labels, points, len(centroids))
     return Sums(sums, labels.bincount(minlength=len(centroids)))
 
 

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from ccfcpp.plugin import (
     Count,
+    InitState,
     PositiveNumber,
     Problem,
     Randomness,
-    Started,
     Sum,
     SumsConfig,
     SumsSystem,
-    assigned,
+    assign_points,
     required_centroids,
 )
 
@@ -29,7 +29,7 @@ class MixConfig(SumsConfig):
 
 
 @dataclass(frozen=True)
-class Mixture(Started):
+class Mixture(InitState):
     """What the server knows: means, called `centroids`; None is what nobody knows yet."""
 
     ridge: float = 0.0
@@ -55,7 +55,7 @@ def responsibilities(state: Mixture, points: Tensor) -> Tensor:
     """Return the probability of each cluster, of shape (samples, k)."""
     means, variances = required_centroids(state.centroids), state.variances
     if state.shares is None or variances is None:
-        return F.one_hot(assigned(points, means), len(means)).double()
+        return F.one_hot(assign_points(points, means), len(means)).double()
     squares = (points.double().unsqueeze(1) - means).square() / variances
     logs = state.shares.log() - 0.5 * (squares + (2 * math.pi * variances).log()).sum(dim=2)
     return logs.softmax(dim=1)

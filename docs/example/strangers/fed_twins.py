@@ -17,7 +17,7 @@ from ccfcpp.plugin import (
     Program,
     System,
     Weight,
-    through,
+    apply_pooled,
 )
 
 
@@ -50,7 +50,7 @@ class FedTwins(ContrastiveClustering):
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
         """Give the loss of a step, and yield what is a sum over all images."""
         # First views of all images, then second views.
-        z = yield from through(network, pairs.transpose(0, 1).flatten(0, 1))
+        z = yield from apply_pooled(network, pairs.transpose(0, 1).flatten(0, 1))
         d = z.shape[1]
         # Nothing but the common loss depends on this sum, so that no gradient at it has to travel.
         z, sums = yield Pool("correlation", z, products, common=True)

@@ -19,9 +19,8 @@ from ccfcpp.plugin import (
     ClientWork,
     Count,
     Exchange,
-    Figures,
-    Form,
     Member,
+    Metrics,
     PixelClustering,
     PixelsConfig,
     Positive,
@@ -33,14 +32,15 @@ from ccfcpp.plugin import (
     System,
     Task,
     Unused,
+    UpdateFormat,
     Votes,
-    assigned,
+    assign_points,
     check_counts,
-    form_of,
-    need,
+    format_of,
     pack,
+    require,
     required_centroids,
-    sums_by,
+    sum_by_group,
 )
 
 
@@ -58,7 +58,7 @@ class VotesConfig(Section):
     def unused(self) -> Unused:
         """Yield what has no effect, and what it needs."""
         if self.start != "grey":
-            yield "votes.spread", [need("votes.start", "grey")]
+            yield "votes.spread", [require("votes.start", "grey")]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def moved(points: Tensor, weights: Tensor, centroids: Tensor, steps: int) -> Loc
     """Move centroids by steps of Lloyd's k-means; one without points stays."""
     counts = torch.zeros(len(centroids), 1, dtype=torch.float64)
     for _ in range(steps):
-        labels = assigned(points, centroids)
-        counts = sums_by(labels, weights.unsqueeze(1), len(centroids))
-        sums = sums_by(labels, weights.unsqueeze(1) * points, len(centroids))
+        labels = assign_points(points, centroids)
+        counts = sum_by_group(labels, weights.unsqueeze(1), len(centroids))
+        sums = sum_by_group(labels, weights.unsqueeze(1) * points, len(centroids))
         means = (sums / counts.clamp(min=1)).to(centroids)
         centroids = torch.where(counts > 0, means, centroids)
     return LocalCentroids(centroids, counts.flatten())
@@ -141,10 +141,10 @@ class FedVotes(
         """Broadcast the centroids."""
         return CentroidState(required_centroids(state.centroids))
 
-    def form(self, message: CentroidState) -> Form:
+    def update_format(self, message: CentroidState) -> UpdateFormat:
         """Return the form of an update: a centroid and a number for each that went down."""
         centroids = required_centroids(message.centroids)
-        return form_of(pack(LocalCentroids(centroids, centroids[:, 0].double())))
+        return format_of(pack(LocalCentroids(centroids, centroids[:, 0].double())))
 
     def check(
         self, message: CentroidState, update: LocalCentroids, senders: Sequence[Member]
@@ -154,7 +154,7 @@ class FedVotes(
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
-    ) -> tuple[CentroidState, Figures]:
+    ) -> tuple[CentroidState, Metrics]:
         """Move the centroids by those of all clients, each with the weight of its points."""
         before, received = required_centroids(state.centroids), list(updates)
         votes = torch.cat([update.centroids for update in received])

@@ -9,7 +9,7 @@ from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
 from ccfcpp.clustering.evaluation.server import Exchanges, MoveHalves, Question
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, sums_by
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, sum_by_group
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split_cells
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.client import Member
@@ -142,7 +142,7 @@ def test_a_number_that_nobody_knows_is_found(method: str, name: str) -> None:
     owners = np.arange(len(points)) % 3
     run = experiment(method, points, owners, 0, {"clusters": "auto", "seed": 5})
     state, _ = run.trained()
-    found = run.algorithm.found(state)
+    found = run.algorithm.summarize(state)
     assert found["clusters"] in right
     assert found["clusters"] == len(state.centroids)
     evidence = found["clusters_evidence"]
@@ -163,14 +163,16 @@ def test_far_from_the_origin_it_is_the_same() -> None:
         assert known is not None
         federation, after = run.federation(), run.algorithm.rounds
         known, _ = federation.run_works(judging.works(known), known, after)
-        told.append((run.algorithm.found(state)["clusters"], judging.describe(known)["silhouette"]))
+        told.append(
+            (run.algorithm.summarize(state)["clusters"], judging.describe(known)["silhouette"])
+        )
     assert told[0] == pytest.approx(told[1], abs=1e-5)
     assert told[0][0] == 7
 
 
 def test_points_that_are_all_alike_are_one_cluster() -> None:
     run = experiment("fed-km", np.ones((120, 3)), np.arange(120) % 2, 0, {"clusters": "auto"})
-    assert run.algorithm.found(run.trained()[0]) == {"clusters": 1}
+    assert run.algorithm.summarize(run.trained()[0]) == {"clusters": 1}
 
 
 @given(seed=seeds)
@@ -182,7 +184,7 @@ def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
     slow = torch.zeros(5, 3, dtype=torch.float64)
     for label, row in zip(labels.tolist(), rows, strict=True):
         slow[label] += row.double()
-    assert torch.allclose(sums_by(labels, rows, 5), slow, rtol=0, atol=1e-14)
+    assert torch.allclose(sum_by_group(labels, rows, 5), slow, rtol=0, atol=1e-14)
 
 
 SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]

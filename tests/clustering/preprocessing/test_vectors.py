@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.client_data import holder
+from ccfcpp.clustering.client_data import make_client
 from ccfcpp.clustering.preprocessing.phased import PhasedClustering, make_algorithm
 from ccfcpp.clustering.preprocessing.vectors import Preparation, VectorPhase
 from ccfcpp.clustering.run import ClusteringRun
@@ -67,7 +67,7 @@ def prepared_by(run: ClusteringRun) -> Points:
     state, report = run.federation().run_round(state, 0)
     assert report.refused == {}
     assert report.bytes_up > 0
-    everyone = holder(run.evaluator.data, -1, "all", torch.arange(len(run.data)))
+    everyone = make_client(run.evaluator.data, -1, "all", torch.arange(len(run.data)))
     found = run.algorithm.represent(state, everyone)
     assert found is not None
     return found.numpy()
@@ -159,10 +159,10 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     assert set(run.evaluator.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
     assert isinstance(run.algorithm, PhasedClustering)
-    everyone = holder(run.evaluator.data, -1, "all", torch.arange(80))
+    everyone = make_client(run.evaluator.data, -1, "all", torch.arange(80))
     prepared = run.algorithm.shown(state, everyone)
     np.testing.assert_allclose(prepared.images, wanted, atol=1e-9)
-    again = run.algorithm.assign_delivered(run.algorithm.delivery(state), run.clients[0])
+    again = run.algorithm.assign_by_model(run.algorithm.final_model(state), run.clients[0])
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))
 
 
@@ -178,9 +178,9 @@ def test_a_state_that_was_packed_goes_on(case: str) -> None:
         state, report = run.federation().run_round(unpack(kind, pack(state)), number)
         assert report.refused == {}
         assert torch.equal(state.centroids, whole.centroids)
-    delivery = unpack(run.algorithm.delivery_type, pack(run.algorithm.delivery(state)))
+    final_model = unpack(run.algorithm.final_model_type, pack(run.algorithm.final_model(state)))
     new = Client(9, "new", torch.from_numpy(points))
-    assigned = run.algorithm.assign_delivered(delivery, new)
+    assigned = run.algorithm.assign_by_model(final_model, new)
     assert torch.equal(assigned, run.algorithm.assign(state, Client(9, "new", new.images)))
 
 

@@ -12,10 +12,10 @@ from ccfcpp.models.pooled import (
     PooledModule,
     Pooling,
     Program,
+    apply_pooled,
     batch_norm,
     moved_parameters,
     running_statistics,
-    through,
 )
 from tests.support.synchronised import driven
 
@@ -57,7 +57,7 @@ def covariance_sums(z: Tensor) -> Tensor:
 
 def make_program(network: nn.Sequential, batch: Tensor) -> Program:
     """Fourth powers in the mean, and the squared covariance of all images."""
-    z = yield from through(network, batch)
+    z = yield from apply_pooled(network, batch)
     z, sums = yield Pool("covariance", z, covariance_sums, common=True)
     count = sums[0].detach()
     d = z.shape[1]
@@ -98,7 +98,7 @@ def test_a_step_without_a_sum_is_one_trip() -> None:
     rows = torch.randn(6, 3)
 
     def program(batch: Tensor) -> Program:
-        y = yield from through(layer, batch)
+        y = yield from apply_pooled(layer, batch)
         return Objective(y.square().sum())
 
     parameters = dict(layer.named_parameters())

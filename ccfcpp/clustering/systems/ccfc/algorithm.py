@@ -114,7 +114,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
             return None
         return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
 
-    def delivery(self, state: EncoderState) -> EncoderState:
+    def final_model(self, state: EncoderState) -> EncoderState:
         """Return what clients need to assign images: the global model and the global centroids."""
         return state.public
 
@@ -125,9 +125,9 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
             found["sends"] = "sums of statistics and gradients"
         return found
 
-    def found(self, state: EncoderState) -> dict[str, object]:
+    def summarize(self, state: EncoderState) -> dict[str, object]:
         """Return the number of clusters that pre-training chose, if k was not given."""
-        return self.start.found(state) if self.start else {}
+        return self.start.summarize(state) if self.start else {}
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Return a model with random weights and without centroids."""
@@ -244,29 +244,29 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         sums.index_add_(0, groups, state.centroids)
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
-    def probabilities(self, known: EncoderState, holder: Client) -> Tensor | None:
+    def probabilities(self, known: EncoderState, client: Client) -> Tensor | None:
         """Return the head's probabilities in pre-training by neighbours; None later."""
         if self.start and _has_head(known):
-            return self.start.probabilities(known, holder)
+            return self.start.probabilities(known, client)
         return None
 
-    def assign(self, state: EncoderState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, client: Client) -> Tensor:
         """Return the cluster of each image by the global model and the global centroids.
 
         Returns:
             int64 tensor of shape (samples,).
         """
         if self.start and _has_head(state):
-            return self.start.assign(state, holder)
-        seen = self.global_model.representations(state.model, state.version, holder)
+            return self.start.assign(state, client)
+        seen = self.global_model.representations(state.model, state.version, client)
         found = self.rule.assign(seen.latents, required_centroids(state.centroids))
         return found if state.groups is None else state.groups.to(found.device)[found]
 
-    def represent(self, state: EncoderState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the global model's latents z, of shape (samples, latent)."""
         if self.start and _has_head(state):
-            return self.start.represent(state, holder)
-        return self.global_model.representations(state.model, state.version, holder).latents
+            return self.start.represent(state, client)
+        return self.global_model.representations(state.model, state.version, client).latents
 
 
 def _has_head(state: EncoderState) -> bool:

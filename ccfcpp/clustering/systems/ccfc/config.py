@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Unused, Weight, need_other
+from ccfcpp.core.config import (
+    Count,
+    Positive,
+    PositiveNumber,
+    Section,
+    Unused,
+    Weight,
+    require_other,
+)
 from ccfcpp.core.errors import KeyValue, UsageError
 
 
@@ -31,9 +39,9 @@ class ModelConfig(Section):
     def unused(self) -> Unused:
         """Yield the settings of the backbones that are not chosen."""
         if self.backbone in ("resnet18", "scan"):
-            yield "model.widths", need_other("model.backbone", "resnet18 or scan")
+            yield "model.widths", require_other("model.backbone", "resnet18 or scan")
         if self.backbone == "scan":
-            yield "model.projector_width", need_other("model.backbone", "scan")
+            yield "model.projector_width", require_other("model.backbone", "scan")
 
 
 class TrainingConfig(Section):

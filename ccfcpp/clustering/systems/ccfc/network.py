@@ -8,7 +8,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanBackbone
 from ccfcpp.core.config import RunConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.pooled import Pooling, inside, rounded, through
+from ccfcpp.models.pooled import Pooling, apply_pooled, inside, rounded
 
 
 class ContrastiveModel(nn.Module):
@@ -104,8 +104,10 @@ def pooled_latents(
     Returns:
         z of shape (batch, latent).
     """
-    features = yield from through(model.backbone, x, inside(name, "backbone"), precision)
-    return (yield from through(model.projector, features.to(x.dtype), inside(name, "projector")))
+    features = yield from apply_pooled(model.backbone, x, inside(name, "backbone"), precision)
+    return (
+        yield from apply_pooled(model.projector, features.to(x.dtype), inside(name, "projector"))
+    )
 
 
 def make_model(config: RunConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:

@@ -18,7 +18,7 @@ from ccfcpp.clustering.systems.ccfc.config import LossConfig
 from ccfcpp.clustering.systems.ccfc.losses import negative_cosine
 from ccfcpp.clustering.systems.ccfc.network import ContrastiveModel, pooled_latents
 from ccfcpp.models.decorrelation import EPSILON
-from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, through
+from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, apply_pooled
 
 _ROUNDING = 1.001
 """By how much sums of unit vectors may be longer than their number."""
@@ -47,7 +47,7 @@ def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor)
     views = pairs.transpose(0, 1).flatten(0, 1)
     z = yield from pooled_latents(model, views)
     z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta, weights.scale)
-    p = yield from through(model.predictor, z, "predictor")
+    p = yield from apply_pooled(model.predictor, z, "predictor")
     sums = partial(_siamese_sums, z.detach())
     p, totals = yield Pool(
         "siamese", p, sums, common=True, valid=_plausible_cosines, nearest=_nearest_cosines
@@ -100,7 +100,7 @@ def _contrast(
     decorrelation: Tensor,
 ) -> Program:
     """Add the first line of Eq. (2), computed from the latents, to a given decorrelation term."""
-    p = yield from through(model.predictor, z, "predictor")
+    p = yield from apply_pooled(model.predictor, z, "predictor")
     # What F.one_hot gives, which does not go through vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
     sums = partial(_cluster_sums, members, z.detach())

@@ -8,7 +8,7 @@ import torch
 from ccfcpp.clustering.kmeans.centroids import (
     CentroidUpdate,
     ClusterSums,
-    centroid_form,
+    centroid_format,
     check_update,
 )
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
@@ -20,9 +20,9 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
+from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.engine.update_format import Form, Spec, form_of
+from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 from ccfcpp.models.state import ModelState, random_state
 
 
@@ -39,12 +39,12 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
         """Return the message to clients: the global model and the global centroids."""
         return state.public
 
-    def form(self, message: EncoderState) -> Form:
+    def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a model, and centroids if requested."""
-        form = form_of(message.model, "model/")
+        form = format_of(message.model, "model/")
         form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
         if self.with_centroids:
-            local = centroid_form(self.rule.clusters, self.latent)
+            local = centroid_format(self.rule.clusters, self.latent)
             form |= {f"local/{name}": spec for name, spec in local.items()}
         return form
 
@@ -58,7 +58,7 @@ class ModelAggregation(ServerWork[EncoderState, EncoderState, TrainingUpdate]):
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[TrainingUpdate], randomness: Randomness
-    ) -> tuple[EncoderState, Figures]:
+    ) -> tuple[EncoderState, Metrics]:
         """Average the models by size, cluster the centroids, and report the mean loss."""
         average = ModelAverage()
         local: list[CentroidUpdate] = []
@@ -96,9 +96,9 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
         """Return the message to clients: the global model without the old centroids."""
         return replace(state.public, centroids=None)
 
-    def form(self, message: EncoderState) -> Form:
+    def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: at most k centroids and their sizes."""
-        return centroid_form(self.rule.clusters, self.latent)
+        return centroid_format(self.rule.clusters, self.latent)
 
     def check(
         self, message: EncoderState, update: CentroidUpdate, senders: Sequence[Member]
@@ -108,7 +108,7 @@ class CentroidAggregation(ServerWork[EncoderState, EncoderState, CentroidUpdate]
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[CentroidUpdate], randomness: Randomness
-    ) -> tuple[EncoderState, Figures]:
+    ) -> tuple[EncoderState, Metrics]:
         """Run k-means over all local centroids; the first centroids end pre-training."""
         centroids = self.rule.global_centroids(list(updates), randomness)
         descent = None if state.centroids is None else state.descent
@@ -126,7 +126,7 @@ class HeadCentroids(FindCentres[EncoderState]):
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[EncoderState, Figures]:
+    ) -> tuple[EncoderState, Metrics]:
         """Set the first centroids and drop the head, which ends pre-training."""
         found, figures = super().aggregate(state, updates, randomness)
         device = state.model["head.weight"].device

@@ -41,16 +41,16 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyServerWork,
-    Figures,
+    Metrics,
     ServerWork,
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam
-from ccfcpp.engine.update_format import Form, Spec
+from ccfcpp.engine.update_format import Spec, UpdateFormat
 from ccfcpp.models.pooled import Program
 
 _LABELS = "pseudo-labels"
@@ -269,7 +269,7 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
         """Return the message to clients: the global model and the global centroids."""
         return state.public
 
-    def form(self, message: EncoderState) -> Form:
+    def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a count for each cluster."""
         return {"counts": Spec(torch.float64, (self.clusters,))}
 
@@ -283,7 +283,7 @@ class CollectSizes(ServerWork[EncoderState, EncoderState, ClusterSizes]):
 
     def aggregate(
         self, state: EncoderState, updates: Iterable[ClusterSizes], randomness: Randomness
-    ) -> tuple[EncoderState, Figures]:
+    ) -> tuple[EncoderState, Metrics]:
         """Keep the state, and report the entropy of the clusters' shares."""
-        counts = added_up(updates).counts
+        counts = sum_updates(updates).counts
         return state, {"entropy": float(entropy(counts / counts.sum().clamp(min=1)))}

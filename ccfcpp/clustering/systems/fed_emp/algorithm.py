@@ -29,17 +29,17 @@ from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyServerWork,
     Exchange,
-    Figures,
+    Metrics,
     ServerWork,
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import added_up, check_counts
+from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
-from ccfcpp.engine.update_format import Form, Spec
+from ccfcpp.engine.update_format import Spec, UpdateFormat
 from ccfcpp.models.pooled import Program, rounding
 from ccfcpp.models.state import ModelState, random_state
 
@@ -191,7 +191,7 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
         """Return the message to clients: the encoder."""
         return state.public
 
-    def form(self, message: CropEncoderState) -> Form:
+    def update_format(self, message: CropEncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum of latents and their number."""
         return {"sums": Spec(torch.float64, (self.d,)), "counts": Spec(torch.float64, (1,))}
 
@@ -201,9 +201,9 @@ class FindMean(ServerWork[CropEncoderState, CropEncoderState, Sums]):
 
     def aggregate(
         self, state: CropEncoderState, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[CropEncoderState, Figures]:
+    ) -> tuple[CropEncoderState, Metrics]:
         """Store the mean latent in the state."""
-        return replace(state, mean=added_up(updates).mean), {}
+        return replace(state, mean=sum_updates(updates).mean), {}
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class SumLatents(SummedWork[CropEncoderState, Sums]):
         randomness: Randomness,
     ) -> Sums:
         """Sum the latents of all images of some clients."""
-        return added_up(self._of(message, each) for each in clients)
+        return sum_updates(self._of(message, each) for each in clients)
 
     def _of(self, message: CropEncoderState, client: Client) -> Sums:
         z = client.images.new_zeros((0, self.d), dtype=torch.float64)

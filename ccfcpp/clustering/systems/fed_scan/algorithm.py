@@ -36,7 +36,7 @@ from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.synchronised.contract import D
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
-from ccfcpp.engine.synchronised.server import Trip
+from ccfcpp.engine.synchronised.server import StepExchange
 from ccfcpp.engine.synchronised.tape import Lags
 from ccfcpp.models.pooled import Norm, Program, rounding
 from ccfcpp.models.state import random_state
@@ -192,7 +192,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         k, fewest, rule = self.problem.clusters, self.problem.fewest, self.config.merge
         return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained, again)
 
-    def _trips(self, step: int) -> list[Trip[D]]:
+    def _trips(self, step: int) -> list[StepExchange[D]]:
         rate = falling(step / self.config.steps)
         return self.descent.trips(range(step, step + 1), lambda _: rate)
 
@@ -211,7 +211,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         """Return a client's latents, the cluster of each, and the number of clusters."""
         latents = self.space.latents(message, client)
-        return latents, self.assign_delivered(message, client), message.clusters
+        return latents, self.assign_by_model(message, client), message.clusters
 
     def _pairs(self) -> Pairs:
         return Pairs(self.config, self.views, self.space, self.folds)
@@ -220,35 +220,35 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         """Return whether the head can assign images: after the first step, or the first merge."""
         return state.version > 0 and state.groups is not None
 
-    def probabilities(self, known: EncoderState, holder: Client) -> Tensor:
+    def probabilities(self, known: EncoderState, client: Client) -> Tensor:
         """Return the head's probabilities, of shape (samples, k).
 
         Raises:
             FederationError: No step was made yet, or over-clusters have not been merged.
         """
-        return self.space.probabilities(snapshot(known), holder)
+        return self.space.probabilities(snapshot(known), client)
 
-    def assign(self, state: EncoderState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, client: Client) -> Tensor:
         """Return the head's cluster of each image, int64 of shape (samples,).
 
         Raises:
             FederationError: No step was made yet, or over-clusters have not been merged.
         """
-        return self.assign_delivered(snapshot(state), holder)
+        return self.assign_by_model(snapshot(state), client)
 
-    def represent(self, state: EncoderState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, client: Client) -> Tensor:
         """Return the normalised latents z, of shape (samples, d)."""
-        return self.space.latents(state, holder)
+        return self.space.latents(state, client)
 
-    def delivery(self, state: EncoderState) -> EncoderState:
+    def final_model(self, state: EncoderState) -> EncoderState:
         """Return what clients need to assign images: the model, and the centre of each cluster."""
         return replace(snapshot(state), centroids=state.centroids)
 
-    def assign_delivered(self, delivery: EncoderState, holder: Client) -> Tensor:
+    def assign_by_model(self, final_model: EncoderState, client: Client) -> Tensor:
         """Return the head's cluster of each image, int64 of shape (samples,)."""
-        return self.probabilities(delivery, holder).argmax(dim=1)
+        return self.probabilities(final_model, client).argmax(dim=1)
 
-    def found(self, state: EncoderState) -> dict[str, object]:
+    def summarize(self, state: EncoderState) -> dict[str, object]:
         """Return the number of clusters, and the evidence for it, if k was not given."""
         if state.groups is None or state.evidence is None:
             return {}

@@ -27,7 +27,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import sum_updates
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
@@ -177,7 +177,9 @@ class SumTransitions(SummedWork[EncoderState, Transitions]):
 
         q is the mean of p over the neighbours of x, or over all other images of its client.
         """
-        return added_up(self._of(message, each, randomness.of_client(each.id)) for each in clients)
+        return sum_updates(
+            self._of(message, each, randomness.of_client(each.id)) for each in clients
+        )
 
     def _of(self, message: EncoderState, client: Client, randomness: Randomness) -> Transitions:
         self.pairs.find_neighbours(message, client)

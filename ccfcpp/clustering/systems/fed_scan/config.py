@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ccfcpp.core.config import BelowOne, Positive, Section, Share, Unused, Weight, need
+from ccfcpp.core.config import BelowOne, Positive, Section, Share, Unused, Weight, require
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
@@ -81,9 +81,9 @@ class ScanConfig(Section):
     def unused(self) -> Unused:
         """Yield what belongs to another optimizer or to lagged steps."""
         if self.optimizer != "muon":
-            yield "scan.matrix_rate", [need("scan.optimizer", "muon")]
+            yield "scan.matrix_rate", [require("scan.optimizer", "muon")]
         if not self.lagged:
-            yield "scan.exact_steps", [need("scan.lagged")]
+            yield "scan.exact_steps", [require("scan.lagged")]
 
     @property
     def rounds(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, inside, rounded, through
+from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, inside, rounded
 
 _GROUPS = 8
 
@@ -175,5 +175,5 @@ class ScanNetwork(ClusterNetwork):
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """Run ``forward`` in training mode, normalised over the batches of all clients."""
-        z = yield from through(self.encoder, x, inside(name, "encoder"), self.precision)
+        z = yield from apply_pooled(self.encoder, x, inside(name, "encoder"), self.precision)
         return z.to(x.dtype)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import (
     CentroidUpdate,
-    centroid_form,
+    centroid_format,
     check_update,
     required_centroids,
 )
@@ -33,12 +33,12 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
-from ccfcpp.engine.update_format import Count, Form, Votes
+from ccfcpp.engine.update_format import Count, UpdateFormat, Votes
 from ccfcpp.models.state import ModelState
 
 _STARTS, _ITERATIONS = 5, 25
@@ -183,10 +183,10 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
         """Return the message to clients: model, known centres, known clients' numbers."""
         return state.public
 
-    def form(self, message: GrowingState) -> Form:
+    def update_format(self, message: GrowingState) -> UpdateFormat:
         """Return an update's shapes and dtypes: at most one centre for each new head."""
         latent = required_centroids(message.centroids).shape[1]
-        return centroid_form(_still_grown(message)[1], latent, least=0)
+        return centroid_format(_still_grown(message)[1], latent, least=0)
 
     def check(
         self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
@@ -199,7 +199,7 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
 
     def aggregate(
         self, state: GrowingState, updates: Iterable[CentroidUpdate], randomness: Randomness
-    ) -> tuple[GrowingState, Figures]:
+    ) -> tuple[GrowingState, Metrics]:
         """Add heads for the new clusters, and assign all heads to clusters.
 
         Raises:

@@ -14,7 +14,7 @@ client has some. The second couples all images through the k numbers of p̄ alon
 from torch import Tensor
 
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork
-from ccfcpp.models.pooled import Objective, Pool, Program, through
+from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled
 
 _LEAST = 1e-9
 """Below which a probability counts as this, so that its logarithm is finite."""
@@ -52,7 +52,7 @@ def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
         The objective. Its metrics are ``loss``, the first term, and ``entropy``, H(p̄).
     """
     # Of all images, then of all neighbours.
-    z = yield from through(network, pairs.transpose(0, 1).flatten(0, 1))
+    z = yield from apply_pooled(network, pairs.transpose(0, 1).flatten(0, 1))
     p, sums = yield Pool(
         PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible, nearest=_nearest
     )

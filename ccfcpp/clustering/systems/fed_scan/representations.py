@@ -33,16 +33,16 @@ class Latents(Generic[Network]):
             self._loaded = state.version
         return self.network
 
-    def latents(self, state: ModelVersion, holder: Client) -> Tensor:
+    def latents(self, state: ModelVersion, client: Client) -> Tensor:
         """Return the latents z of a client's images, of shape (samples, d).
 
         They are computed once for each model, and cached in the client's scratch.
         """
-        held = holder.scratch.get("latents")
+        held = client.scratch.get("latents")
         if held is None or held[:2] != (self, state.version):
             with section("latents of all images"):
-                held = (self, state.version, self._compute(state, holder.images))
-            holder.scratch["latents"] = held
+                held = (self, state.version, self._compute(state, client.images))
+            client.scratch["latents"] = held
         found: Tensor = held[2]
         return found
 
@@ -71,16 +71,16 @@ class LatentSpace(Latents[ClusterNetwork]):
         return network
 
     @torch.no_grad()
-    def predictions(self, state: ModelVersion, holder: Client) -> Tensor:
+    def predictions(self, state: ModelVersion, client: Client) -> Tensor:
         """Return p of a client's images, of shape (samples, m)."""
-        latents = self.latents(state, holder)
+        latents = self.latents(state, client)
         return self.load(state).predictions(latents)
 
-    def probabilities(self, state: EncoderState, holder: Client) -> Tensor:
+    def probabilities(self, state: EncoderState, client: Client) -> Tensor:
         """Return the probability of each cluster, of shape (samples, k).
 
         The probability of a cluster is the sum over its over-clusters.
         """
         assert state.groups is not None
-        p = self.predictions(state, holder)
+        p = self.predictions(state, client)
         return p @ F.one_hot(state.groups.to(p.device)).to(p)

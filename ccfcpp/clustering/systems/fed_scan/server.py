@@ -21,10 +21,10 @@ from ccfcpp.clustering.systems.fed_scan.network import MERGE
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Figures, ServerWork
-from ccfcpp.engine.payload import added_up, check_counts, pack
+from ccfcpp.engine.exchange import Metrics, ServerWork
+from ccfcpp.engine.payload import check_counts, pack, sum_updates
 from ccfcpp.engine.synchronised.server import client_part_name, with_absent
-from ccfcpp.engine.update_format import Form, Spec, form_of
+from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 from ccfcpp.models.state import ModelState
 
 
@@ -82,7 +82,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
         """Return the message to clients: the model."""
         return EncoderState(state.model, state.version)
 
-    def form(self, message: EncoderState) -> Form:
+    def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: two matrices over pairs of over-clusters."""
         square = self.overclusters, self.overclusters
         return {
@@ -105,7 +105,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
 
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
-    ) -> tuple[M, Figures]:
+    ) -> tuple[M, Metrics]:
         """Assign over-clusters to clusters; if k is unknown, the most evident number is taken.
 
         Clusters keep the numbers that they had at the last merge. Absent clients count with their
@@ -179,7 +179,7 @@ def transitions_of_all(
                 )
             yield Transitions(update.neighbours, update.holders)
 
-    total = added_up(noted())
+    total = sum_updates(noted())
     sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
     found = with_absent(sums, parts, there)
     clients = {key.partition("/")[0] for key in parts}
@@ -210,13 +210,15 @@ class FindCentres(SumsWork[M, EncoderState, ClusterSums]):
         """Return the message to clients: the model."""
         return snapshot(state)
 
-    def form(self, message: EncoderState) -> Form:
+    def update_format(self, message: EncoderState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum of latents and a count for each cluster."""
-        return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
+        return format_of(
+            pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent))
+        )
 
     def aggregate(
         self, state: M, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[M, Figures]:
+    ) -> tuple[M, Metrics]:
         """Set the centres; the centre of an empty cluster is the origin."""
         origin = state.model["head.weight"].new_zeros(self.latent)
         return replace(state, centroids=cluster_means(updates, origin)), {}

@@ -14,8 +14,8 @@ from ccfcpp.core.config import (
     Section,
     Tree,
     Unused,
-    need,
-    need_other,
+    require,
+    require_other,
     without,
 )
 from ccfcpp.core.permissions import Kind
@@ -35,20 +35,22 @@ SECTIONS: dict[str, type[Section]] = {
 def unused_of_scan(config: ClusterConfig) -> Unused:
     """Yield settings of Fed-SCAN's steps that have no effect besides those of other sections."""
     scan = config.section(ScanConfig)
-    more, counts = need_other("scan.overclustering", 1), need("clusters", "auto")
+    more, counts = require_other("scan.overclustering", 1), require("clusters", "auto")
     if isinstance(config.clusters, str):
-        yield from without("scan.overclustering scan.merged_from", *need_other("clusters", "auto"))
+        yield from without(
+            "scan.overclustering scan.merged_from", *require_other("clusters", "auto")
+        )
     elif scan.overclustering == 1:
         yield from without("scan.merge", *more, ", or ", counts)
         if scan.pairs == "views":
             keys = "scan.first_neighbours scan.first_weight scan.neighbours scan.mine_every"
             yield from without(
-                keys, need("scan.pairs", "neighbours"), ", or ", *more, ", or ", counts
+                keys, require("scan.pairs", "neighbours"), ", or ", *more, ", or ", counts
             )
     if scan.overclustering == 1:
         yield from without("scan.merged_from", *more)
     if config.privacy.level == "image":
-        yield from without("scan.precision", need("privacy.level", "none or client"))
+        yield from without("scan.precision", require("privacy.level", "none or client"))
 
 
 def _unused(config: ClusterConfig) -> Unused:
@@ -58,7 +60,7 @@ def _unused(config: ClusterConfig) -> Unused:
     if config.data_kind == "vectors":
         yield from without("affine intensity scan.stem scan.widths", "a dataset of images")
         if config.section(ScanConfig).encoder == "linear":
-            other = need_other("scan.encoder", "linear")
+            other = require_other("scan.encoder", "linear")
             yield from without("scan.hidden", "a dataset of images, or ", *other)
 
 

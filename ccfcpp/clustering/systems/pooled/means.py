@@ -27,9 +27,9 @@ from ccfcpp.clustering.kmeans.config import MembershipConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.restarts import SumTrials
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.systems.pooled.config import MeansConfig
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, StartedBySums
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, InitBySums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -37,11 +37,11 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
-    Figures,
     Images,
+    Metrics,
 )
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_format import Form, form_of
+from ccfcpp.engine.update_format import UpdateFormat, format_of
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
 """Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one
@@ -101,13 +101,13 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
         """Return the message to clients: the centroids."""
         return CentroidState(required_centroids(state.centroids))
 
-    def form(self, message: CentroidState) -> Form:
+    def update_format(self, message: CentroidState) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
+        return format_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[CentroidState, Figures]:
+    ) -> tuple[CentroidState, Metrics]:
         """Move each centroid to its mean, unless it has no points; report the largest movement."""
         before = required_centroids(state.centroids)
         centroids = cluster_means(updates, before, self.least)
@@ -115,7 +115,7 @@ class MoveMeans(SumsWork[CentroidState, CentroidState, ClusterSums]):
         return replace(state, centroids=centroids, moved=moved), {"moved": moved}
 
 
-class ExactMeans(StartedBySums[CentroidState]):
+class ExactMeans(InitBySums[CentroidState]):
     """k-means or fuzzy c-means by sums over all clients, exactly as on all points together.
 
     Args:
@@ -165,11 +165,11 @@ class ExactMeans(StartedBySums[CentroidState]):
         """Return whether the centroids moved no further than the tolerance."""
         return self.is_settled(state.moved, self.config.tolerance)
 
-    def assign(self, state: CentroidState, holder: Client) -> Tensor:
+    def assign(self, state: CentroidState, client: Client) -> Tensor:
         """Return the nearest centroid of each sample, int64 of shape (samples,)."""
         centroids = required_centroids(state.centroids)
-        parts = self.rule.blocks(holder.images, len(centroids))
-        return torch.cat([assigned(part, centroids) for part in parts])
+        parts = self.rule.blocks(client.images, len(centroids))
+        return torch.cat([assign_points(part, centroids) for part in parts])
 
 
 class ExactFuzzyMeans(ExactMeans):
@@ -177,17 +177,17 @@ class ExactFuzzyMeans(ExactMeans):
 
     least = torch.finfo(torch.float64).tiny
 
-    def probabilities(self, known: CentroidState, holder: Client) -> Tensor:
+    def probabilities(self, known: CentroidState, client: Client) -> Tensor:
         """Return the memberships u, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
         m = self.problem.config.section(MembershipConfig).m
-        parts = self.rule.blocks(holder.images, len(centroids))
+        parts = self.rule.blocks(client.images, len(centroids))
         return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
 
 
 def hard(problem: Problem) -> Weighing:
     """Return the weights of k-means: 1 for the nearest centroid."""
-    return assigned
+    return assign_points
 
 
 def fuzzy(problem: Problem) -> Weighing:

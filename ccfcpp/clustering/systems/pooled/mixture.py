@@ -18,16 +18,16 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
-    Started,
+    InitState,
     SumsWork,
     large_enough,
     required_centroids,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.initialisation import SumCells
-from ccfcpp.clustering.kmeans.server import assigned
+from ccfcpp.clustering.kmeans.server import assign_points
 from ccfcpp.clustering.systems.pooled.config import MixtureConfig
-from ccfcpp.clustering.systems.shallow.pixels import PixelRule, StartedBySums
+from ccfcpp.clustering.systems.shallow.pixels import InitBySums, PixelRule
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
@@ -35,17 +35,17 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
-    Figures,
+    Metrics,
 )
-from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.update_format import Form, Sum, form_of
+from ccfcpp.engine.payload import pack, sum_updates
+from ccfcpp.engine.update_format import Sum, UpdateFormat, format_of
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
 """Added to the responsibilities of a component, as scikit-learn does."""
 
 
 @dataclass(frozen=True)
-class Mixture(Started):
+class Mixture(InitState):
     """A mixture of k Gaussian components in d dimensions, float64; centroids are their means.
 
     Attributes:
@@ -116,7 +116,7 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
     """
     if mixture.weights is None:
         means = required_centroids(mixture.centroids)
-        hard = F.one_hot(assigned(points, means), len(means)).double()
+        hard = F.one_hot(assign_points(points, means), len(means)).double()
         return hard, hard.new_zeros(len(points))
     logs = log_probabilities(points, mixture)
     total = torch.logsumexp(logs, dim=1)
@@ -214,16 +214,16 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         required_centroids(state.centroids)
         return state.public
 
-    def form(self, message: Mixture) -> Form:
+    def update_format(self, message: Mixture) -> UpdateFormat:
         """Return an update's shapes and dtypes: the sums for each component."""
         means = required_centroids(message.centroids)
-        return form_of(pack(sums_zeros(means, self.config.covariance)))
+        return format_of(pack(sums_zeros(means, self.config.covariance)))
 
     def aggregate(
         self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness
-    ) -> tuple[Mixture, Figures]:
+    ) -> tuple[Mixture, Metrics]:
         """Return the next mixture, and report the mean log-likelihood of the last one."""
-        total = added_up(updates)
+        total = sum_updates(updates)
         after = maximised(state, total, self.config.regularisation)
         if state.weights is None:
             return after, {}
@@ -232,7 +232,7 @@ class Maximisation(SumsWork[Mixture, Mixture, MixtureSums]):
         return replace(after, bound=bound, grown=grown), {"log_likelihood": bound}
 
 
-class GaussianMixtures(StartedBySums[Mixture]):
+class GaussianMixtures(InitBySums[Mixture]):
     """Fed-EM: a Gaussian mixture fitted by expectation maximisation over all clients."""
 
     state_type = Mixture
@@ -265,16 +265,16 @@ class GaussianMixtures(StartedBySums[Mixture]):
         grown = None if state.grown is None else abs(state.grown)
         return self.is_settled(grown, self.config.tolerance)
 
-    def assign(self, state: Mixture, holder: Client) -> Tensor:
+    def assign(self, state: Mixture, client: Client) -> Tensor:
         """Return the likeliest component of each sample, int64 of shape (samples,)."""
-        return self.probabilities(state, holder).argmax(dim=1)
+        return self.probabilities(state, client).argmax(dim=1)
 
-    def probabilities(self, known: Mixture, holder: Client) -> Tensor:
+    def probabilities(self, known: Mixture, client: Client) -> Tensor:
         """Return the responsibilities, of shape (samples, k)."""
         means = required_centroids(known.centroids)
-        parts = self.rule.blocks(holder.images, means.numel())
+        parts = self.rule.blocks(client.images, means.numel())
         return torch.cat([responsibilities(part, known)[0] for part in parts])
 
-    def delivery(self, state: Mixture) -> Mixture:
+    def final_model(self, state: Mixture) -> Mixture:
         """Return the mixture, which clients need to assign samples."""
         return state.public

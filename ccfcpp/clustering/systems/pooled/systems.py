@@ -9,7 +9,7 @@ from ccfcpp.clustering.kmeans.config import MembershipConfig
 from ccfcpp.clustering.methods import System, early_end, late
 from ccfcpp.clustering.systems.pooled.config import MeansConfig, MixtureConfig
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
-from ccfcpp.core.config import Unused, need
+from ccfcpp.core.config import Unused, require
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.config import ClusterConfig
@@ -21,7 +21,7 @@ def unused_of_means(config: ClusterConfig) -> Unused:
     """Yield settings without effect on exact means if clients are absent or noise is added."""
     yield from early_end("means.tolerance")(config)
     if config.privacy.level != "none":
-        yield "means.starts", [need("privacy.level", "none")]
+        yield "means.starts", [require("privacy.level", "none")]
 
 
 FED_KM = System(

@@ -52,11 +52,11 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
-    Figures,
+    Metrics,
     ServerWork,
 )
-from ccfcpp.engine.payload import added_up, check_counts, pack
-from ccfcpp.engine.update_format import Form, Spec, form_of
+from ccfcpp.engine.payload import check_counts, pack, sum_updates
+from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 
 _FEWEST = 0.2
 """With noise, a cluster with a smaller part of the mean number of images stays where it is."""
@@ -104,7 +104,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
         """Return the message to clients: the frame in which clients compute their sums."""
         return state.frame
 
-    def form(self, message: Frame) -> Form:
+    def update_format(self, message: Frame) -> UpdateFormat:
         """Return an update's shapes and dtypes: a vector or half a matrix, and a count."""
         size = len(message.axes)
         moments = size * (size + 1) // 2 if self.exchange is PRODUCTS else size
@@ -121,9 +121,9 @@ class MoveOrigin(Measure):
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
-    ) -> tuple[FedDPState, Figures]:
+    ) -> tuple[FedDPState, Metrics]:
         """Move the origin to the mean of all images; without images it stays."""
-        origin = state.frame.places(added_up(updates).mean)
+        origin = state.frame.places(sum_updates(updates).mean)
         return replace(state, frame=replace(state.frame, origin=origin)), {}
 
 
@@ -141,10 +141,10 @@ class FindSubspace(Measure):
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
-    ) -> tuple[FedDPState, Figures]:
+    ) -> tuple[FedDPState, Metrics]:
         """Set the subspace; project the server's images on it, or draw points like them."""
         before = state.frame
-        covariance = from_half(added_up(updates).mean, len(before.axes))
+        covariance = from_half(sum_updates(updates).mean, len(before.axes))
         variances, axes = top_subspace(covariance, self.dimensions)
         frame = Frame(before.origin, axes @ before.axes)
         points = _points(self.config.points, state.given, frame, variances, randomness)
@@ -176,7 +176,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
         """Return the message to clients: the server's points."""
         return Compared(state.frame, state.points)
 
-    def form(self, message: Compared) -> Form:
+    def update_format(self, message: Compared) -> UpdateFormat:
         """Return an update's shapes and dtypes: a count for each point."""
         return {"counts": Spec(torch.float64, (len(message.points),))}
 
@@ -190,9 +190,9 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[Weights], randomness: Randomness
-    ) -> tuple[FedDPState, Figures]:
+    ) -> tuple[FedDPState, Metrics]:
         """Run k-means on the server's points, weighted by the counts."""
-        points, weights = state.points, added_up(updates).counts
+        points, weights = state.points, sum_updates(updates).counts
         # What no image is near counts almost nothing, so that there are points for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
         seed = randomness.integer("k-means")
@@ -212,10 +212,10 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
         """Return the message to clients: the centroids."""
         return Centres(state.frame, state.coordinates, self.margin, state.sums_in)
 
-    def form(self, message: Centres) -> Form:
+    def update_format(self, message: Centres) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each centroid."""
         frame = message.sums_in or message.frame
-        return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
+        return format_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
     def project_noisy(self, message: Centres, update: ClusterSums) -> ClusterSums:
         """Empty clusters with hardly any images, since their mean would be noise."""
@@ -224,7 +224,7 @@ class MoveFedDPCentroids(SumsWork[FedDPState, Centres, ClusterSums]):
 
     def aggregate(
         self, state: FedDPState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[FedDPState, Figures]:
+    ) -> tuple[FedDPState, Metrics]:
         """Move each centroid to the mean of its members, unless it has none."""
         before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
@@ -257,7 +257,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
             )
 
     @property
-    def delivery_type(self) -> type[object]:
+    def final_model_type(self) -> type[object]:
         """The type of what clients need to assign images: centroids."""
         return CentroidState
 

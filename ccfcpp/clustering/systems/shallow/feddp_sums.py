@@ -21,7 +21,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
-from ccfcpp.engine.payload import added_up, pack, unpack
+from ccfcpp.engine.payload import pack, sum_updates, unpack
 from ccfcpp.engine.update_format import Count, Part, Sum
 
 Message = TypeVar("Message")
@@ -130,7 +130,7 @@ class SumOfImages(SummedWork[Message, Update]):
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update:
         """Sum over the images of some clients."""
-        return added_up(self._part(message, each) for each in clients)
+        return sum_updates(self._part(message, each) for each in clients)
 
     def _part(self, message: Message, client: Client) -> Update:
         part = self.over_images(message, client)

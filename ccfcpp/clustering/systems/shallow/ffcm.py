@@ -19,7 +19,7 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.initialisation import SumCells
 from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.systems.shallow.config import FFCMConfig
-from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelRule, StartedBySums
+from ccfcpp.clustering.systems.shallow.pixels import CentroidState, InitBySums, PixelRule
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
@@ -30,13 +30,13 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
 from ccfcpp.engine.payload import check_counts, pack
-from ccfcpp.engine.update_format import Count, Form, Votes, form_of
+from ccfcpp.engine.update_format import Count, UpdateFormat, Votes, format_of
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
         return FuzzyUpdate(sent, found.supports * enough)
 
 
-class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
+class FFCM(InitBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
     """FFCM: in each round clients run fuzzy c-means, and the server combines their centroids."""
 
     state_type = CentroidState
@@ -160,10 +160,10 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         """Return the message to clients: the global centroids to the clients."""
         return CentroidState(required_centroids(state.centroids).to(self.rule.dtype))
 
-    def form(self, message: CentroidState) -> Form:
+    def update_format(self, message: CentroidState) -> UpdateFormat:
         """Return an update's shapes and dtypes: k centroids and their supports."""
         centroids = required_centroids(message.centroids)
-        return form_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
+        return format_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
 
     def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
         """Refuse supports larger than the senders' number of images."""
@@ -175,7 +175,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
-    ) -> tuple[CentroidState, Figures]:
+    ) -> tuple[CentroidState, Metrics]:
         """Combine the local centroids, and report how far the global ones moved."""
         before = required_centroids(state.centroids).to(self.rule.dtype)
         received = list(updates)

@@ -27,13 +27,13 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     Nothing,
     RefusedUpdateError,
     ServerWork,
     Task,
 )
-from ccfcpp.engine.update_format import Form, Rows, Spec, Votes
+from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, Votes
 
 _SEPARATION = 3
 """A point is kept if it is this many times closer to one seed than to any other."""
@@ -198,7 +198,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         """Return an empty message."""
         return Nothing()
 
-    def form(self, message: Nothing) -> Form:
+    def update_format(self, message: Nothing) -> UpdateFormat:
         """Return an update's shapes and dtypes: at most k′ centroids."""
         shape = (Rows(self.local_clusters), self.rule.dimensions)
         return {"centroids": Spec(self.rule.dtype, shape)}
@@ -209,7 +209,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
-    ) -> tuple[CentroidState, Figures]:
+    ) -> tuple[CentroidState, Metrics]:
         """Run k-means over all centroids, farthest-first from those of the largest client."""
         local = [update.centroids for update in updates]
         points = torch.cat(local)

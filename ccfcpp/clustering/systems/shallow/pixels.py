@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
-from ccfcpp.clustering.kmeans.centroids import Started, StartedState, required_centroids
+from ccfcpp.clustering.kmeans.centroids import AnyInitState, InitState, required_centroids
 from ccfcpp.clustering.kmeans.chunks import blocks
 from ccfcpp.clustering.kmeans.initialisation import start_works
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
@@ -25,7 +25,7 @@ IMAGES_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
-class CentroidState(Started):
+class CentroidState(InitState):
     """State of the server of a system without a network.
 
     Attributes:
@@ -108,20 +108,20 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         varies = self.problem.config.availability.varies
         return change is not None and change <= tolerance and not varies
 
-    def assign(self, state: Known, holder: Client) -> Tensor:
+    def assign(self, state: Known, client: Client) -> Tensor:
         """Assign each image to its nearest or most similar centroid, int64 of shape (samples,)."""
-        return self.rule.assign(holder.images, required_centroids(state.centroids))
+        return self.rule.assign(client.images, required_centroids(state.centroids))
 
-    def represent(self, state: Known, holder: Client) -> Tensor | None:
+    def represent(self, state: Known, client: Client) -> Tensor | None:
         """Map images to points, of shape (samples, pixels); None before there are centroids."""
-        return None if state.centroids is None else self.rule.points(holder.images)
+        return None if state.centroids is None else self.rule.points(client.images)
 
-    def delivery(self, state: Known) -> object:
+    def final_model(self, state: Known) -> object:
         """Return the global centroids, which clients need to assign images."""
         return CentroidState(state.centroids)
 
 
-class StartedBySums(PixelClustering[StartedState]):
+class InitBySums(PixelClustering[AnyInitState]):
     """Base class of systems whose first round finds centroids; the steps come in later rounds.
 
     If too few clients answered in the start, the next round repeats it.
@@ -134,11 +134,11 @@ class StartedBySums(PixelClustering[StartedState]):
     def steps(self, number: int) -> Sequence[AnyServerWork]:
         """Return the server's work in a round, once there are centroids."""
 
-    def exchanges(self, number: int, state: StartedState) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: AnyInitState) -> Sequence[AnyServerWork]:
         """Return the steps of a round, or the start while there are no centroids."""
         return self.start() if state.centroids is None else self.steps(number)
 
-    def plan(self, state: StartedState) -> list[Sequence[AnyServerWork]]:
+    def plan(self, state: AnyInitState) -> list[Sequence[AnyServerWork]]:
         """Return the exchanges of every round, for points that are not few."""
         start = [self.usual_start()] if state.centroids is None else []
         return [*start, *map(self.steps, range(len(start), self.rounds))]
@@ -151,7 +151,7 @@ class StartedBySums(PixelClustering[StartedState]):
         """Return the start without what only few points need."""
         return [work for work in self.start() if not getattr(work, "again", False)]
 
-    def found(self, state: StartedState) -> dict[str, object]:
+    def summarize(self, state: AnyInitState) -> dict[str, object]:
         """Return the number of clusters, and the evidence for it, if k was not given."""
         evidence, centroids = state.evidence, state.centroids
         if evidence is None or centroids is None:

@@ -37,7 +37,7 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
     Exchange,
-    Figures,
+    Metrics,
     Nothing,
     RefusedUpdateError,
     ServerWork,
@@ -45,7 +45,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.engine.threads import cohort_of, threaded
-from ccfcpp.engine.update_format import Form, Rows, Spec
+from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import side_by_side
 from ccfcpp.runs.contact_sheets import sheet
@@ -90,7 +90,7 @@ class ServerClustering(ABC):
     """Whether images are assigned by cosine similarity."""
 
     @abstractmethod
-    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
+    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
         """Cluster uint8 images of shape (images, channels, height, width)."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class _OfPixels(ServerClustering):
 class PixelKMeans(_OfPixels):
     """The server's k-means on the pixels of the images that clients send."""
 
-    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
+    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
         """Run k-means from several starts, and return the best result."""
         choices = self.config.section(KMeansConfig)
         with section("k-means: server"):
@@ -136,7 +136,7 @@ class PixelKMeans(_OfPixels):
 class PixelFuzzyCMeans(_OfPixels):
     """The server's fuzzy c-means on the pixels of the images that clients send."""
 
-    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
+    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
         """Run fuzzy c-means from several starts of random images, and return the best result."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
@@ -164,7 +164,7 @@ class LatentKMeans(ServerClustering):
     def __init__(self, problem: Problem) -> None:
         self.network = DeepClustering(problem)
 
-    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
+    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Metrics]:
         """Train the autoencoder together with the centroids."""
         found = self.network.fit(images, randomness)
         return PooledState(found.centroids, found.model), found.figures
@@ -249,7 +249,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         """Return an empty message."""
         return Nothing()
 
-    def form(self, message: Nothing) -> Form:
+    def update_format(self, message: Nothing) -> UpdateFormat:
         """Return an update's shapes and dtypes: image count, and losses if trained."""
         loss = Spec(torch.float64, optional=True)
         return {"samples": Spec(torch.int64), "generator": loss, "discriminator": loss}
@@ -260,7 +260,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
     def aggregate(
         self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
-    ) -> tuple[PooledState, Figures]:
+    ) -> tuple[PooledState, Metrics]:
         """Average the losses over the images of the clients that could train."""
         trained, figures = 0, {"generator_loss": 0.0, "discriminator_loss": 0.0}
         for update in updates:
@@ -289,7 +289,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         """Return an empty message."""
         return Nothing()
 
-    def form(self, message: Nothing) -> Form:
+    def update_format(self, message: Nothing) -> UpdateFormat:
         """Return an update's shapes and dtypes: any number of images of the run's shape."""
         images = Spec(self.dtype, (Rows(_MOST_IMAGES), *self.image_shape))
         return {"client": Spec(torch.int64), "images": images}
@@ -301,7 +301,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
     def aggregate(
         self, state: PooledState, updates: Iterable[ImagesUpdate], randomness: Randomness
-    ) -> tuple[PooledState, Figures]:
+    ) -> tuple[PooledState, Metrics]:
         """Cluster all images together."""
         received = list(updates)
         pooled = torch.cat([update.images for update in received])
@@ -335,18 +335,18 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         """Return the clients' work: sending their own images."""
         return ClientSide.of(OwnImages())
 
-    def assign(self, state: PooledState, holder: Client) -> Tensor:
+    def assign(self, state: PooledState, client: Client) -> Tensor:
         """Assign each image to a cluster, int64 of shape (samples,)."""
         required_centroids(state.centroids)
-        return self.clustering.assign(state, holder.images)
+        return self.clustering.assign(state, client.images)
 
-    def represent(self, state: PooledState, holder: Client) -> Tensor | None:
+    def represent(self, state: PooledState, client: Client) -> Tensor | None:
         """Map images to points in the centroids' space; None before there are centroids."""
         if state.centroids is None:
             return None
-        return self.clustering.represent(state, holder.images)
+        return self.clustering.represent(state, client.images)
 
-    def delivery(self, state: PooledState) -> PooledState:
+    def final_model(self, state: PooledState) -> PooledState:
         """Return what clients need to assign images: centroids, and the encoder if any."""
         encoder = state.encoder and {
             name: entry for name, entry in state.encoder.items() if name.startswith("encoder.")

@@ -190,14 +190,14 @@ def test_clusters_are_those_of_k_means_of_described_images() -> None:
     encoder.load_state_dict(state.preparation.model)
     every = torch.cat([described(encoder, each.images) for each in clients])
     latents = F.normalize(described(encoder, images) - every.mean(dim=0), dim=1)
-    holder = Client(2, "client 2", images)
-    found = algorithm.represent(state, holder)
+    client = Client(2, "client 2", images)
+    found = algorithm.represent(state, client)
     assert found is not None
     torch.testing.assert_close(found, latents, rtol=1e-4, atol=1e-5)
     nearest = torch.cdist(latents.double(), state.centroids.double()).argmin(dim=1)
-    assert torch.equal(algorithm.assign(state, holder), nearest)
-    delivery: Any = unpack(algorithm.delivery_type, pack(algorithm.delivery(state)))
-    again = algorithm.assign_delivered(delivery, Client(9, "new", images))
+    assert torch.equal(algorithm.assign(state, client), nearest)
+    final_model: Any = unpack(algorithm.final_model_type, pack(algorithm.final_model(state)))
+    again = algorithm.assign_by_model(final_model, Client(9, "new", images))
     assert torch.equal(again, nearest)
 
 
@@ -258,7 +258,7 @@ def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
             state, report = run.run_round(state, number)
             assert report.refused == {}
     assert algorithm.knows_clusters(state)
-    delivered = algorithm.delivery(state).preparation
+    delivered = algorithm.final_model(state).preparation
     assert delivered is not None
     assert delivered.descent is None
     message = algorithm.exchanges(algorithm.rounds - 1, state)[0].broadcast(state)

@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from ccfcpp.clustering.client_data import holder
+from ccfcpp.clustering.client_data import make_client
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.systems.pooled.mixture import Mixture, log_probabilities
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
@@ -63,7 +63,7 @@ def test_fed_km_is_lloyds_algorithm(tree: Tree, seed: int) -> None:
         wanted = model.fit(pooled)
     found = after(run, CentroidState(torch.from_numpy(start)), STEPS)
     np.testing.assert_allclose(found.centroids, wanted.cluster_centers_, atol=bound(tree))
-    inside = holder(run.evaluator.data, -1, "all", torch.from_numpy(there(run)))
+    inside = make_client(run.evaluator.data, -1, "all", torch.from_numpy(there(run)))
     labels = run.algorithm.assign(found, inside)
     assert np.array_equal(labels, wanted.predict(pooled)) or "privacy" in tree
 
@@ -78,7 +78,7 @@ def test_fed_fcm_is_fuzzy_c_means(tree: Tree, seed: int, m: float) -> None:
     wanted = fuzzy_c_means(torch.from_numpy(points), start, m=m, tolerance=0, iterations=STEPS)
     found = after(run, CentroidState(start), STEPS)
     np.testing.assert_allclose(found.centroids, wanted.centroids, atol=50 * bound(tree))
-    everyone = holder(run.evaluator.data, -1, "all", torch.arange(len(points)))
+    everyone = make_client(run.evaluator.data, -1, "all", torch.arange(len(points)))
     degrees = run.algorithm.probabilities(found, everyone)
     assert degrees is not None
     np.testing.assert_allclose(degrees.sum(dim=1), 1, atol=1e-9)
@@ -120,7 +120,7 @@ def test_fed_em_is_expectation_maximisation(tree: Tree, kind: str, seed: int) ->
     np.testing.assert_allclose(found.centroids, model.means_, atol=scale * bound(tree))
     np.testing.assert_allclose(found.weights, model.weights_, atol=scale * bound(tree))
     np.testing.assert_allclose(found.covariances, model.covariances_, atol=scale * bound(tree) * d)
-    everyone = holder(run.evaluator.data, -1, "all", torch.from_numpy(there(run)))
+    everyone = make_client(run.evaluator.data, -1, "all", torch.from_numpy(there(run)))
     degrees = run.algorithm.probabilities(found, everyone)
     assert degrees is not None
     np.testing.assert_allclose(degrees, model.predict_proba(pooled), atol=scale * bound(tree) * 10)

@@ -57,7 +57,7 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.update_format import form_of
+from ccfcpp.engine.update_format import format_of
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds, image_bounds
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
@@ -208,7 +208,7 @@ def test_bounds_count_in_what_is_usual_and_one_of_a_part_is_taken_as_it_is() -> 
 def test_the_number_of_images_is_public_and_gets_no_noise() -> None:
     (client,) = clients_of_sizes(9)
     update = sent(AddMoments(MEAN, RULE, ClientContext(9, 1)), FRAME, client)
-    form = form_of(pack(update))
+    form = format_of(pack(update))
     plain, noised = Addition(MEAN, FRAME), Addition(MEAN, FRAME, alike=True)
     assert plain.parts(update).keys() == {"moments", "images"}
     assert noised.parts(update).keys() == noised.zeros(form).keys() == {"moments"}

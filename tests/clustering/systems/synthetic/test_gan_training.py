@@ -168,8 +168,8 @@ def test_random_numbers_are_the_clients_own() -> None:
     (client,) = clients_of_sizes(12)
     gans = trainer()
     draws = [
-        images_of(train(gans, holder, source))
-        for holder, source in (
+        images_of(train(gans, client, source))
+        for client, source in (
             (client, RANDOMNESS),
             (client, RANDOMNESS),
             (replace(client, id=1), RANDOMNESS),
