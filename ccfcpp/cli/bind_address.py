@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) 
 
     if place.clients is not None and place.clients > admitted:
         raise UsageError(
-            f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
+            f"--clients {place.clients} is more than the {format_count(admitted, 'client')} of the "
             f"roster {place.admitted}: put their .pub files there, or give fewer"
         )
     files = ServerKeys.of(place.key_folder)

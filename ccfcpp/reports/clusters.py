@@ -3,7 +3,7 @@
 import statistics
 
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
-from ccfcpp.core.metrics import counts_by
+from ccfcpp.core.metrics import contingency_table
 from ccfcpp.reports.class_figures import of_clients
 from ccfcpp.reports.drawing import DrawnFigure, chart
 from ccfcpp.reports.labels import Gathered, slug
@@ -73,5 +73,5 @@ def draw_sizes(run: RecordedRun) -> DrawnFigure:
         raise CannotDrawError("the run classifies images")
     owners = run.of_images("client", "no client is known")
     held = owners >= 0
-    counts = counts_by(owners[held], run.found[held], len(run.clients), run.groups)
+    counts = contingency_table(owners[held], run.found[held], len(run.clients), run.groups)
     return of_clients(run, counts, ("cluster", "clusters"), range(run.groups))
