@@ -46,14 +46,14 @@ class PersonalNormalisation(Sharing):
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
         """Combine the global layers with the client's normalisations, at first fresh ones."""
-        return model | (held(memory, self.device) or self.fresh)
+        return model | (from_memory(memory, self.device) or self.fresh)
 
 
-def hold(model: ModelState) -> Memory:
+def to_memory(model: ModelState) -> Memory:
     """Make a client's local state from parameters and buffers of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
-def held(memory: Memory, device: torch.device) -> ModelState:
+def from_memory(memory: Memory, device: torch.device) -> ModelState:
     """Return the parameters and buffers in a client's local state; empty if there are none."""
     return placed(memory_of(memory, HELD), device)

@@ -13,7 +13,7 @@ from ccfcpp.cli.options import RunOptions, Seeds, run_command
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
+from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, write_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,10 +83,10 @@ def compare(
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (
         terminal.resumable(resumption, console) as should_stop,
-        watch_runs(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,
+        watch_runs(study, console, lambda: _scores(write_tables(study))[0], jobs) as look,
     ):
         run_in_processes(study, jobs, look, should_stop)
-    result, at = tabulated(study), study.path
+    result, at = write_tables(study), study.path
     if options.json_output:
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
         typer.echo(json.dumps(found))

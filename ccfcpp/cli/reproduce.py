@@ -56,8 +56,8 @@ def reproduce(
     json_output: AsJson = False,
 ) -> None:
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
-    from ccfcpp.studies.reproduction.claims import verdict
-    from ccfcpp.studies.reproduction.findings import find_in
+    from ccfcpp.studies.reproduction.claims import summarize_claims
+    from ccfcpp.studies.reproduction.findings import compute_findings
     from ccfcpp.studies.reproduction.output import findings_as_text, scale, write
     from ccfcpp.studies.reproduction.paper_items import ITEMS
     from ccfcpp.studies.results import Result
@@ -90,13 +90,13 @@ def reproduce(
     for name, item in chosen.items():
         _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
-        findings = find_in(item, results)
+        findings = compute_findings(item, results)
         folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, findings_as_text(item.title, one, results, findings), findings)
-        said = verdict(scale(results), findings.claims)
+        said = summarize_claims(scale(results), findings.claims)
         claims = [vars(each) for each in findings.claims]
-        told = {"item": name, "title": item.title, "verdict": said, "claims": claims}
+        told = {"item": name, "title": item.title, "summarize_claims": said, "claims": claims}
         found.append(told | {"out": str(folder)})
         if not json_output:
             _print_tables(item, findings)

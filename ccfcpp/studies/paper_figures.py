@@ -8,7 +8,7 @@ from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure, power
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.studies.score_tables import ScoreTable
-from ccfcpp.studies.tables import over_seeds
+from ccfcpp.studies.tables import describe_seeds
 
 _MOST_MARKED = 30
 """Largest number of places on an axis that are marked; more are rounds."""
@@ -74,7 +74,7 @@ def _draw_panel(
         legend_above(axes, columns=3)
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
-    caption = f"{table.measure}{by}; {over_seeds(table.runs)}{beside}."
+    caption = f"{table.measure}{by}; {describe_seeds(table.runs)}{beside}."
     return DrawnFigure(
         slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows
     )

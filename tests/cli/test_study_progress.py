@@ -7,12 +7,12 @@ from rich.console import Console
 
 from ccfcpp.cli.progress import watch_runs
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.study import Study
 
 
 def study_of(path: Path, seeds: int) -> Study[ClusterConfig]:
-    return Study(path, [Planned({}, ClusterConfig(seed=seed)) for seed in range(seeds)])
+    return Study(path, [PlannedRun({}, ClusterConfig(seed=seed)) for seed in range(seeds)])
 
 
 def end(study: Study[ClusterConfig], number: int) -> None:
@@ -74,7 +74,7 @@ def test_on_a_terminal_running_ones_are_shown_with_their_rounds(tmp_path: Path) 
 def test_the_time_left_is_told_by_method(tmp_path: Path) -> None:
     methods = ["km", "km", "ccfc++", "ccfc++", "fcm"]
     runs = [
-        Planned({"method": method}, ClusterConfig(method=method, seed=seed))
+        PlannedRun({"method": method}, ClusterConfig(method=method, seed=seed))
         for seed, method in enumerate(methods)
     ]
     study, out = Study(tmp_path, runs), io.StringIO()
