@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def check_server_settings(
 
     if server.clients is not None and server.clients > admitted:
         raise UsageError(
-            f"--clients {server.clients} is more than the {counted(admitted, 'client')} of the "
-            f"roster {server.admitted}: put their .pub files there, or give fewer"
+            f"--clients {server.clients} is more than the {format_count(admitted, 'client')} of "
+            f"the roster {server.admitted}: put their .pub files there, or give fewer"
         )
     files = ServerKeys.of(server.key_folder)
     note = check_server(files.certificate, files.authority)

@@ -25,7 +25,7 @@ from ccfcpp.core.config_layers import (
 )
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.units import counted, counts_in_words, first_of, shown
+from ccfcpp.core.units import counts_in_words, format_count, list_first, printable_name
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
@@ -159,17 +159,17 @@ def _print(photos: str, data: ImageData, found: dict[str, Any]) -> None:
         + ("in colour" if found["channels"] == 3 else "grey"),
         "classes": counts_in_words(found["classes"]) or "none: images lie in no folders of classes",
         "clients": counts_in_words(found["clients"]) or "one, without --partition folders",
-        "without an image": ", ".join(map(shown, reading.empty)) if reading else "",
-        "hidden": counted(len(found["hidden"]), "name") if found["hidden"] else "",
-        "left out": counted(len(skipped), "file"),
+        "without an image": ", ".join(map(printable_name, reading.empty)) if reading else "",
+        "hidden": format_count(len(found["hidden"]), "name") if found["hidden"] else "",
+        "left out": format_count(len(skipped), "file"),
     }
     print_facts(photos, {name: text for name, text in rows.items() if text})
     for note in data.notes:
         typer.echo(note)
     if found["hidden"]:
-        names = first_of([shown(name) for name in found["hidden"]], _MOST_LISTED)
+        names = list_first([printable_name(name) for name in found["hidden"]], _MOST_LISTED)
         typer.echo(f"not looked at, as hidden: {names}")
     for file in skipped[:_MOST_LISTED]:
-        typer.echo(f"left out: {shown(file.name)}: {file.reason}")
+        typer.echo(f"left out: {printable_name(file.name)}: {file.reason}")
     if len(skipped) > _MOST_LISTED:
         typer.echo(f"and {len(skipped) - _MOST_LISTED} more: --json lists all")

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ccfcpp.core.units import named
+from ccfcpp.core.units import list_names
 from ccfcpp.deployment.link.server_status import LEFT_OUT, ServerStatus
 from ccfcpp.deployment.server.channel import Observer, Standing
 
@@ -51,7 +51,7 @@ class Attendance(Observer):
         """Show, within the context, that the server waits for some clients, or for all."""
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
-        missing = named(self._missing)
+        missing = list_names(self._missing)
         line = f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
         self.console.print(f"{run}: {line}" if run else line)
         live = Live(self, console=self.console, transient=True)
@@ -64,7 +64,7 @@ class Attendance(Observer):
         if not self.console.is_terminal:
             waits = self.progress is None and self.server_status.there < self.wanted
             missing = self._missing if waits else []
-            still = f"; still missing: {named(missing)}" if missing else ""
+            still = f"; still missing: {list_names(missing)}" if missing else ""
             self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:

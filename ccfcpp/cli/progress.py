@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ccfcpp.core.progress import RoundProgress
-from ccfcpp.core.units import counted, named
+from ccfcpp.core.units import format_count, list_names
 from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.runs.paths import C
@@ -102,7 +102,7 @@ class RunProgress:
         """Show a finished round, and the clients that were absent or refused."""
         for what, clients in (("absent", report.absent), ("refused", report.refused)):
             for text, those in _by_reason(clients).items():
-                who = named([self.names.get(number, f"client {number}") for number in those])
+                who = list_names([self.names.get(number, f"client {number}") for number in those])
                 self._remark(f"round {report.round + 1}: {who} {what}: {text}")
         if not report.clients:
             self._remark(f"round {report.round + 1}: no client took part")
@@ -153,7 +153,7 @@ class RunProgress:
         """Print an estimate of the time for the whole run."""
         self.estimated = True
         left = self._seconds_per_unit(one, number, number + 1) * self._work(number, self.rounds)
-        rounds = counted(self.rounds - number, "round")
+        rounds = format_count(self.rounds - number, "round")
         self.console.print(f"about {minutes(left)} min for {rounds}, by {source}")
         if left > _LONG and self.hint:
             self.console.print(self.hint)

@@ -24,7 +24,7 @@ from ccfcpp.clustering.evaluation.summary_text import judged_rows
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import Layers, merge
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted, named
+from ccfcpp.core.units import format_count, list_names
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
@@ -239,11 +239,11 @@ def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
     exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
     if experiment.setting.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
-    there, samples = len(experiment.members), counted(spec.samples, spec.unit)
+    there, samples = len(experiment.members), format_count(spec.samples, spec.unit)
     return (
         f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
-        f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
-        f"{counted(exchanges, 'exchange')}: "
+        f"{format_count(there, 'client')}; {format_count(algorithm.rounds, 'round')} with about "
+        f"{format_count(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as in the "
         "handshake"
     )
@@ -254,10 +254,10 @@ def _print_summary(summary: Summary) -> None:
     scores = terminal.score_rows(summary) if told else {}
     rows = {
         f"{summary['unit']}s": f"{summary['samples']:,}, with {summary['connected']} clients"
-        + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
+        + (f"; {format_count(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
         **scores,
-        "scored by": f"the labels of {named(told)}"
+        "scored by": f"the labels of {list_names(told)}"
         if told
         else "nobody: no client tells its labels",
         **missing_rows(summary),

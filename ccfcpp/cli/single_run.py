@@ -13,7 +13,7 @@ import typer
 from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import BY_FOLDER, Flag
 from ccfcpp.core.config_layers import Layers, flatten, values_of
-from ccfcpp.core.units import counted, first_of
+from ccfcpp.core.units import format_count, list_first
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.runs.pipeline import M, Pipeline
 
@@ -30,15 +30,16 @@ def describe_run(experiment: AnyLocalRun) -> str:
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
-        f"{counted(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, {labels}; "
-        f"{counted(len(experiment.parts), 'client')}; "
-        f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
+        f"{format_count(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, "
+        f"{labels}; "
+        f"{format_count(len(experiment.parts), 'client')}; "
+        f"{format_count(experiment.algorithm.rounds, 'round')} on {experiment.device}"
     )
 
 
 def size_in_words(shape: Sequence[int]) -> str:
     """Return the size of images, or of vectors, in words."""
-    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
+    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else format_count(shape[0], "column")
 
 
 def describe_protection(experiment: AnyRun) -> list[str]:
@@ -53,7 +54,7 @@ def describe_absent(names: Sequence[str]) -> str:
     """Return which clients are absent for the whole run; empty if none is."""
     if not names:
         return ""
-    return f"absent for the whole run: {first_of(names)}"
+    return f"absent for the whole run: {list_first(names)}"
 
 
 def chosen_by_default(

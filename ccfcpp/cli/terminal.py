@@ -20,7 +20,7 @@ from rich.text import Text
 from ccfcpp.clustering.evaluation.summary_text import scores_over, shortfall
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.progress import followed, watch_embedding
+from ccfcpp.core.progress import report_progress_to, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
 
@@ -181,7 +181,7 @@ def run_to_end(
     progress = RunProgress(console, rounds, headline, samples, attendance, hint, names, exchanges)
     if attendance is not None:
         attendance.progress = progress
-    with progress, followed(progress.pace):
+    with progress, report_progress_to(progress.pace):
         summary = experiment.run(folder, progress, should_stop)
     if line := shortfall(summary):
         console.print(line)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.core.metrics import counts_by
+from ccfcpp.core.metrics import contingency_table
 from ccfcpp.reports.drawing import DrawnFigure, colour_bar, new_picture, thin_ticks
 from ccfcpp.reports.palette import Look, ink_on
 from ccfcpp.reports.run_reader import RecordedRun
@@ -31,7 +31,7 @@ def confusion(run: RecordedRun) -> DrawnFigure:
     """Draw the contingency table of true classes and clusters, or the confusion matrix."""
     classes, found = run.classes, run.labels
     names, order = run.class_names, cluster_order(run)
-    counts = counts_by(classes, found, len(names), run.groups)[:, order]
+    counts = contingency_table(classes, found, len(names), run.groups)[:, order]
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     columns = [cluster_names(run)[number] for number in order]
     across = "cluster" if run.clusters_images else "predicted class"

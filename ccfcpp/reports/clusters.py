@@ -3,7 +3,7 @@
 import statistics
 
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
-from ccfcpp.core.metrics import counts_by
+from ccfcpp.core.metrics import contingency_table
 from ccfcpp.reports.class_figures import draw_client_table
 from ccfcpp.reports.drawing import DrawnFigure, line_chart
 from ccfcpp.reports.labels import Gathered, slug
@@ -73,5 +73,5 @@ def draw_sizes(run: RecordedRun) -> DrawnFigure:
         raise CannotDrawError("the run classifies images")
     owners = run.values_of_images("client", "no client is known")
     held = owners >= 0
-    counts = counts_by(owners[held], run.labels[held], len(run.clients), run.groups)
+    counts = contingency_table(owners[held], run.labels[held], len(run.clients), run.groups)
     return draw_client_table(run, counts, ("cluster", "clusters"), range(run.groups))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from ccfcpp.core.files import write_table, write_whole
+from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.reports.drawing import DrawnFigure, style
 from ccfcpp.reports.palette import INKS
 
@@ -17,8 +17,8 @@ _PNG_DPI = 200
 
 def write_figure(folder: Path, drawn: DrawnFigure, svg: str) -> None:
     """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
-    write_whole(folder / f"{drawn.name}.svg", svg.encode())
-    write_whole(folder / f"{drawn.name}.png", _render(drawn, "png", _PNG_DPI))
+    write_atomically(folder / f"{drawn.name}.svg", svg.encode())
+    write_atomically(folder / f"{drawn.name}.png", _render(drawn, "png", _PNG_DPI))
     write_table(folder / f"{drawn.name}.csv", drawn.rows)
 
 

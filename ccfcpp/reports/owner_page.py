@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.core.units import bytes_in_words, counted
-from ccfcpp.core.units import shown as as_line
+from ccfcpp.core.units import bytes_in_words, format_count
+from ccfcpp.core.units import printable_name as as_line
 from ccfcpp.deployment.client.audit import (
     DELTA,
     AuditEntry,
@@ -66,7 +66,7 @@ def _describe_clusters(results: ClientResults) -> list[dict[str, object]]:
     return [
         {
             "number": cluster,
-            "size": counted(len(own), "image"),
+            "size": format_count(len(own), "image"),
             "share": f"{len(own) / len(results.rows):.0%}",
             "ends": {
                 "The most typical": [_tile(results, number) for number in near.get(cluster, ())],

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccfcpp.core.units import shown as as_line
+from ccfcpp.core.units import printable_name as as_line
 from ccfcpp.reports.class_figures import cluster_order
 from ccfcpp.reports.drawing import WIDTH, DrawnFigure, new_picture, short
 from ccfcpp.reports.run_reader import RecordedRun

@@ -14,8 +14,8 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import counted_samples, sum_of_tables
-from ccfcpp.core.units import first_of
+from ccfcpp.core.metrics import expand_table, sum_tables
+from ccfcpp.core.units import list_first
 from ccfcpp.reports import statistics
 from ccfcpp.reports.statistics import CannotDrawError
 from ccfcpp.runs.folder import RunFolder
@@ -136,10 +136,10 @@ class RecordedRun:
 
     @cached_property
     def _reported_samples(self) -> tuple[Tensor, Tensor]:
-        table = sum_of_tables(self.tables)
+        table = sum_tables(self.tables)
         if table is None:
             raise CannotDrawError("no client has reported the clusters of its images")
-        return counted_samples(table)
+        return expand_table(table)
 
     def values_of_images(self, name: str, missing: str) -> Tensor:
         """Return a fact of each image.
@@ -297,6 +297,6 @@ def _no_run(path: Path) -> str:
     if not runs:
         return several
     inside = [run.parent for run in runs]
-    names = first_of([run.relative_to(path) for run in inside], _MOST_NAMES)
+    names = list_first([run.relative_to(path) for run in inside], _MOST_NAMES)
     both = shlex.join(map(str, inside[:2]))
     return f"{several} ({names}), one or more, such as ccfcpp report {both}"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
+from ccfcpp.core.files import append_line, atomic_file, make_durable, save_tensors, write_atomically
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
 from ccfcpp.runs.contact_sheets import as_png
@@ -54,7 +54,7 @@ class RunFolder(RunPaths):
 
     def start_from(self, checkpoint: Checkpoint[State], run: Path) -> None:
         """Store the model of a finished run as the start of this one."""
-        write_whole(self.follows, json.dumps({"run": str(run)}).encode())
+        write_atomically(self.follows, json.dumps({"run": str(run)}).encode())
         save_checkpoint(self.checkpoint, checkpoint)
 
     @contextmanager
@@ -74,7 +74,7 @@ class RunFolder(RunPaths):
 
     def log_round(self, line: Line) -> None:
         """Append a round to ``metrics.jsonl``."""
-        add_line(self.metrics, json.dumps(line))
+        append_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
         """Save a checkpoint; the lines of its rounds must be in the log."""
@@ -89,7 +89,7 @@ class RunFolder(RunPaths):
         lines = self.metrics.read_text(errors="replace").splitlines(keepends=True)
         kept = [line for line in lines if _round_of(line) < number]
         if kept != lines:
-            write_whole(self.metrics, "".join(kept).encode())
+            write_atomically(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
         """Return the arrays of numbers of a file that ``write_arrays`` wrote.
@@ -129,7 +129,7 @@ class RunFolder(RunPaths):
                 for name, each in named.items()
             }
             # Into the file itself: that of millions of images fills the memory.
-            with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
+            with atomic_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
 
     def write_results(self, summary: Summary, results: Results) -> None:
@@ -140,8 +140,8 @@ class RunFolder(RunPaths):
         self.write_arrays(results.arrays)
         for name, picture in results.pictures.items():
             self.figures.mkdir(exist_ok=True)
-            write_whole(self.figures / f"{name}.png", as_png(picture))
-        write_whole(self.summary, json.dumps(summary, indent=2).encode())
+            write_atomically(self.figures / f"{name}.png", as_png(picture))
+        write_atomically(self.summary, json.dumps(summary, indent=2).encode())
 
 
 def _round_of(line: str) -> float:

@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
-from ccfcpp.core.files import TEMPORARY, write_table, write_whole
+from ccfcpp.core.files import TEMPORARY, write_atomically, write_table
 from ccfcpp.core.tables import Rows
-from ccfcpp.core.units import shown
+from ccfcpp.core.units import printable_name
 
 C = TypeVar("C", bound=RunConfig)
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ class RunPaths:
         folder = cls(path)
         folder.refuse_if_taken()
         with writable(path):
-            write_whole(folder.config, dump_yaml(config).encode())
+            write_atomically(folder.config, dump_yaml(config).encode())
         return folder
 
     @classmethod
@@ -102,8 +102,8 @@ class RunPaths:
         """Raise ``UsageError`` if a new run would mix with other files, or be unreadable."""
         if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
             raise UsageError(
-                f"output folder {shown(str(self.path))} has bytes in its name that are no letters "
-                "of UTF-8, and its model could not be read again: give another --out"
+                f"output folder {printable_name(str(self.path))} has bytes in its name that are no "
+                "letters of UTF-8, and its model could not be read again: give another --out"
             )
         for file, runs, it in (
             (self.config, "another run", "it"),
@@ -148,7 +148,7 @@ class RunPaths:
 
     def write_setting(self, setting: RunSetting) -> None:
         """Record the setting at the start of a session."""
-        write_whole(self.setting, json.dumps(vars(setting)).encode())
+        write_atomically(self.setting, json.dumps(vars(setting)).encode())
 
     def read_setting(self) -> RunSetting | None:
         """Return the setting; None if an earlier version made the run.
@@ -165,7 +165,7 @@ class RunPaths:
 
     def write_leakage(self, found: Json) -> None:
         """Record the results of attacks on the finished run."""
-        write_whole(self.leakage, json.dumps(found, indent=2).encode())
+        write_atomically(self.leakage, json.dumps(found, indent=2).encode())
 
     def read_leakage(self) -> Json:
         """Return the results of attacks, if any; ``UsageError`` if the file is damaged."""
@@ -205,7 +205,7 @@ class RunPaths:
     def add_environment(self, environment: dict[str, object]) -> None:
         """Record the machine of a session; a resumed run may have seen several."""
         text = json.dumps({"sessions": [*self.read_sessions(), environment]}, indent=2)
-        write_whole(self.environment, text.encode())
+        write_atomically(self.environment, text.encode())
 
 
 def damaged(path: Path, reason: object) -> UsageError:

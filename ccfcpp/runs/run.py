@@ -242,7 +242,7 @@ class Run(ABC, Generic[A, E]):
         return Federation(
             self.system,
             self.algorithm,
-            self.attackers.known(self.members) if self.attackers else self.members,
+            self.attackers.reported_members(self.members) if self.attackers else self.members,
             self.availability,
             self.randomness,
             transport or self.transport(self._memories(None)),

@@ -9,7 +9,7 @@ from ccfcpp.clustering.evaluation.summary_text import MEASURES, shortfall
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
@@ -276,7 +276,7 @@ class Comparison:
 
     def _remarks(self) -> str:
         """Return remarks for the captions: axes without effect, runs with too few clusters."""
-        runs = counted(self._fewer, "run")
+        runs = format_count(self._fewer, "run")
         found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
         for name in self.rates:
             others = [key for key in ("method", *DEGREES, *self.rates) if key != name]

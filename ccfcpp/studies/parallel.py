@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.paths import C
 from ccfcpp.runs.signals import handled_by
@@ -88,7 +88,7 @@ def run_in_processes(
     if folders:
         failed = sum(map(len, folders.values()))
         named = "; ".join(
-            f"{first_of(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
+            f"{list_first(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
         )
         raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
     if stop.is_set():

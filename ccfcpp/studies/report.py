@@ -117,7 +117,7 @@ def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
     """Write a page, made from the figures' SVGs by name, and the figures beside it."""
-    from ccfcpp.core.files import write_whole
+    from ccfcpp.core.files import write_atomically
     from ccfcpp.reports.figure_files import as_svg, write_figure
 
     with writable(folder):
@@ -126,5 +126,5 @@ def _write(
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
         write_figure(folder / "figures", figure, svgs[figure.name])
-    write_whole(folder / "report.html", drawable(page(svgs)).encode())
+    write_atomically(folder / "report.html", drawable(page(svgs)).encode())
     return folder / "report.html", drawn

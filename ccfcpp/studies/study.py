@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge, read_yaml, to_yaml, validate
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import C, Json, RunPaths
@@ -75,7 +75,7 @@ class Study(Generic[C]):
         ]
         # By way of JSON, since YAML's safe form has no tuples.
         asked = {"asked": json.loads(json.dumps(asdict(self.spec)))} if self.spec else {}
-        write_whole(RunPaths(self.path).study, to_yaml({**asked, "runs": listed}).encode())
+        write_atomically(RunPaths(self.path).study, to_yaml({**asked, "runs": listed}).encode())
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
@@ -157,4 +157,4 @@ class Study(Generic[C]):
     def write_table(self, rows: Sequence[Json], markdown: str, latex: str) -> None:
         """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
-            write_whole(self.path / f"table.{name}", text.encode())
+            write_atomically(self.path / f"table.{name}", text.encode())

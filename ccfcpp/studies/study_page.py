@@ -11,7 +11,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, to_yaml, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import score_keys, tabulate
@@ -183,7 +183,7 @@ def _facts(
         "seeds": ", ".join(map(str, seeds)),
     }
     return {
-        "title": f"{counted(len(systems), 'system')} on {' and '.join(names)}",
+        "title": f"{format_count(len(systems), 'system')} on {' and '.join(names)}",
         "under": f"{'Study' if len(folders) == 1 else 'Studies'} {', '.join(folders)}",
         "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
         "tiles": {

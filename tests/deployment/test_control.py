@@ -18,7 +18,7 @@ from ccfcpp.cli.participants import Attendance
 from ccfcpp.cli.progress import RunProgress
 from ccfcpp.cli.terminal import Stop, graceful_interruption, interruptible
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.progress import followed, tell_exchanges, tell_round
+from ccfcpp.core.progress import report_exchanges, report_progress_to, report_round
 from ccfcpp.deployment.server.control import ask, controlled
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.federation import RoundReport
@@ -37,12 +37,12 @@ def training(shown: Attendance) -> Attendance:
     shown.begin(MEMBERS)
     shown.silent = lambda: {"ward-a": 1.0, "ward-c": 200.0}
     shown.progress = RunProgress(shown.console, 4, ("nmi", "NMI"), names=names)
-    with shown.progress, followed(shown.progress.pace):
-        tell_round(0)
+    with shown.progress, report_progress_to(shown.progress.pace):
+        report_round(0)
         absent = {2: ["steps: no answer within 5 s"]}
         shown.progress(RoundReport(0, [0], absent=absent), {})
-        tell_round(1)
-        tell_exchanges(1, 2)
+        report_round(1)
+        report_exchanges(1, 2)
     return shown
 
 
@@ -86,11 +86,11 @@ def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
 def test_after_the_last_round_results_are_collected() -> None:
     progress = training(attendance()).progress
     assert progress is not None
-    with followed(progress.pace):
-        tell_round(3)
-        tell_exchanges(2, 2)
+    with report_progress_to(progress.pace):
+        report_round(3)
+        report_exchanges(2, 2)
         assert str(progress.server_status) == "the rounds are over; the results are collected"
-        tell_round(4)  # an epilogue's
+        report_round(4)  # an epilogue's
         assert progress.server_status.phase == "ending"
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.contact_sheets import thumbnails
 from ccfcpp.runs.paths import RunPaths
@@ -61,7 +61,7 @@ def _save(path: Path, **arrays: Tensor) -> None:
     buffer = io.BytesIO()
     content = {name: array.numpy() for name, array in arrays.items()}
     np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
-    write_whole(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 def typical(rows: Sequence[Row]) -> Chosen:

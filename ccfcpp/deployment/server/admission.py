@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
@@ -80,7 +80,7 @@ class Admission:
         else:
             other = any(_kind(each) != _kind(facts) for each in self.found.values())
             self.found[name] = facts
-            skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
+            skipped = f", {format_count(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
             self.observer.on_answer(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
 from ccfcpp.reports.figure_files import as_svg, write_figure
 from ccfcpp.runs.paths import Json
@@ -113,5 +113,5 @@ def write(folder: Path, text: str, findings: Findings) -> None:
     for drawn in findings.figures:
         write_figure(figures, drawn, as_svg(drawn))
     for number, (ours, paper) in enumerate(findings.tables, start=1):
-        write_whole(folder / f"table-{number}.csv", as_csv(numbers(ours, paper)).encode())
-    write_whole(folder / "result.md", text.encode())
+        write_atomically(folder / f"table-{number}.csv", as_csv(numbers(ours, paper)).encode())
+    write_atomically(folder / "result.md", text.encode())
