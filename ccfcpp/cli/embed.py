@@ -11,7 +11,7 @@ import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson, Settings
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
 from ccfcpp.core.errors import UsageError
@@ -33,7 +33,7 @@ _FLAGS = (
 )
 
 
-@keyed(_FLAGS, ClusterConfig)
+@with_flags(_FLAGS, ClusterConfig)
 def embed(
     named: flags.Named,
     data: Annotated[

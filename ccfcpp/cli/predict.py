@@ -12,7 +12,7 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, unflatten, validate
@@ -34,7 +34,7 @@ _ENCODER = replace(
 _FLAGS = replace(flags.SKIP, default="the run's"), _ENCODER, flags.DEVICE
 
 
-@keyed(_FLAGS, ClusterConfig)
+@with_flags(_FLAGS, ClusterConfig)
 def predict(
     named: flags.Named,
     model: Annotated[

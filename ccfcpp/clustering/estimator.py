@@ -166,8 +166,8 @@ class FederatedClustering(
             describe_sessions = {"encoder": self.encoder, "encoder_hash": data.encoder}
             suited = merge(suited, {"data": describe_sessions})
         run = self._run(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = run.trained(self.verbose)
-        told, _ = run.ended(run.federation(), state)
+        state, self.n_iter_ = run.train(self.verbose)
+        told, _ = run.run_epilogue(run.federation(), state)
         algorithm = run.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
