@@ -12,13 +12,13 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, unflatten, validate
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +34,7 @@ _ENCODER = replace(
 _FLAGS = replace(flags.SKIP, default="the run's"), _ENCODER, flags.DEVICE
 
 
-@keyed(_FLAGS, ClusterConfig)
+@with_flags(_FLAGS, ClusterConfig)
 def predict(
     named: flags.Named,
     model: Annotated[
@@ -86,16 +86,16 @@ def predict(
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns
-    from ccfcpp.data.image_files import reading_in_words
+    from ccfcpp.data.image_files import describe_reading
 
     prepare()
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
     read = _read(photos, loaded, settings)
-    for line in reading_in_words(read, skipped.name):
+    for line in describe_reading(read, skipped.name):
         console.print(line)
-    console.print(f"assigning {counted(len(read), read.unit)} …")
+    console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
     columns = {read.key: read.called, **columns_of(examined)}
     found: list[int] = examined["cluster"].tolist()
@@ -133,7 +133,7 @@ def predict(
                 f"median outlier score {far:.2f}: 1 is usual, and {read.unit}s of kinds that the "
                 "run has not seen have more"
             )
-        line = f"{out}: {counted(len(found), read.unit)} in {len(set(found))} clusters"
+        line = f"{out}: {format_count(len(found), read.unit)} in {len(set(found))} clusters"
         unsure = len(read) - len(found)
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 
@@ -161,13 +161,13 @@ def _read_vectors(
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of
     from ccfcpp.data.open import open_dataset
-    from ccfcpp.data.texts import hold_texts
+    from ccfcpp.data.texts import holds_texts
     from ccfcpp.data.vectors import VectorData
 
     data, network = config.data, None
     vectors = VectorsConfig(text_column=config.vectors.text_column, missing=config.vectors.missing)
     name = data.encoder_name
-    embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
+    embeds_texts = name is not None and name.takes == "texts" and holds_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
         refuse_program(data.encoder, [data.encoder] if "encoder" in given else [])
         network = encoder_of(config.model_copy(update={"vectors": vectors}), model.problem.device)

@@ -14,8 +14,8 @@ from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
-from ccfcpp.core.units import counted
-from ccfcpp.data.images import random_part
+from ccfcpp.core.units import format_count
+from ccfcpp.data.images import sample_indices
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
@@ -77,14 +77,14 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
         members = values[own.to(values.device)]
         if len(members) < _LEAST_IMAGES:
             raise UsageError(
-                f"client = {client} holds {counted(len(members), 'image')}, and an attack needs "
-                f"{_LEAST_IMAGES}: name another one"
+                f"client = {client} holds {format_count(len(members), 'image')}, and an attack "
+                f"needs {_LEAST_IMAGES}: name another one"
             )
     others = _others(run, own)
     generator = Randomness(0).generator("membership")
     mixed = []
     for images in (members, others.to(members.device)):
-        part = random_part(torch.arange(len(images)), _MOST_IMAGES, generator)
+        part = sample_indices(torch.arange(len(images)), _MOST_IMAGES, generator)
         mixed.append(images[part[torch.randperm(len(part), generator=generator)]])
     inside, outside = (_losses(run, state, images) for images in mixed)
     attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}

@@ -28,9 +28,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.payload import sum_updates
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Turn
-from ccfcpp.engine.synchronised.optimizers import falling
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart
+from ccfcpp.engine.synchronised.optimizers import cosine_decay
 
 _PERIOD = "period"
 """Key in a client's local state: the period (``mine_every`` steps) of its last neighbour search."""
@@ -60,7 +60,7 @@ class Pairs:
         self.folds = folds
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Return a step's pairs, None if there are none; first search for neighbours if due."""
         if self.config.pairs == "neighbours":
@@ -81,7 +81,7 @@ class Pairs:
         first, last = self.config.balance, self.config.last_balance
         if last is None:
             return first
-        return last + (first - last) * falling(step / self.config.steps)
+        return last + (first - last) * cosine_decay(step / self.config.steps)
 
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
         """Search the neighbours of a client's images, and store them in its local state.
@@ -140,7 +140,7 @@ class Pairs:
         features: Tensor = held[1].float()
         return features
 
-    def _draw_views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
+    def _draw_views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:
         """Draw views of a step's images and of their neighbours, as ``scan_program`` needs them."""
         pairs = [self._draw_pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
@@ -149,7 +149,9 @@ class Pairs:
         shape = 2, len(views) // (2 * each), each, *views.shape[1:]
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
-    def _draw_pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def _draw_pairs(
+        self, step: int, turn: BatchPart, randomness: Randomness
+    ) -> tuple[Tensor, Tensor]:
         """Draw a client's pairs: images (2, pairs, …), and random numbers (draws, 2, pairs)."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)

@@ -28,7 +28,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Metrics, ServerWork
 from ccfcpp.engine.payload import check_counts, pack, sum_updates
-from ccfcpp.engine.synchronised.server import client_part_name, with_absent
+from ccfcpp.engine.synchronised.server import add_absent_parts, client_part_name
 from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 from ccfcpp.models.state import ModelState
 
@@ -187,7 +187,7 @@ def sum_transitions(
 
     total = sum_updates(without_clients())
     sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
-    totals = with_absent(sums, parts, answered)
+    totals = add_absent_parts(sums, parts, answered)
     clients = {key.partition("/")[0] for key in parts}
     included = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
     return Transitions(*totals.values()), not answered or clients == included
