@@ -74,14 +74,14 @@ def embed(
         )
 
     from ccfcpp.clustering.setup import load_data
-    from ccfcpp.data.image_files import reading_in_words
+    from ccfcpp.data.image_files import describe_reading
     from ccfcpp.data.vectors import VectorData
 
     terminal.prepare()
     embedded = load_data(config)
     assert isinstance(embedded, VectorData)
     skipped = out.with_name(f"{out.stem}-skipped.csv")
-    for line in reading_in_words(embedded, skipped.name):
+    for line in describe_reading(embedded, skipped.name):
         terminal.progress_console().print(line)
     _save(embedded, out, skipped)
     n, d = embedded.vectors.shape
