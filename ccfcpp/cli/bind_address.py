@@ -103,7 +103,7 @@ def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) 
     """
     from ccfcpp.deployment.keys.certificates import check_server
     from ccfcpp.deployment.keys.files import ServerKeys
-    from ccfcpp.deployment.server.enrolment import rehearse
+    from ccfcpp.deployment.server.enrolment import dry_run
 
     if place.clients is not None and place.clients > admitted:
         raise UsageError(
@@ -113,7 +113,7 @@ def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) 
     files = ServerKeys.of(place.key_folder)
     note = check_server(files.certificate, files.authority)
     if not opening.goes_on:
-        rehearse(opening.config, task, place.clients or admitted)
+        dry_run(opening.config, task, place.clients or admitted)
     return note
 
 

@@ -126,7 +126,7 @@ def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
     telling = Telling(progress_console())
 
     from ccfcpp.deployment.client.fleet import FleetClient
-    from ccfcpp.deployment.client.run import load_for
+    from ccfcpp.deployment.client.run import load_data
     from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.client.worker import Worker
     from ccfcpp.deployment.keys.certificates import read_key
@@ -139,16 +139,16 @@ def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
     data, columns = settings.data, settings.vectors
     with _alone(place):
         worker = Worker(
-            lambda spec: load_for(spec, terms.data, data.skip, data.encoder, columns),
+            lambda spec: load_data(spec, terms.data, data.skip, data.encoder, columns),
             place,
             rules,
             choose_device("auto"),
-            telling.line,
+            telling.print_line,
             server,
-            Rosters(private, authority, place / "rosters", telling.line),
+            Rosters(private, authority, place / "rosters", telling.print_line),
         )
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
+        telling.print_line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
         with telling.shown():
             FleetClient(server, authority, private, worker.answer, telling).run()
 

@@ -28,17 +28,17 @@ class Telling:
         """Show the status on a terminal within the context."""
         return self._status or nullcontext()
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line; the status is shown again after it."""
         if self._status is not None:
             self._status.update("")
         self.console.print(text)
 
-    def stands(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show the status of the client."""
         self._tell(text, text)
 
-    def heard(self, status: ServerStatus) -> None:
+    def show_progress(self, status: ServerStatus) -> None:
         """Show the server's progress, from the status in its response."""
         self._tell(str(status), status.step)
 

@@ -58,7 +58,7 @@ class Attendance(Observer):
         with live if self.console.is_terminal else nullcontext():
             yield
 
-    def told(self, name: str, line: str) -> None:
+    def on_message(self, name: str, line: str) -> None:
         """Show a client's number of images, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
@@ -81,7 +81,7 @@ class Attendance(Observer):
         self.images |= new
         self.standings |= dict.fromkeys(new, "there")
 
-    def stands(self, member: Member, before: Standing, now: Standing) -> None:
+    def on_standing(self, member: Member, before: Standing, now: Standing) -> None:
         """Record a change of a client's status."""
         known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
@@ -124,7 +124,7 @@ class Attendance(Observer):
             return {"state": "it stops at once"}
         return {"state": f"it stops after this round ({self.server_status})"}
 
-    def lingers(self, names: Sequence[str], seconds: float) -> None:
+    def on_linger(self, names: Sequence[str], seconds: float) -> None:
         """Show that the run is over while some clients have not received the model."""
         if not self.console.is_terminal:
             self.console.print(

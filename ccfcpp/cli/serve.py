@@ -108,7 +108,7 @@ def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) 
 
 def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.control import controlled
+    from ccfcpp.deployment.server.control import serve_control
     from ccfcpp.deployment.server.serving import open_server
 
     console, stop = terminal.progress_console(), terminal.Stop()
@@ -127,14 +127,17 @@ def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
     with ExitStack() as server:
         with terminal.at_once(gone):
             answers = partial(attendance.answers, stop=stop)
-            room = server.enter_context(controlled(opening.path, answers))
+            room = server.enter_context(serve_control(opening.path, answers))
             host, port = address(place.address)
             link, _ = server.enter_context(
                 open_server(place.key_folder, place.admitted, host, port, room)
             )
             if ends_soon:
                 console.print(ends_soon)
-            link.status, attendance.silent = lambda: attendance.server_status.written(), link.silent
+            link.status, attendance.silent = (
+                lambda: attendance.server_status.to_json(),
+                link.seconds_since_call,
+            )
             experiment, folder = _gathered(opening, task, place, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(
@@ -199,9 +202,11 @@ def _gathered(
     late = Enroller(channel, enrolment, opening.config, may_come, grew, roster, newest)
     if enrolment.waits_for_newcomers:
         with attendance.awaiting(late.names, newest):
-            enrolment = late.gathered()
+            enrolment = late.gather()
     attendance.begin(enrolment.members, late.names)
-    experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
+    experiment, folder = opening.open(
+        lambda chosen: enrolment.make_run(chosen, channel, late.enrol_newcomers)
+    )
     enrolment.save(saved)
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
         console.print(line)

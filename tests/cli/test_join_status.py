@@ -26,10 +26,10 @@ def told(terminal: bool) -> str:
     telling = Telling(console)
     with telling.shown():
         for _ in range(2):
-            telling.stands("connecting to server.example.org:9092")
-        telling.line("connected to server.example.org:9092")
+            telling.show_status("connecting to server.example.org:9092")
+        telling.print_line("connected to server.example.org:9092")
         for news in DAY:
-            telling.heard(news)
+            telling.show_progress(news)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 

@@ -16,7 +16,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import rehearse
+from ccfcpp.deployment.server.enrolment import dry_run
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.pipeline import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
@@ -78,17 +78,17 @@ def printed(shown: Attendance) -> str:
 
 def test_a_terminal_shows_how_each_client_fares() -> None:
     shown = attendance(terminal=True)
-    shown.told("ward-b", "cannot take part: it holds no image")
+    shown.on_message("ward-b", "cannot take part: it holds no image")
     shown.console.print(shown)
     assert "not there yet" in printed(shown)
     shown.begin(MEMBERS[:1])
-    shown.stands(MEMBERS[0], "waiting", "training")
+    shown.on_standing(MEMBERS[0], "waiting", "training")
     shown.console.print(shown)
     row = next(line for line in printed(shown).splitlines() if "1,200" in line)
     assert "ward-a" in row
     assert "at work" in row
     assert "cannot take part: it holds no image" in printed(shown)
-    shown.stands(MEMBERS[0], "training", "late")
+    shown.on_standing(MEMBERS[0], "training", "late")
     assert str(next(iter(shown.__rich__().columns[2].cells))) == "late"
 
 
@@ -101,10 +101,10 @@ def test_who_was_not_there_at_the_start_is_not_waited_for() -> None:
 def test_elsewhere_each_change_that_matters_is_a_line() -> None:
     shown = attendance(terminal=False)
     with shown.awaiting(shown.standings, None):
-        shown.told("ward-a", "1,200 images")
+        shown.on_message("ward-a", "1,200 images")
     for before, now in (("away", "waiting"), ("waiting", "training"), ("training", "late")):
-        shown.stands(MEMBERS[0], before, now)  # type: ignore[arg-type]
-    shown.stands(MEMBERS[0], "late", "waiting")
+        shown.on_standing(MEMBERS[0], before, now)  # type: ignore[arg-type]
+    shown.on_standing(MEMBERS[0], "late", "waiting")
     assert printed(shown).splitlines() == [
         "waiting for 2 of 2 clients: ward-a and ward-b",
         "ward-a: 1,200 images; still missing: ward-b",
@@ -114,7 +114,7 @@ def test_elsewhere_each_change_that_matters_is_a_line() -> None:
 
 def test_the_end_says_who_is_without_the_model() -> None:
     shown = attendance(terminal=False)
-    shown.lingers(["ward-a", "ward-b"], 59.7)
+    shown.on_linger(["ward-a", "ward-b"], 59.7)
     assert printed(shown) == "waiting up to 60 s to give the model to ward-a, ward-b\n"
     assert missing_rows({"without_model": {}}) == {}
     found = missing_rows({"without_model": {"ward-b": "it is not online", "ward-a": "late"}})
@@ -194,4 +194,4 @@ def test_what_fits_no_clients_is_refused_before_any_is_asked(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_fits_some_clients_is_not_refused(method: str) -> None:
-    rehearse(tiny(method, {"clusters": 3, "device": "cpu"}), "cluster", clients=2)
+    dry_run(tiny(method, {"clusters": 3, "device": "cpu"}), "cluster", clients=2)
