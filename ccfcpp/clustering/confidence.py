@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.mahalanobis import Typical
-from ccfcpp.core.metrics import distances
+from ccfcpp.core.metrics import distances_to_centroids
 from ccfcpp.engine.client import Client
 
 _AT_A_TIME = 1 << 16
@@ -74,7 +74,9 @@ def confidence(
     if points is not None:
         own = clusters.to(points.device)
         if centres is not None:
-            apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
+            apart = distances_to_centroids(
+                points, own, centres.to(points.device), algorithm.by_angle
+            )
             found["distance"] = apart.to(points.dtype)
         if typical is not None:
             where = judged_points(points, algorithm.by_angle)

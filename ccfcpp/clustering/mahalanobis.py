@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.payload import generic, pack, unpack
+from ccfcpp.engine.payload import pack, parametrize, unpack
 from ccfcpp.engine.update_format import SEPARATOR
 
 FinalModel = TypeVar("FinalModel")
@@ -106,7 +106,7 @@ class Final(Generic[FinalModel]):
     @staticmethod
     def of(final_model: type[FinalModel]) -> "type[Final[FinalModel]]":
         """Return this type for a system's type of delivery."""
-        return generic(Final, final_model)
+        return parametrize(Final, final_model)
 
 
 _OF_CLIENTS = "descent/parts/"

@@ -52,7 +52,7 @@ class Told(Observer):
     def lines(self) -> list[str]:
         return [f"{name}: {line}" for name, line in self.said]
 
-    def on_message(self, name: str, line: str) -> None:
+    def on_answer(self, name: str, line: str) -> None:
         self.said.append((name, line))
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:

@@ -20,7 +20,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
     calibration,
     clustering_scores,
-    counts_by,
+    contingency_table,
     effective_rank,
     match_clusters,
     spectrum,
@@ -31,12 +31,12 @@ from ccfcpp.data.images import ImageData, random_part, to_float
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.paths import Json
-from ccfcpp.runs.report_samples import shown_pictures, shown_points
+from ccfcpp.runs.report_samples import plot_arrays, plot_thumbnails
 from ccfcpp.runs.run import Holdings
 
 _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
@@ -152,7 +152,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
             **self._by_pixels(k),
-            "bytes_delivered": size(saved(pack(self.algorithm.final_model(state)), typical)),
+            "bytes_delivered": count_bytes(saved(pack(self.algorithm.final_model(state)), typical)),
             **found,
         }
         arrays, columns = self._arrays(points, images), getattr(self.data, "columns", ())
@@ -209,12 +209,12 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return the arrays of a run's folder: of all images, and of some images for plots."""
         shown: dict[str, Tensor] = {}
         if points is not None:
-            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+            shown |= plot_arrays(points, self._compared_index, self.algorithm.by_angle)
         if "distance" in images:
             data = self.data
             pictures = None if isinstance(data, ImageData) else data.pictures
             found = images["cluster"], images["distance"]
-            shown |= shown_pictures(*found, data.values, data.names, pictures)
+            shown |= plot_thumbnails(*found, data.values, data.names, pictures)
         return {"assignments": {"name": np.array(self._named), **images}, "shown": shown}
 
     @property
@@ -290,5 +290,7 @@ def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dic
     return {
         "clusters_found": int((clusters.bincount() > 0).sum()),
         "cluster_sizes": clusters.bincount(minlength=k).tolist(),
-        "client_cluster_sizes": counts_by(owners[held], clusters[held], clients, k).tolist(),
+        "client_cluster_sizes": contingency_table(
+            owners[held], clusters[held], clients, k
+        ).tolist(),
     }

@@ -14,7 +14,7 @@ from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Metrics
-from ccfcpp.engine.payload import generic, pack, sum_updates
+from ccfcpp.engine.payload import pack, parametrize, sum_updates
 from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
 
 FinalModel = TypeVar("FinalModel")
@@ -130,7 +130,7 @@ class Exchanges:
     @staticmethod
     def about(final_model: type[object]) -> "Exchanges":
         """Return the exchanges that ask clients about a delivery of some type."""
-        asked: Any = generic(Question, final_model)
+        asked: Any = parametrize(Question, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
         return Exchanges(
             Exchange("members", asked, ClusterSums, PARTS),

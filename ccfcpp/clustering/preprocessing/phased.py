@@ -66,9 +66,9 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         Raises:
             FederationError: No client took part in the phase.
         """
-        if not self.is_whole(value):
+        if not self.is_complete(value):
             raise FederationError("nobody took part in the preparation")
-        return self.shown(value, client)
+        return self.preprocess(value, client)
 
     def knows_clusters(self, state: Value) -> bool:
         """Return whether the system can assign samples."""
@@ -84,19 +84,19 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
 
     def represent(self, state: Value, client: Client) -> Tensor | None:
         """Return the representations of a client's preprocessed samples; None before the fit."""
-        if not self.is_whole(state):
+        if not self.is_complete(state):
             return None
         return self.system.represent(state.system, self._seen(state, client))
 
     def final_model(self, state: Value) -> Value:
         """Return the system's delivery with the result of the phase."""
-        known = self.phase.public(self.known(state))
+        known = self.phase.public(self.phase_state(state))
         return PreparedClusters(self.system.final_model(state.system), known)
 
     @property
     def final_model_type(self) -> type[object]:
         """The type of the system's delivery with the result of the phase."""
-        return self.with_preparation(self.system.final_model_type)
+        return self.prepared_type(self.system.final_model_type)
 
     def assign_by_model(self, final_model: Value, client: Client) -> Tensor:
         """Assign each sample to a cluster."""

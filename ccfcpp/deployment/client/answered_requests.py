@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from ccfcpp.core.config import Section
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.link.messages import MessageError, Request
-from ccfcpp.engine.synchronised.contract import Known
+from ccfcpp.engine.synchronised.contract import StepMessage
 from ccfcpp.privacy.sums.messages import STAGES
 
 _FOLDER = "answered"
@@ -49,12 +49,7 @@ class AnsweredRequests:
         self._folder = folder / _FOLDER
 
     def check(self, request: Request, rules: Rules, message: object) -> None:
-        """Check that a request may be answered now.
-
-        Args:
-            request: The request.
-            rules: The owner's rules.
-            message: The request's payload.
+        """Check that a request, with its payload ``message``, may be answered now.
 
         Raises:
             MessageError: This request, this version of the model, or a later request was answered
@@ -80,7 +75,7 @@ class AnsweredRequests:
         after = _progress_after(self._read(request.run), request, message)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_whole(self._path(request.run), after.model_dump_json().encode())
+        write_atomically(self._path(request.run), after.model_dump_json().encode())
 
     def _path(self, run: str) -> Path:
         return self._folder / f"{run}.json"
@@ -108,7 +103,7 @@ def _progress_after(before: _Progress, request: Request, message: object) -> _Pr
     if request.session < now.session or place < now.place or name in here or other:
         return None
     known, version = getattr(message, "message", message), now.version
-    if isinstance(known, Known) and known.model:
+    if isinstance(known, StepMessage) and known.model:
         if known.version <= version:
             return None
         version = known.version

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line
+from ccfcpp.core.files import append_line
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.deployment.client.privacy_spent import Spending
 
@@ -74,7 +74,7 @@ class AuditLog:
 
     def add(self, entry: AuditEntry) -> None:
         """Append an entry to the file."""
-        add_line(self._path, json.dumps(asdict(entry)))
+        append_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[AuditEntry]:
         """Yield the entries, oldest first, and add a message to ``damaged`` per unreadable line.
@@ -110,12 +110,7 @@ def group_by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
 
 
 def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
-    """Return a summary of a run from its log entries, as values by name for the owner.
-
-    Args:
-        entries: All log entries of the run.
-        spending: The client's record of its privacy loss.
-    """
+    """Return a summary of a run from its log entries, as texts by name."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]
     noise = "none"

@@ -55,10 +55,7 @@ class CallSigner:
         self._ahead = timedelta(0)
 
     def headers(self, path: str, body: bytes) -> dict[str, str]:
-        """Return the signature headers of a call, given its path and body.
-
-        Flower's own signature covers the time; ours also covers path and body.
-        """
+        """Return the headers that sign a call, given its path and body."""
         time = (now() + self._ahead).isoformat()
         return {
             TIMESTAMP_HEADER: time,
@@ -120,11 +117,7 @@ class Connection(FleetHttpClient):
         return response
 
     def _post(self, path: str, body: bytes, timeout: float) -> httpx.Response:
-        """Send a POST request and return the response with its whole body.
-
-        Raises:
-            ValueError: The response cannot be from a gate: it redirects, is compressed or too long.
-        """
+        """Send a POST request; raise ``ValueError`` if the response cannot be from a gate."""
         headers, most = self._signing.headers(path, body), ANSWERS.get(path, SMALL)
         content = bytearray()
         with self._client.stream(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line, lines_of, write_whole
+from ccfcpp.core.files import append_line, read_lines, write_atomically
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.engine.exchange import AnyExchange, Images
-from ccfcpp.engine.synchronised.descent import TRIP
+from ccfcpp.engine.synchronised.descent import EXCHANGE_NUMBER
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
 
@@ -50,12 +50,7 @@ class Part:
 
     @staticmethod
     def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "Part":
-        """Return the privacy cost of a client's update in an exchange.
-
-        Args:
-            run: Token of the run.
-            privacy: The run's privacy settings.
-            exchange: The exchange in which the client sends a sum.
+        """Return the privacy cost of a client's update in an exchange of a run, given its token.
 
         Raises:
             ForbiddenError: The run does not state its noise, or ε cannot be computed for it.
@@ -64,13 +59,13 @@ class Part:
             raise ForbiddenError("the run does not say how much noise its sums get")
         if not 1 / _MOST_NOISE <= privacy.noise <= _MOST_NOISE:
             raise ForbiddenError(
-                f"privacy.noise = {privacy.noise:g} cannot be counted: it should be from "
+                f"privacy.noise = {privacy.noise:g} cannot be format_count: it should be from "
                 f"{1 / _MOST_NOISE:g} to {_MOST_NOISE:g}"
             )
         images = exchange.images
         if privacy.level == "client" or not isinstance(images, Images):
             return Part(run, privacy.noise, 1.0, follows=False)
-        steps = exchange.name.partition(TRIP)[0]
+        steps = exchange.name.partition(EXCHANGE_NUMBER)[0]
         return Part(run, privacy.noise, images.share, exchange.follows, steps)
 
 
@@ -79,9 +74,6 @@ class Spending:
 
     Args:
         folder: Folder of the client's state.
-
-    Raises:
-        UsageError: The file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,10 +100,10 @@ class Spending:
                     f"with this sum {what} would cost its images ε = {spent:.3g}, and its owner "
                     f"allows {most:g}"
                 )
-        if lines_of(self._path)[1]:  # The last line is incomplete.
+        if read_lines(self._path)[1]:  # The last line is incomplete.
             whole = [json.dumps(vars(each)) for each in self._parts]
-            write_whole(self._path, "\n".join([*whole, ""]).encode())
-        add_line(self._path, json.dumps(vars(part)), durable=True)
+            write_atomically(self._path, "\n".join([*whole, ""]).encode())
+        append_line(self._path, json.dumps(vars(part)), durable=True)
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
@@ -119,7 +111,7 @@ class Spending:
         return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
-        lines, rest = lines_of(self._path)
+        lines, rest = read_lines(self._path)
         parts: list[Part] = []
         for number, line in enumerate(lines, 1):
             try:
@@ -139,12 +131,7 @@ class Spending:
 
 
 def epsilon_spent(parts: list[Part], delta: float) -> float:
-    """Return the ε that a client's sums have cost together.
-
-    Args:
-        parts: Privacy cost of each sum, in the order in which the sums were sent.
-        delta: δ for which ε is computed.
-    """
+    """Return the ε for δ = ``delta`` of all sums together, given in the order of their sending."""
     by_noise: dict[float, list[Release]] = {}
     for before, part in zip([None, *parts], parts, strict=False):
         releases = by_noise.setdefault(part.noise, [])
@@ -152,6 +139,6 @@ def epsilon_spent(parts: list[Part], delta: float) -> float:
             releases[-1] = Release(releases[-1].sampled, releases[-1].sums + 1)
         else:
             # A sum over an earlier sample, after other sums: the sampling gives no further privacy,
-            # since earlier sums over this sample have been counted with it.
+            # since earlier sums over this sample have been format_count with it.
             releases.append(Release(1.0 if part.follows else part.sampled, 1))
     return epsilon_of_all({noise: Counter(each) for noise, each in by_noise.items()}, delta)

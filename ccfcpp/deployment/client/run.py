@@ -23,8 +23,8 @@ from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import save_tensors, write_whole
-from ccfcpp.core.metrics import counts_by
+from ccfcpp.core.files import save_tensors, write_atomically
+from ccfcpp.core.metrics import contingency_table
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
@@ -61,8 +61,7 @@ Model = TypeVar("Model")
 _COLUMNS = {"label_column": None, "text_column": "text"}
 """Settings that name columns of a table, with their defaults."""
 _OWNERS = {"skip", "max_pixels"}
-"""Settings that choose which files are read. Only the owner sets them: with other files in a second
-run, a server could learn the difference."""
+"""Settings of the owner alone: a server that chose which files are read could compare runs."""
 ASSIGNMENTS = "found"
 """Key in ``Client.scratch`` of the cluster or predicted class of each image."""
 
@@ -70,16 +69,8 @@ ASSIGNMENTS = "found"
 class ClientRun(ABC, Generic[Model]):
     """Base class of a client's side of a run: its images, algorithm and work in exchanges.
 
-    Args:
-        spec: Description of the run.
-        data: The client's images or vectors.
-        device: Device for training.
-
     Attributes:
-        config: Configuration of the run.
-        algorithm: The run's algorithm, as built by ``prepare``.
-        images: Images for training, uint8 of shape (samples, channels, height, width), or vectors
-            of shape (samples, length).
+        images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
         labels: Class labels, int64 of shape (samples,); None if they are not used for training.
     """
 
@@ -101,12 +92,7 @@ class ClientRun(ABC, Generic[Model]):
 
     @abstractmethod
     def assign(self, model: Model, client: Client) -> Tensor:
-        """Return the cluster or predicted class of each test image, int64 of shape (images,).
-
-        Args:
-            model: The server's final model.
-            client: The client, with its memory.
-        """
+        """Return the cluster or predicted class of each test image, int64 of shape (images,)."""
 
     @property
     @abstractmethod
@@ -118,13 +104,7 @@ class ClientRun(ABC, Generic[Model]):
         return
 
     def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:
-        """Return a table row for each image: its file and its result; by default no rows.
-
-        Args:
-            model: The server's final model.
-            client: The client, with its memory.
-            assigned: The cluster or predicted class of each image, int64 of shape (images,).
-        """
+        """Return a table row for each image: its file and its cluster or class; by default none."""
         return []
 
     def client(self, number: int) -> Client:
@@ -161,17 +141,12 @@ class ClientRun(ABC, Generic[Model]):
         return {}
 
     def check_order(self, exchange: str, number: int, index: int) -> None:
-        """Check that an exchange for evaluation is asked for once, after the last round.
+        """Check that an exchange for evaluation, given its round and index, comes in its place.
 
         These exchanges send sums over a model's clusters; for many models they would reveal images.
 
-        Args:
-            exchange: Name of the exchange.
-            number: Number of the round, from 0.
-            index: Position of the exchange in its round, from 0.
-
         Raises:
-            RefusedUpdateError: The exchange is asked for at another time.
+            RefusedUpdateError: It is not asked for once, after the last round.
         """
         planned, last = (
             self.evaluation_exchanges[index : index + 1],
@@ -240,7 +215,7 @@ class ClusteringClient(ClientRun[Final[Any]]):
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
-        write_whole(paths.config, dump_yaml(config).encode())
+        write_atomically(paths.config, dump_yaml(config).encode())
         tensors = saved(pack(model.model), model.typical)
         facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
         save_tensors(paths.model, tensors, facts.header)
@@ -287,12 +262,7 @@ class ClassificationClient(ClientRun[ServerState]):
 
 
 class Counting(ClientWork[Model, Counts]):
-    """The client's work in the exchange ``counts``: it returns its contingency table.
-
-    Args:
-        run: The client's side of the run.
-        sends_counts: Whether the owner allows to send the table; if not, an empty one is sent.
-    """
+    """The client's work in the exchange ``counts``: it returns a contingency table, if allowed."""
 
     def __init__(self, run: ClientRun[Model], sends_counts: bool) -> None:
         self.run = run
@@ -302,26 +272,18 @@ class Counting(ClientWork[Model, Counts]):
     def local_updates(
         self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Counts]:
-        """Assign the client's images to clusters or classes, and return its contingency table.
-
-        The assignments are stored in ``scratch[ASSIGNMENTS]``.
-        """
+        """Return the client's contingency table; store assignments in its ``scratch``."""
         (client,) = clients
         assigned = self.run.assign(message, client).cpu()
         client.scratch[ASSIGNMENTS] = assigned
         classes = self.run.test_classes if self.sends_counts else None
         if classes is None:
             return [NO_COUNTS]
-        return [Counts(counts_by(classes, assigned, *self.run.spec.table_shape))]
+        return [Counts(contingency_table(classes, assigned, *self.run.spec.table_shape))]
 
 
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
-    """Return a client's side of a run, for clustering or classification.
-
-    Raises:
-        UsageError: The data do not fit the run.
-        RefusedUpdateError: The vectors are of another encoder than the run's.
-    """
+    """Return a client's side of a run, for clustering or classification."""
     if spec.command == "cluster":
         return ClusteringClient(spec, data, device)
     if not isinstance(data, ImageData):
@@ -383,11 +345,7 @@ def load_data(
 
 
 def _owner_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
-    """Return the owner's settings that name columns.
-
-    Raises:
-        ForbiddenError: The run names a column that the owner has not named.
-    """
+    """Return the owner's settings of columns; raise ``ForbiddenError`` if the run names others."""
     for key, usual in _COLUMNS.items():
         named = getattr(vectors, key)
         if getattr(own, key) == usual != named:

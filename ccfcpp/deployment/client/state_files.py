@@ -18,10 +18,6 @@ class MemoryStore:
 
     The server may not receive a client's update. So each request names the version to start from,
     and a new version never replaces an old one.
-
-    Args:
-        folder: Folder of the files.
-        device: Device of loaded tensors.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:

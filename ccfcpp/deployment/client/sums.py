@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
-from ccfcpp.core.units import first_of
+from ccfcpp.core.files import write_atomically
+from ccfcpp.core.units import list_first
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
@@ -53,11 +53,7 @@ class KeyIdentity:
         return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
-        """Check another client's signature of ``content``.
-
-        Raises:
-            RefusedUpdateError: The signature is not by this client, given by its number.
-        """
+        """Raise ``RefusedUpdateError`` if a signature is not by a client, given by its number."""
         halves = signature[:_NUMBER_BYTES], signature[_NUMBER_BYTES:]
         one, other = (int.from_bytes(half, "big") for half in halves)
         try:
@@ -94,9 +90,6 @@ class Rosters:
     def store(self, content: bytes) -> None:
         """Check a signed roster from the server and store it; tell the owner if it is new.
 
-        Args:
-            content: The signed roster, as in ``SignedRoster.content``.
-
         Raises:
             ForbiddenError: The authority has not signed it, or this client is not on it.
         """
@@ -106,7 +99,7 @@ class Rosters:
         path = self._path(roster.digest)
         if not path.exists():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, content)
+            write_atomically(path, content)
             self._say(f"secure sums with {_describe(roster)}")
 
     def safeguard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
@@ -148,6 +141,6 @@ class Rosters:
 
 def _describe(roster: SignedRoster) -> str:
     return (
-        f"{len(roster.keys)} clients, signed by the authority: {first_of([*roster.keys])} "
+        f"{len(roster.keys)} clients, signed by the authority: {list_first([*roster.keys])} "
         f"(roster {roster.digest[:16]})"
     )

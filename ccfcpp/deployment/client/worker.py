@@ -58,14 +58,7 @@ _UNREADABLE = "0" * 32
 
 @dataclass
 class Tally:
-    """Totals of a client's work in one round, for a message at its end.
-
-    Attributes:
-        of: Token of the run, and number of the round.
-        names: Names of the exchanges.
-        seconds: Time of the work.
-        sent: Number of bytes sent.
-    """
+    """Totals of a client's work in a round ``of`` a run, for a message at the round's end."""
 
     of: tuple[str, int] = "", -1
     names: list[str] = field(default_factory=list)
@@ -81,9 +74,7 @@ class Tally:
 
 
 class Worker:
-    """Client side of all runs of a server: checks each request and computes the response.
-
-    Loaded data and networks are kept in memory between requests of a run.
+    """Client side of a server's runs: it checks each request and computes the response.
 
     Args:
         load: Loads the client's data as a run's description asks.
@@ -289,11 +280,7 @@ class Worker:
         request: Request,
         message: object,
     ) -> tuple[object, bool]:
-        """Compute the client's update in an exchange, and save its memory if that has changed.
-
-        Returns:
-            The update, and whether the memory has changed.
-        """
+        """Return the client's update in an exchange, and whether its memory has changed."""
         asked = request.exchange, request.round, request.index, request.last, request.samples
         task = Task(active.run.spec.method, *asked)
         client, uses_memory = active.client, work.exchange.uses_memory
@@ -350,10 +337,6 @@ class _ActiveRun:
 
     Attributes:
         reached: Round, and index in the round, of the last request.
-        run: The client's side of the run.
-        client: The client, with its training images.
-        works: The client's work in each exchange, by name.
-        randomness: Random source of the run.
     """
 
     def __init__(

@@ -162,15 +162,7 @@ def server_certificate(
     authority: Certificate,
     authority_key: PrivateKey,
 ) -> Certificate:
-    """Return a server's certificate, signed by the authority.
-
-    Args:
-        key: The server's public key.
-        hosts: Names and addresses of the server.
-        days: Days for which the certificate is valid; at most as long as the authority's.
-        authority: The authority's certificate.
-        authority_key: The authority's private key.
-    """
+    """Return a certificate for a server's public key and hosts, signed by the authority."""
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     names = [x509.DNSName(it) if isinstance(it, str) else x509.IPAddress(it) for it in hosts]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
@@ -189,8 +181,7 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     """Read the certificate and the private key of the authority in a folder.
 
     Raises:
-        UsageError: A file is missing or unreadable, the key does not match the certificate, or the
-            certificate has expired.
+        UsageError: A file is missing or damaged, the two do not match, or it has expired.
     """
     key_file, file = folder / "ca.key", folder / "ca.crt"
     try:
@@ -241,11 +232,7 @@ def hosts_of(certificate: Certificate) -> list[str]:
 
 
 def check_server(file: Path, authority: Path) -> str:
-    """Check that a server's certificate is valid, as its clients will check it.
-
-    Args:
-        file: The server's certificate.
-        authority: The authority's certificate.
+    """Check that a server's certificate, in a file, is valid and signed by the authority's.
 
     Returns:
         A warning for the owner if the certificate expires soon; else an empty string.

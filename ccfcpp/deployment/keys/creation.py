@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
@@ -107,7 +107,7 @@ def renew_server(folder: Path, days: int) -> datetime:
         raise UsageError(f"{file} is not signed by the authority in {folder}: it is not renewed")
     hosts = [parse_host(host) for host in hosts_of(before)]
     certificate = server_certificate(public, hosts, days, authority, key)
-    write_whole(file, certificate_pem(certificate))
+    write_atomically(file, certificate_pem(certificate))
     return certificate.not_valid_after_utc
 
 
@@ -125,18 +125,14 @@ def make_client(folder: Path, name: str, passphrase: str | None = None) -> tuple
 
 
 def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
-    """Sign a roster with the authority's key, and write it to a file.
-
-    Args:
-        folder: Folder of the authority's key.
-        roster: Folder of the clients' public keys.
+    """Sign the roster, a folder of public keys, with the key of the authority in ``folder``.
 
     Returns:
         The signed roster, and its file, beside the roster's folder.
     """
     _, authority = read_authority(folder)
     signed, path = SignedRoster.sign(roster_keys(roster), authority), signed_file(roster)
-    write_whole(path, signed.content)
+    write_atomically(path, signed.content)
     return signed, path
 
 

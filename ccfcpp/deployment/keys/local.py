@@ -27,12 +27,7 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Create the keys that are missing: the authority's, the server's and the clients'.
-
-    Args:
-        folder: Folder of all keys.
-        clients: Number of clients; their names are ``client-1``, ``client-2`` and so on.
-    """
+    """Create the keys that are missing for an authority, a server and some clients."""
     # The import is slow, and the help of commands needs only the constants above.
     from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
@@ -47,11 +42,7 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Lock a client's key that no other process uses within the context, and yield its path.
-
-    Raises:
-        UsageError: There are no keys in the folder, or all are in use.
-    """
+    """Lock a client's key that no other process uses, within the context, and yield its path."""
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )

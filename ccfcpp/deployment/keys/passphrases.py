@@ -15,9 +15,6 @@ _MOST_BYTES = 1000
 def read_passphrase(key: Path) -> str:
     """Return the passphrase of an encrypted key, from the file or typed by the user.
 
-    Args:
-        key: Path of the key, for the question to the user.
-
     Raises:
         UsageError: There is neither a file nor a terminal, or the passphrase is empty or too long.
     """
@@ -27,9 +24,6 @@ def read_passphrase(key: Path) -> str:
 
 def new_passphrase(key: str) -> str:
     """Return a passphrase for a new key, from the file or typed twice by the user.
-
-    Args:
-        key: Name of the key, for the question to the user.
 
     Raises:
         UsageError: As for ``read_passphrase``, or the two typed passphrases differ.

@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
@@ -75,13 +75,7 @@ class RosterRequest:
 
     @staticmethod
     def encode(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
-        """Return a signed request as the content of a file.
-
-        Args:
-            name: The client's name.
-            key: The client's new private key.
-            before: The old private key that the new one replaces.
-        """
+        """Return a request as the content of a file, signed by the new and the old private key."""
         line = roster_line(name, key.public_key()).encode()
         signatures = [sign(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
@@ -111,11 +105,6 @@ def _decode_base64(text: bytes) -> bytes:
 
 def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
     """Write a client's request to be put on a roster; create its key if it has none.
-
-    Args:
-        folder: Folder of the client's keys and of the request.
-        name: The client's name.
-        passphrase: Passphrase of the private key; None: it is not encrypted.
 
     Returns:
         The request's file, and the fingerprint of the key.
@@ -148,7 +137,7 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
         make_client(folder, name, passphrase)
     except UsageError:
         old.rename(key)
-        write_whole(public, content)
+        write_atomically(public, content)
         raise
     return _write_request(folder, name, read_key(key, passphrase), before)
 
@@ -157,16 +146,12 @@ def _write_request(
     folder: Path, name: str, key: PrivateKey, before: PrivateKey | None = None
 ) -> tuple[Path, str]:
     path = folder / f"{name}{SUFFIX}"
-    write_whole(path, RosterRequest.encode(name, key, before))
+    write_atomically(path, RosterRequest.encode(name, key, before))
     return path, fingerprint(key.public_key())
 
 
 def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
-    """Accept a request: write the client's public key to the roster.
-
-    Args:
-        file: The request's file.
-        roster: Folder of the clients' public keys.
+    """Accept the request in a file: write the client's public key to the roster's folder.
 
     Returns:
         The request, and the client's public key file in the roster.
@@ -190,7 +175,7 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
     if there is None:
         write_new(roster, {path: (content, PUBLIC)})
     else:
-        write_whole(path, content)
+        write_atomically(path, content)
     return request, path
 
 

@@ -168,11 +168,6 @@ def serialize(payload: object) -> bytes:
 def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
     """Return the dataclass in a safetensors file that ``serialize`` has made.
 
-    Args:
-        kind: Type of the dataclass.
-        content: Bytes of the file.
-        device: Device of the tensors.
-
     Raises:
         MessageError: The file is too large, cannot be read, or has other fields.
     """

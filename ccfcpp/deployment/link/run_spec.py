@@ -83,11 +83,7 @@ class RunSpec(Section):
 
     @property
     def privacy(self) -> PrivacyConfig:
-        """The run's privacy settings.
-
-        Raises:
-            UsageError: The settings are not valid.
-        """
+        """The run's privacy settings."""
         try:
             return PrivacyConfig.model_validate(self.config.get("privacy", {}))
         except ValidationError as error:
@@ -101,11 +97,7 @@ class RunSpec(Section):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of data that a client sends in this run, which its owner must allow.
-
-        Raises:
-            UsageError: The clustering system is not installed.
-        """
+        """The kinds of data that a client sends in this run, which its owner must allow."""
         kinds: tuple[Kind, ...] = ("models", "classes")
         if self.command == "cluster":
             if self.method not in METHODS:

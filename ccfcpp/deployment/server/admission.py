@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
@@ -89,15 +89,15 @@ class Admission:
         else:
             other = any(_sample_type(each) != _sample_type(facts) for each in self.facts.values())
             self.facts[name] = facts
-            skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
+            skipped = f", {format_count(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
-            self.observer.on_message(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
+            self.observer.on_answer(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Exclude a client from the run, and tell the observer the reason."""
         self.facts.pop(name, None)
         self.refused.add(name)
-        self.observer.on_message(name, f"{LEFT_OUT}: {reason}")
+        self.observer.on_answer(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of the clients that take part, by name, in the order of ``names``."""

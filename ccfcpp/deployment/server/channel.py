@@ -40,19 +40,14 @@ class Timeouts:
 class Observer:
     """Callbacks for events of a server's clients; here they do nothing."""
 
-    def on_message(self, name: str, line: str) -> None:
+    def on_answer(self, name: str, line: str) -> None:
         """Handle a message about a client, such as why it cannot take part."""
 
     def on_standing(self, member: "Member", before: Standing, now: Standing) -> None:
         """Handle a change of a client's status."""
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:
-        """Handle the start of a wait for late clients after the last round.
-
-        Args:
-            names: Names of these clients.
-            seconds: Longest time of the wait.
-        """
+        """Handle the start of a wait for late clients, of some seconds, after the last round."""
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,7 @@ class ConnectionLimits:
 
 
 class ConnectionLimiter:
-    """Acceptor of connections for a uvicorn server, which limits their number.
-
-    Args:
-        server: The uvicorn server, which must not listen itself.
-        limits: Limits for the connections.
-    """
+    """Acceptor of connections, with limits, for a uvicorn server that does not listen itself."""
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
         self.server = server
@@ -103,13 +98,6 @@ class ConnectionLimiter:
 
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with a deadline for the header of each request.
-
-    Args:
-        config: Configuration of the uvicorn server.
-        server_state: State of the uvicorn server.
-        app_state: State of the application.
-        patience: Time limit for the header of a request, in seconds.
-        end: Called when the connection has ended.
 
     Attributes:
         made: Whether the connection was established.

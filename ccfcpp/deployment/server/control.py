@@ -33,11 +33,7 @@ Answer = Callable[[str], Json]
 
 @contextmanager
 def serve_control(run: Path, answer: Answer) -> Iterator[Path]:
-    """Answer an operator's requests within the context.
-
-    Args:
-        run: Folder of the run.
-        answer: Returns the answer to a request.
+    """Answer an operator's requests, over a socket in the run's folder, within the context.
 
     Yields:
         The server's folder, inside the run's. If no run has begun at the end, both folders are

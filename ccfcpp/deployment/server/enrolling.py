@@ -31,18 +31,10 @@ def enrol(
     least: int | None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
-    """Ask the clients for facts on their images until enough can take part in a new run.
+    """Ask clients for facts on their images until ``least`` can take part; return the enrolment.
 
-    Args:
-        channel: Connection to the clients.
-        config: Configuration of the run.
-        command: ``cluster`` or ``classify``.
-        names: Names of the clients that may take part; they are numbered in this order.
-        least: Number of clients that must take part; None: all that can.
-        roster: For secure sums: the signed roster, which is sent to each client.
-
-    Raises:
-        UsageError: Too few clients can take part.
+    With ``least=None`` it waits for all that can take part. Clients are numbered in the order of
+    ``names``. With secure sums the signed roster is sent to each client.
     """
     spec = first_spec(command, config.model_dump(mode="json"))
     if roster is not None:
@@ -59,7 +51,7 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
     while True:
         online = channel.link.online().keys() & names
         for name in sorted(online - known):
-            channel.observer.on_message(name, "there")
+            channel.observer.on_answer(name, "there")
         if len(online) >= wanted:
             return
         known = online
@@ -199,14 +191,7 @@ class Enroller:
 def _shared_settings(
     spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig
 ) -> Tree:
-    """Return the parts of a run's description that its first clients determine.
-
-    Args:
-        spec: Description of the run so far.
-        known: The clients' facts.
-        samples: Number of samples of all clients.
-        config: Configuration of the run.
-    """
+    """Return the fields of a run's description that its first clients determine, by name."""
     first = known[0]
     shape: tuple[int, ...] = (first.length,)
     if not first.length:

@@ -13,7 +13,7 @@ from ccfcpp.core.config import DataConfig, RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.link.packet import NoClients
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
@@ -86,15 +86,11 @@ class Enrolment:
 
     def save(self, path: Path) -> None:
         """Write the enrolment as JSON."""
-        write_whole(path, _FILE.dump_json(self, by_alias=True, indent=2))
+        write_atomically(path, _FILE.dump_json(self, by_alias=True, indent=2))
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read an enrolment from its JSON file.
-
-        Raises:
-            UsageError: The file cannot be read.
-        """
+        """Read an enrolment from its JSON file; raise ``UsageError`` if it cannot be read."""
         try:
             return _FILE.validate_json(path.read_bytes())
         except (OSError, ValueError) as error:

@@ -17,14 +17,14 @@ from ccfcpp.clustering.evaluation.server import Judged
 from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.core.metrics import sum_of_tables, table_scores
+from ccfcpp.core.metrics import sum_tables, table_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, AnyAlgorithm, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.client import Member, by_size
+from ccfcpp.engine.client import Member, sort_by_size
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.runs.evaluator import Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Json
@@ -94,20 +94,14 @@ class CountsEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return the scores after a round; empty if the round is not scored or no client counts.
-
-        Args:
-            number: Number of the round.
-            state: The algorithm's state.
-            memories: Unused, since memories are at the clients.
-        """
+        """Return the scores after a round; empty if the round is not scored or no client counts."""
         algorithm = self.algorithm
         due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
         if not due or not knows:
             return {}
         tables, _ = self._collect_counts(number, self._sent_to_count(state), self._members)
-        table = sum_of_tables(tables)
+        table = sum_tables(tables)
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
@@ -120,7 +114,7 @@ class CountsEvaluator(Evaluator[Any]):
         if counts:
             numbers, tables = zip(*sorted(counts.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        table = sum_of_tables(counts)
+        table = sum_tables(counts)
         scores: Json = {} if table is None else table_scores(table, self.spec.command == "cluster")
         reached = {
             "counted_clients": [m.name for m in self._members if m.id in counts],
@@ -131,7 +125,7 @@ class CountsEvaluator(Evaluator[Any]):
         known = {
             "scores_connected": None,
             "scores_absent": None,
-            "bytes_delivered": size(pack(message)),
+            "bytes_delivered": count_bytes(pack(message)),
             **algorithm.summarize(state),
         }
         spec = self.spec
@@ -148,14 +142,12 @@ class CountsEvaluator(Evaluator[Any]):
     def _collect_counts(
         self, number: int, message: object, members: Sequence[Member]
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Run the exchange ``counts`` with some clients.
+        """Run the exchange ``counts``; return tables, and errors of other clients, by number.
 
-        Returns:
-            The contingency tables by client number, and the errors of clients without an answer.
-            Clients that answer without counts are in neither.
+        Clients that answer without counts are in neither.
         """
         task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
-        members = by_size(members)
+        members = sort_by_size(members)
         samples = {member.id: member.samples for member in members}
         tables, missing = {}, {}
         for reply in self.deployed.deliver(task, message, members):
@@ -171,11 +163,7 @@ class CountsEvaluator(Evaluator[Any]):
     def _send_final_model(
         self, message: object
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Run the exchange ``counts`` after the last round, and wait a while for late clients.
-
-        Returns:
-            As for ``_collect_counts``.
-        """
+        """Run the exchange ``counts`` after the last round, and wait a while for late clients."""
         deployed, waiting = self.deployed, self._members
         rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger

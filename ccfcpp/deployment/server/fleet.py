@@ -51,13 +51,7 @@ _IN_PARTS = Undelivered("its answer did not arrive whole")
 
 @dataclass(frozen=True)
 class _Sent:
-    """A message that was sent to a client.
-
-    Attributes:
-        node: Node ID of the client.
-        activated: When the client had connected, as Flower states it.
-        until: Time of ``time.monotonic`` until which a reply is accepted.
-    """
+    """A message sent to a client: its node ID, the time of its connection, and the time limit."""
 
     node: int
     activated: str
@@ -101,8 +95,7 @@ class _BoundedStore(InMemoryObjectStore):
         """Delete an object, and those of its parts that no other object needs."""
         super().delete(object_id)
         if object_id not in self.store:
-            # A message may have registered objects that are not among the parts of its objects:
-            # Flower would not delete them.
+            # Flower would keep registered objects that are not parts of any other.
             for name in self._registered_with.pop(object_id, ()):
                 self.delete(name)
 
@@ -178,13 +171,7 @@ class Fleet:
         return ticket
 
     def expects_reply(self, node: int, ticket: str, reply: str) -> bool:
-        """Return whether a reply may be stored: the first one to a message, by its receiver.
-
-        Args:
-            node: Node ID of the sender of the reply.
-            ticket: Ticket of the message that it answers.
-            reply: ID of the reply. The same reply may come again.
-        """
+        """Return whether a reply, given by its ID, is the first to a message from its receiver."""
         sent = self._sent.get(ticket)
         is_own = sent is not None and sent.node == node
         return is_own and self._replies.setdefault(ticket, reply) == reply
@@ -246,10 +233,7 @@ class Fleet:
         return record
 
     def _why_none_comes(self, sent: _Sent) -> Undelivered | None:
-        """Return why no reply to a message can come any more; None if one still can.
-
-        Flower itself does not notice that a client has reconnected and lost the message.
-        """
+        """Return why no reply can come any more, such as a reconnection; None if one still can."""
         node = self._node(sent.node)
         if str(node.last_activated_at) != sent.activated:
             return _RESTARTED
@@ -276,10 +260,7 @@ class Fleet:
         return self._read_reply(self._replies.get(ticket, ""))
 
     def _read_reply(self, name: str) -> Packet | Undelivered | None:
-        """Return the packet in a reply, given its ID; None if not all of its parts have arrived.
-
-        An object may name the same part many times: each is read once.
-        """
+        """Return the packet in a reply, given its ID; None if not all of its parts have arrived."""
         contents: dict[str, bytes] = {}
         waiting = [name]
         while waiting:

@@ -4,8 +4,7 @@ Only the calls that this package's clients make are served, by Flower's handlers
 check of signatures. In addition:
 
 - A client that asks for messages gets its response when there is one, and need not poll.
-- Each response has the time of the clock by which signatures are checked and, if the call was
-  signed, the server's progress.
+- Each response has the server's time and, if the call was signed, its progress.
 - A large body is read only if the time of the call is signed, and one at a time for each client.
 - A body is parsed only if it is signed.
 - Clients can send only replies to what they were asked.
@@ -86,10 +85,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
 
 
 async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Middleware that refuses messages of clients that are not replies.
-
-    Flower would accept them as if they came from the server.
-    """
+    """Refuse clients' messages that are not replies, which Flower would take for the server's."""
     pushed = getattr(request.state, "protobuf_request", None)
     if isinstance(pushed, PushMessagesRequest):
         messages = [message.metadata for message in pushed.messages_list]
@@ -168,12 +164,9 @@ class _SignedCalls:
             arrival.clear()
 
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
-        """Return whether the signature of a call is valid; Flower checks its time and node later.
+        """Return whether a call's signature is valid; Flower checks its age and node later.
 
-        Args:
-            scope: ASGI scope of the call.
-            body: Body of the call; None: only the time is checked, which a client on the roster
-                must have signed.
+        With ``body=None`` only the time must be signed, by a client on the roster.
         """
         key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
@@ -247,9 +240,6 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
         fleet: The clients, and the messages for them.
         path: Path of the socket, in a folder that only its owner may enter.
         log: File for Flower's warnings and errors.
-
-    Raises:
-        FederationError: The socket cannot be opened.
     """
     _redirect_flower_log(log)
     server = uvicorn.Server(

@@ -111,13 +111,9 @@ class _GateProcess:
 
 
 def main(number: str, setting: str) -> None:
-    """Run the gate in this process until the standard input is closed.
+    """Run the gate on a socket, given its file descriptor, until the standard input is closed.
 
     The first line of the input is the passphrase of the server's key, as JSON.
-
-    Args:
-        number: File descriptor of the listening socket, inherited from the parent process.
-        setting: The gate's setting, as JSON.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if most == resource.RLIM_INFINITY else min(_MOST_FILES, most)

@@ -54,10 +54,7 @@ class GateSetting:
 
 @contextmanager
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
-    """Run the gate's server on a listening socket within the context, in a thread.
-
-    The socket is closed at the end.
-    """
+    """Run the gate's server on a listening socket, in a thread, within the context."""
     link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)

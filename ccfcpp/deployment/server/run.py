@@ -104,7 +104,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             absent,
         )
 
-    def recorded(self) -> RunSetting:
+    def describe_setting(self) -> RunSetting:
         """Return the setting of the run for its report; the clients' class labels are unknown."""
         return RunSetting(
             self.algorithm.rounds,
@@ -115,7 +115,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             None,
         )
 
-    def as_of(self, number: int) -> "DeployedRun | None":
+    def for_round(self, number: int) -> "DeployedRun | None":
         """Return the run from a round on if clients have joined since the last round; else None."""
         larger = self._larger()
         if larger is not None:
@@ -129,7 +129,9 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         self.deployed.set_stop_check(should_stop)
         return self.deployed
 
-    def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
+    def run_epilogue(
+        self, federation: Federation[Any, Transport], state: Any
+    ) -> tuple[Any, Summary]:
         """Run the exchanges after the last round, and wait only ``linger`` seconds for clients."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
-        return super().ended(federation, state)
+        return super().run_epilogue(federation, state)

@@ -23,18 +23,8 @@ def open_server(
 ) -> Iterator[tuple[Fleet, int]]:
     """Run a server for the clients of a roster within the context.
 
-    Args:
-        keys: Folder of the server's keys.
-        roster: Folder of the clients' public keys.
-        host: Address to listen on.
-        port: Port to listen on; 0: any free one.
-        logs: Folder of the log files.
-
     Yields:
         The link to the clients, and the port on which the gate listens.
-
-    Raises:
-        UsageError: A key or the roster cannot be used, or the port is in use.
     """
     files, names = ServerKeys.of(keys), read_roster(roster)
     passphrase = None
@@ -53,10 +43,7 @@ def open_server(
 
 
 def _unchanged_names(roster: Path, before: Mapping[str, bytes]) -> Set[str]:
-    """Return the names of clients that are still on the roster with the same key as ``before``.
-
-    Files that cannot be read count as unchanged.
-    """
+    """Return the clients whose key on the roster is unchanged or cannot be read."""
     try:
         listed = roster_names(roster)
     except OSError:

@@ -48,8 +48,6 @@ class Deployed:
     one process, and only one update is in memory at a time.
 
     Attributes:
-        channel: Connection to the clients.
-        spec: Description of the run.
         run: Token of the run; a resumed run keeps it.
         exchanges: The run's exchanges, by name.
         device: Device of received tensors.
@@ -73,13 +71,7 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to some clients and yield their replies; wait if none is available.
-
-        Args:
-            task: The task.
-            message: The server's message in the task's exchange.
-            members: The clients.
-        """
+        """Send a task to some clients and yield their replies; wait if none is available."""
         exchange, online = self.exchanges[task.exchange], self._wait_for_free_member(members)
         payloads = _payloads(message, members)
         requests = [
@@ -107,10 +99,7 @@ class Deployed:
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Set the version of each client's memory to continue with, as returned by ``save``.
-
-        A client that has lost its version starts with an empty memory.
-        """
+        """Set the versions to continue with; a client that has lost its version starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
@@ -119,14 +108,10 @@ class Deployed:
         self._kept = dict(self._accepted)
 
     def _wait_for_free_member(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until one of the clients is online and idle, or ``patience`` is over.
-
-        Returns:
-            The node ID of each client that is online, by name.
+        """Wait until a client is online and idle; return the online nodes' IDs by client name.
 
         Raises:
-            KeyboardInterrupt: The run was asked to stop after the round, but no client is
-                available to finish the round.
+            KeyboardInterrupt: The run is to stop after the round, which no client can finish.
         """
         until = time.monotonic() + self.patience
         while True:
