@@ -105,10 +105,10 @@ class CountsEvaluator(Evaluator[Any]):
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
     ) -> Results:
         """Send the final model to all clients; return scores, model and contingency tables."""
-        algorithm, message = self.algorithm, self._sent_to_count(state, told)
+        algorithm, message = self.algorithm, self._sent_to_count(state, outcome)
         counts, missing = self._send_final_model(message)
         arrays = {}
         if counts:
@@ -130,14 +130,14 @@ class CountsEvaluator(Evaluator[Any]):
         }
         spec = self.spec
         facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
-        model = saved(pack(state), told.typical if told else None)
+        model = saved(pack(state), outcome.typical if outcome else None)
         return Results({**NO_SCORES, **scores, **reached, **known}, model, facts.header, arrays)
 
-    def _sent_to_count(self, state: Any, told: Judged | None = None) -> object:
+    def _sent_to_count(self, state: Any, outcome: Judged | None = None) -> object:
         """Return the message of the exchange ``counts``: the model to assign images with."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
-        return Final(self.algorithm.final_model(state), told.typical if told else None)
+        return Final(self.algorithm.final_model(state), outcome.typical if outcome else None)
 
     def _collect_counts(
         self, number: int, message: object, members: Sequence[Member]
