@@ -76,7 +76,7 @@ def test_recorded_steps_give_the_same_bits(name: str, monkeypatch: pytest.Monkey
 def test_of_many_shapes_the_first_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """All give the same bits."""
     recorder = Recorder()
-    monkeypatch.setattr("ccfcpp.engine.synchronised.cuda_graphs._MOST_KINDS", 1)
+    monkeypatch.setattr("ccfcpp.engine.synchronised.cuda_graphs._MOST_STEPS", 1)
     expected = trained(config_of("fed-scan"))
     monkeypatch.setattr(RECORDER, lambda device: recorder)
     found = trained(config_of("fed-scan"))
