@@ -19,7 +19,7 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.runs.paths import Json
-from ccfcpp.runs.report_samples import shown_points
+from ccfcpp.runs.report_samples import plot_arrays
 from ccfcpp.runs.run import Holdings
 from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
@@ -232,7 +232,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         if self.is_personal:  # Where clients have models of their own there is no common space.
             return {"predictions": predictions}
         points = torch.cat([representations for representations, _ in outputs])
-        shown = shown_points(points, torch.arange(len(points)), by_angle=False)
+        shown = plot_arrays(points, torch.arange(len(points)), by_angle=False)
         return {"predictions": predictions, "shown": shown}
 
     @cached_property

@@ -23,7 +23,7 @@ _SCALES = {
 }
 
 
-def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
+def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     """Read vectors as a run does, but accept missing values.
 
     Returns:
@@ -50,7 +50,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         return read(config.model_copy(update={"missing": "mean"})), str(error)
 
 
-def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
+def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
     """Return the facts on vectors, as JSON values: each column's kind, and its values."""
     import numpy as np
 
@@ -93,7 +93,7 @@ def _column(values: Any) -> dict[str, Any]:
     return facts | {name: float(value) for name, value in spread.items()}
 
 
-def tell(path: str, found: dict[str, Any]) -> None:
+def print_description(path: str, found: dict[str, Any]) -> None:
     """Print the facts: first what all columns have in common, then each column."""
     from ccfcpp.cli.terminal import print_facts, print_rows
 

@@ -13,7 +13,7 @@ import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import unflatten
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OUT = Path("runs/reproduce")
 
 
-@keyed(flags.MACHINE, ClusterConfig)
+@with_flags(flags.MACHINE, ClusterConfig)
 def reproduce(
     named: flags.Named,
     names: Annotated[
@@ -150,14 +150,14 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
-    from ccfcpp.cli.progress import watched
+    from ccfcpp.cli.progress import watch_runs
     from ccfcpp.studies.parallel import run_in_processes
 
     console = terminal.progress_console()
     console.print(item.title)
     with (
         terminal.resumable(resumption, console) as should_stop,
-        watched(study, console) as look,
+        watch_runs(study, console) as look,
     ):
         run_in_processes(study, jobs, look, should_stop)
 

@@ -20,7 +20,7 @@ from ccfcpp.runs.pipeline import M, Pipeline
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ccfcpp.cli.options import Asked
+    from ccfcpp.cli.options import RunOptions
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
@@ -42,7 +42,7 @@ def size_in_words(shape: Sequence[int]) -> str:
     return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else format_count(shape[0], "column")
 
 
-def protection(experiment: AnyRun) -> list[str]:
+def describe_protection(experiment: AnyRun) -> list[str]:
     """Describe the protection beyond keeping images at clients, line by line."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
     if experiment.defender:
@@ -50,7 +50,7 @@ def protection(experiment: AnyRun) -> list[str]:
     return lines + (experiment.protection.header() if experiment.protection else [])
 
 
-def absence(names: Sequence[str]) -> str:
+def describe_absent(names: Sequence[str]) -> str:
     """Return which clients are absent for the whole run; empty if none is."""
     if not names:
         return ""
@@ -80,7 +80,7 @@ Rows = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Shown(Generic[M, E]):
+class RunDisplay(Generic[M, E]):
     """How a command shows its runs.
 
     Attributes:
@@ -102,18 +102,18 @@ class Shown(Generic[M, E]):
     notes: Callable[[M], list[str]] = lambda config: []
     tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
 
-    def run(self, asked: Asked, layers: Layers, profile: bool) -> None:
+    def run(self, options: RunOptions, layers: Layers, profile: bool) -> None:
         """Run what was asked for, and print the summary."""
         pipeline, console = self.pipeline, terminal.progress_console()
         with terminal.usage_errors():
-            opening = pipeline.open(layers, asked.out, asked.resume)
+            opening = pipeline.open(layers, options.out, options.resume)
         # What a user's own images are decides on the system.
         known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
         what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"
         console.print(f"{begun}{what}: {opening.path}")
 
-        from ccfcpp.data.image_files import reading_in_words
+        from ccfcpp.data.image_files import describe_reading
 
         terminal.prepare()
         with terminal.usage_errors():
@@ -122,15 +122,15 @@ class Shown(Generic[M, E]):
             console.print(self.heading(opening.config))
         lines = [
             describe_run(experiment),
-            *protection(experiment),
-            absence(experiment.absent_names),
+            *describe_protection(experiment),
+            describe_absent(experiment.absent_names),
         ]
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, layers, opening.config, found))
             lines += self.notes(opening.config)
-        lines += reading_in_words(experiment.data)
+        lines += describe_reading(experiment.data)
         values = values_of(opening.config)
         if experiment.data.owners is not None and values["partition.kind"] not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")
@@ -144,7 +144,7 @@ class Shown(Generic[M, E]):
             terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
         ):
             summary = terminal.run_to_end(experiment, folder, self.headline, should_stop)
-        if asked.json_output:
+        if options.json_output:
             typer.echo(json.dumps(summary))
         else:
             rows = self.rows(opening.config, summary)

@@ -11,7 +11,7 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import print_rows, progress_console
-from ccfcpp.runs.paths import refuse_full, writable
+from ccfcpp.runs.paths import require_empty, writable
 
 if TYPE_CHECKING:
     from ccfcpp.studies.theory.claim_checks import Statement
@@ -33,7 +33,7 @@ def verify_theory(
 
     if out is not None:
         with writable(out):
-            refuse_full(out)
+            require_empty(out)
     use_processors()
     console = progress_console()
     began = time.perf_counter()

@@ -33,7 +33,7 @@ from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
-from ccfcpp.data.columns import Roles, known_names, places, row_numbers
+from ccfcpp.data.columns import Roles, find_vector_columns, known_names, warn_of_row_numbers
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
 from ccfcpp.data.vectors import VectorData, vectors_from
@@ -166,8 +166,8 @@ class FederatedClustering(
             describe_sessions = {"encoder": self.encoder, "encoder_hash": data.encoder}
             suited = merge(suited, {"data": describe_sessions})
         run = self._run(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = run.trained(self.verbose)
-        told, _ = run.ended(run.federation(), state)
+        state, self.n_iter_ = run.train(self.verbose)
+        told, _ = run.run_epilogue(run.federation(), state)
         algorithm = run.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
@@ -363,8 +363,8 @@ class FederatedClustering(
         if not names:
             return data
         known = known_names("X", names)
-        places("X", Roles(), known, names)
-        return replace(data, notes=tuple(row_numbers("X", known, dense)))
+        find_vector_columns("X", Roles(), known, names)
+        return replace(data, notes=tuple(warn_of_row_numbers("X", known, dense)))
 
     def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
         """Embed images or texts as vectors, for a fitted model by its encoder."""

@@ -301,7 +301,7 @@ class FinishedRun:
         new.path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
             whole = RunFolder.create(Path(place) / "run", config)
-            whole.begin_with(Checkpoint(0, state, {}, {}), self.folder.path)
+            whole.start_from(Checkpoint(0, state, {}, {}), self.folder.path)
             add(whole)
             whole.path.rename(new.path)
         return new.path

@@ -19,7 +19,7 @@ from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from ccfcpp.engine.exchange import State
 from ccfcpp.runs.contact_sheets import as_png
 from ccfcpp.runs.evaluator import Arrays, Results
-from ccfcpp.runs.paths import RunPaths, Summary, damaged, row_of
+from ccfcpp.runs.paths import RunPaths, Summary, damaged, parse_row
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
 RoundLog = Callable[[Line], None]
@@ -49,10 +49,10 @@ class RunFolder(RunPaths):
                 f"{self.checkpoint} is gone, and with it the model of {before} with which this run "
                 "began: make it anew from that run"
             )
-        self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
+        self._delete_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
-    def begin_with(self, checkpoint: Checkpoint[State], run: Path) -> None:
+    def start_from(self, checkpoint: Checkpoint[State], run: Path) -> None:
         """Store the model of a finished run as the start of this one."""
         write_atomically(self.follows, json.dumps({"run": str(run)}).encode())
         save_checkpoint(self.checkpoint, checkpoint)
@@ -81,7 +81,7 @@ class RunFolder(RunPaths):
         make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
 
-    def _forget_rounds_from(self, number: int) -> None:
+    def _delete_rounds_from(self, number: int) -> None:
         """Delete lines of rounds that were logged but not checkpointed, which will run again."""
         if not self.metrics.exists():
             return
@@ -147,6 +147,6 @@ class RunFolder(RunPaths):
 def _round_of(line: str) -> float:
     """Return the round of a logged line; infinity for a line that a crash cut short."""
     try:
-        return int(row_of(line)["round"])
+        return int(parse_row(line)["round"])
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -83,7 +83,7 @@ class MlflowLog:
         """Log the numbers of a round; the session's first one starts the run, or continues it."""
         from mlflow.entities import Metric
 
-        client, run = self._run = self._run or self._begun()
+        client, run = self._run = self._run or self._open()
         now = int(time.time() * 1000)
         metrics = [
             Metric(name.replace(" ", "_"), float(value), now, line["round"])
@@ -98,7 +98,7 @@ class MlflowLog:
             client, run = self._run
             client.set_terminated(run)
 
-    def _begun(self) -> tuple[Any, str]:
+    def _open(self) -> tuple[Any, str]:
         import mlflow
         from mlflow.entities import Param
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import drawable
-from ccfcpp.runs.paths import RunPaths, refuse_full, writable
+from ccfcpp.runs.paths import RunPaths, require_empty, writable
 
 if TYPE_CHECKING:
     from ccfcpp.reports.contents import Contents
@@ -72,7 +72,7 @@ def write_report(
 
 def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Contents]:
     from ccfcpp.reports.contents import contents
-    from ccfcpp.reports.labels import run_labels
+    from ccfcpp.reports.labels import label_runs
     from ccfcpp.reports.page import page
     from ccfcpp.reports.run_reader import read_run
 
@@ -86,7 +86,7 @@ def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Con
             )
         recorded.append(read_run(run))
     say("drawing …")
-    shown = run_labels(recorded)
+    shown = label_runs(recorded)
     drawn = contents(shown)
     return _write(folder, drawn, partial(page, shown, drawn))
 
@@ -109,7 +109,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     if len(runs) > 1 or out.resolve() != runs[0].resolve():
-        refuse_full(out)
+        require_empty(out)
     return out
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure
 from ccfcpp.reports.drawing import axis_number as in_full
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
@@ -161,7 +161,7 @@ def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
         ", ".join(dict.fromkeys((system, panel))) if len(table.panels) > 1 else system: one
         for (panel, _, system), one in table.scores.items()
     }
-    with paper(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
+    with new_figure(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
         for number, one in enumerate(by_name.values()):
             look = line_style(number)
             axes.errorbar(
@@ -189,7 +189,7 @@ def _draw_costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -
             system = cells.system(axes_of, runs[0])
             marks.setdefault(system, []).append((price, mean))
             rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, (system, found) in enumerate(marks.items()):
             look = line_style(number) | {"linestyle": "none"}
             axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ccfcpp.cli.progress import RunProgress, shorter
+from ccfcpp.cli.progress import RunProgress, shortening_hint
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.progress import (
@@ -96,22 +96,22 @@ def test_only_what_makes_a_run_shorter_is_proposed(
     pixels = torch.zeros(1, 1, side, side, dtype=torch.uint8)
     experiment.data = ImageData("mine", pixels, None, ())
     experiment.parts = [torch.arange(images)]
-    hint = shorter(experiment)
+    hint = shortening_hint(experiment)
     assert hint.startswith("shorter: ")
     assert all(way in hint for way in proposed)
     assert not any(way in hint for way in not_proposed)
     # A run that goes on has its settings.
     begun = "Ctrl-C keeps what is done, and --resume goes on"
-    assert shorter(experiment, begun=True) == begun
+    assert shortening_hint(experiment, begun=True) == begun
     experiment.algorithm.rounds = 1
-    assert "rounds" not in shorter(experiment)
+    assert "rounds" not in shortening_hint(experiment)
 
 
 def test_classification_is_shorter_with_fewer_training_images() -> None:
     few = {"data": {"test_images": 10}, "partition": {"kind": "iid"}, "device": "cpu"}
     experiment = classification_run(validate(ClassifyConfig, few))
     experiment.parts = [torch.arange(5000)]
-    assert "--set data.train_images=2000" in shorter(experiment)
+    assert "--set data.train_images=2000" in shortening_hint(experiment)
 
 
 def during_the_first_round(

@@ -27,7 +27,7 @@ from ccfcpp.core.metrics import (
 )
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import Columns
-from ccfcpp.data.images import ImageData, random_part, to_float
+from ccfcpp.data.images import ImageData, sample_indices, to_float
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
@@ -36,7 +36,7 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.paths import Json
-from ccfcpp.runs.report_samples import shown_pictures, shown_points
+from ccfcpp.runs.report_samples import plot_arrays, plot_thumbnails
 from ccfcpp.runs.run import Holdings
 
 _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
@@ -209,12 +209,12 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return the arrays of a run's folder: of all images, and of some images for plots."""
         shown: dict[str, Tensor] = {}
         if points is not None:
-            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+            shown |= plot_arrays(points, self._compared_index, self.algorithm.by_angle)
         if "distance" in images:
             data = self.data
             pictures = None if isinstance(data, ImageData) else data.pictures
             found = images["cluster"], images["distance"]
-            shown |= shown_pictures(*found, data.values, data.names, pictures)
+            shown |= plot_thumbnails(*found, data.values, data.names, pictures)
         return {"assignments": {"name": np.array(self._named), **images}, "shown": shown}
 
     @property
@@ -274,7 +274,7 @@ class ClusteringEvaluator(Evaluator[Any]):
     @cached_property
     def _compared_index(self) -> Tensor:
         generator = Randomness(0).generator(_COMPARED)
-        return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
+        return sample_indices(torch.arange(len(self.data)), _MOST_COMPARED, generator)
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_atomically
 from ccfcpp.data.vectors import Pictures
-from ccfcpp.runs.contact_sheets import small_ones
+from ccfcpp.runs.contact_sheets import thumbnails
 from ccfcpp.runs.paths import RunPaths
 from ccfcpp.runs.report_samples import EACH
 
@@ -52,7 +52,7 @@ def save_results(
     ends = (*typical(rows).values(), *unsure(rows).values())
     index = sorted({number for chosen in ends for number in chosen})
     names = [str(next(iter(row.values()))) for row in rows]
-    if small := small_ones(index, images, names, pictures, _LARGEST):
+    if small := thumbnails(index, images, names, pictures, _LARGEST):
         shown = torch.stack(list(small.values()))
         _save(folder / _PICTURES, index=torch.tensor(list(small)), images=shown)
 

@@ -82,13 +82,13 @@ class Admission:
             self.found[name] = facts
             skipped = f", {format_count(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
-            self.observer.told(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
+            self.observer.on_answer(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out of the run, for a reason that the observer is told."""
         self.found.pop(name, None)
         self.refused.add(name)
-        self.observer.told(name, f"{LEFT_OUT}: {reason}")
+        self.observer.on_answer(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of those that take part, in the order of names."""

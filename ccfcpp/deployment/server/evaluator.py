@@ -181,7 +181,7 @@ class CountsEvaluator(Evaluator[Any]):
             if not late or time.monotonic() >= until or deployed.stopped():
                 return found, missing
             if late != said:
-                deployed.channel.observer.lingers([member.name for member in late], left)
+                deployed.channel.observer.on_linger([member.name for member in late], left)
             waiting = said = late
             time.sleep(deployed.channel.timeouts.poll)
 

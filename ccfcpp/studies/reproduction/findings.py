@@ -32,7 +32,7 @@ from ccfcpp.studies.score_tables import (
 )
 
 _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
-    "holdings": class_figures.holdings,
+    "holdings": class_figures.client_classes,
     "covariance": representations.draw_covariance,
     "plane": representations.by_class,
 }

@@ -155,7 +155,7 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     if method == "fed-scan":
         trees += ({"scan": {"steps": 4, "batch": 40, "hidden": 8, "latent": 4}},)
     run = experiment(method, points, owners_of(80, 5), 3, *trees)
-    state, _ = run.trained()
+    state, _ = run.train()
     assert set(run.evaluator.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
     assert isinstance(run.algorithm, PhasedClustering)

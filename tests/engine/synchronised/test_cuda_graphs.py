@@ -51,7 +51,7 @@ def config_of(name: str, *trees: Tree) -> ClusterConfig:
 def trained(config: ClusterConfig) -> dict[str, Tensor]:
     images, labels = digits()
     data = ImageData("digits", images[:120], labels[:120], tuple("0123456789"))
-    state, _ = clustering_run(config, data).trained()
+    state, _ = clustering_run(config, data).train()
     return pack(state)
 
 

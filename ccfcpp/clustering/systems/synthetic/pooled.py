@@ -48,7 +48,7 @@ from ccfcpp.engine.threads import choose_cohort, threaded
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat
 from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import train_side_by_side
-from ccfcpp.runs.contact_sheets import sheet
+from ccfcpp.runs.contact_sheets import contact_sheet
 
 _SHEET_ROWS = 8
 """Number of each client's synthetic images of each code that the server keeps."""
@@ -404,6 +404,6 @@ class SyntheticClustering(PooledClustering):
     def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
         """Arrange each client's synthetic images on a sheet with a column for each code."""
         return {
-            f"synthetic-client-{number}": sheet(images, self.problem.clusters)
+            f"synthetic-client-{number}": contact_sheet(images, self.problem.clusters)
             for number, images in (state.images or {}).items()
         }
