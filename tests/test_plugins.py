@@ -353,7 +353,10 @@ def test_its_sums_have_differential_privacy(installed: Path, tmp_path: Path, lev
 @pytest.mark.parametrize(
     ("module", "right", "wrong", "complaint"),
     [
-        ("fed_votes", "def update_format(", "def shape(", "method 'fed-votes' fails (TypeError: Can't inst"),
+        (
+            "fed_votes", "def update_format(", "def shape(",
+            "method 'fed-votes' fails (TypeError: Can't inst",
+        ),
         (
             "fed_votes", '"counts": Count()', '"count": Count()',
             "method 'fed-votes': exchange 'votes' declares a part 'count', and LocalCentroids has "

@@ -46,12 +46,12 @@ class Problem:
         return len(self.image_shape) == 1
 
 
-def most_to_least(found: Tensor, fewest: int) -> list[int]:
+def rank_candidates(found: Tensor, fewest: int) -> list[int]:
     """Return the candidate numbers of clusters, the one with the most evidence first."""
     return [fewest + place for place in found.argsort(descending=True, stable=True).tolist()]
 
 
-def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
+def describe_chosen_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
     """Return the facts on the chosen number of clusters, for a summary.
 
     Args:
@@ -61,7 +61,7 @@ def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, obje
     """
     return {
         "clusters": clusters,
-        "clusters_runner_up": most_to_least(evidence, fewest)[1],
+        "clusters_runner_up": rank_candidates(evidence, fewest)[1],
         "clusters_evidence": {str(k): each for k, each in enumerate(evidence.tolist(), fewest)},
     }
 
@@ -75,10 +75,10 @@ class ClusteringState(Protocol):
         ...
 
 
-Clustered = TypeVar("Clustered", bound=ClusteringState)
+AnyClusteringState = TypeVar("AnyClusteringState", bound=ClusteringState)
 
 
-class ClusteringAlgorithm(Algorithm[Clustered]):
+class ClusteringAlgorithm(Algorithm[AnyClusteringState]):
     """Base class of algorithms that cluster images.
 
     Besides the rounds it defines how the server's state assigns an image to a cluster. Everything
@@ -98,11 +98,11 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
     by_pixels: bool = False
     by_model: Callable[[ModelState, Tensor], Tensor] | None = None
 
-    def knows_clusters(self, state: Clustered) -> bool:
+    def knows_clusters(self, state: AnyClusteringState) -> bool:
         """Return whether the state has centroids, so that images can be assigned."""
         return state.centroids is not None
 
-    def centres(self, state: Clustered) -> Tensor | None:
+    def centres(self, state: AnyClusteringState) -> Tensor | None:
         """Return the centre of each cluster, of shape (k, dimensions); None before the first."""
         return state.centroids
 
@@ -119,7 +119,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return None
 
     @abstractmethod
-    def assign(self, state: Clustered, client: Client) -> Tensor:
+    def assign(self, state: AnyClusteringState, client: Client) -> Tensor:
         """Assign each image of a client to a cluster, int64 of shape (samples,).
 
         Raises:
@@ -127,7 +127,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """
 
     @abstractmethod
-    def represent(self, state: Clustered, client: Client) -> Tensor | None:
+    def represent(self, state: AnyClusteringState, client: Client) -> Tensor | None:
         """Map a client's images to points in the space of the centroids, by a state or a delivery.
 
         Returns:
@@ -135,7 +135,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """
 
     @abstractmethod
-    def final_model(self, state: Clustered) -> object:
+    def final_model(self, state: AnyClusteringState) -> object:
         """Return the tensors, as a dataclass, by which clients assign images after the run."""
 
     @property
@@ -151,7 +151,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """
         return self.assign(final_model, client)
 
-    def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
+    def pictures(self, state: AnyClusteringState) -> Mapping[str, Tensor]:
         """Return pictures of the run by name, each uint8 of shape (height, width, 3)."""
         return {}
 
@@ -159,6 +159,6 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """Return facts for the summary that are not in the configuration."""
         return {}
 
-    def summarize(self, state: Clustered) -> dict[str, object]:
+    def summarize(self, state: AnyClusteringState) -> dict[str, object]:
         """Return facts of the last state for the summary, such as the chosen number of clusters."""
         return {}

@@ -116,7 +116,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
     return merge(settings, {"scan": fewer})
 
 
-def settings_in_words(config: ClusterConfig) -> str:
+def describe_settings(config: ClusterConfig) -> str:
     """Describe the settings that were chosen by the samples."""
     scan = config.section(ScanConfig)
     if config.data_kind == "vectors":

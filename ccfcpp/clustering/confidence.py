@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.mahalanobis import Typical
+from ccfcpp.clustering.mahalanobis import SampleDistribution
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
 
@@ -20,7 +20,7 @@ _TOLD = ("probability", "distance", "outlier")
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberColumn:
     """A tensor of shape (samples,) as a column of a table: Python's numbers, floats of six digits.
 
     Numbers are made one by one as they are read, since those of many samples would fill the memory.
@@ -34,12 +34,12 @@ class Numbers:
                 yield float(f"{number:.6g}") if isinstance(number, float) else number
 
 
-def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
+def table_columns(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
     """Return tensors of shape (samples,) as columns of a table."""
-    return {name: Numbers(own) for name, own in found.items()}
+    return {name: NumberColumn(own) for name, own in found.items()}
 
 
-def judged_points(points: Tensor, by_angle: bool) -> Tensor:
+def scale_for_distances(points: Tensor, by_angle: bool) -> Tensor:
     """Scale points (samples, d) to unit length if the system assigns by cosine similarity."""
     return F.normalize(points.double(), dim=1) if by_angle else points
 
@@ -49,7 +49,7 @@ def confidence(
     known: Any,
     client: Client,
     clusters: Tensor,
-    typical: Typical | None = None,
+    typical: SampleDistribution | None = None,
 ) -> dict[str, Tensor]:
     """Return how confident a system is in the clusters of a client's images.
 
@@ -61,10 +61,10 @@ def confidence(
         typical: Distribution of the run's images, if it is known.
 
     Returns:
-        Floats of shape (samples,) on the CPU, each only where it is known: ``probability`` of the
-        cluster, by the system or else by ``Typical.probabilities``; ``distance`` to its centre,
-        Euclidean or in degrees; and ``outlier``, the distance of the image from its cluster in
-        units of the usual one (``Typical.distances``).
+        Floats of shape (samples,) on the CPU, each only if it is known: ``probability`` of the
+        cluster, by the system or else by ``SampleDistribution.probabilities``; ``distance`` to the
+        cluster's centre, Euclidean or in degrees; and ``outlier``, the Mahalanobis distance to the
+        cluster's mean, where 1 is usual (``SampleDistribution.distances``).
     """
     found = dict[str, Tensor]()
     probabilities = algorithm.probabilities(known, client)
@@ -77,7 +77,7 @@ def confidence(
             apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
             found["distance"] = apart.to(points.dtype)
         if typical is not None:
-            where = judged_points(points, algorithm.by_angle)
+            where = scale_for_distances(points, algorithm.by_angle)
             found["outlier"] = typical.distances(where, own)
             if probabilities is None:
                 probabilities = typical.probabilities(where)

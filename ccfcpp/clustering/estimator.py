@@ -24,7 +24,7 @@ from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_for
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.mahalanobis import saved, split_model
+from ccfcpp.clustering.mahalanobis import model_tensors, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
@@ -172,7 +172,7 @@ class FederatedClustering(
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
         typical = told.typical if told else None
-        self._tensors = saved(pack(algorithm.final_model(state)), typical)
+        self._tensors = model_tensors(pack(algorithm.final_model(state)), typical)
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
@@ -321,7 +321,7 @@ class FederatedClustering(
         refuse_program(estimator.encoder, [encoder])
         model = load_model(place, estimator.device)
         estimator._problem = model.problem
-        estimator._tensors = saved(pack(model.final_model), model.typical)
+        estimator._tensors = model_tensors(pack(model.final_model), model.typical)
         estimator.labels_, estimator.cluster_centers_ = labels.numpy(), centres.numpy()
         estimator.n_clusters_ = estimator._n_features_out = len(centres)
         if model.problem.has_vectors:

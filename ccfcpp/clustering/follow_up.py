@@ -67,8 +67,8 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
 
     instead = "go on from it by ccfcpp serve --from"
     finished = FinishedRun.open(path, "a run that goes on from it", instead)
-    config = finished.with_more(newcomers, given)
-    new = finished.free_folder(out, f"with-{Path(newcomers).stem}")
+    config = finished.config_with_newcomers(newcomers, given)
+    new = finished.new_folder(out, f"with-{Path(newcomers).stem}")
     return finished.begin_with_model(new, config, clustering_run(config).algorithm)
 
 
@@ -98,22 +98,22 @@ def run_without(
 
     instead = "start ccfcpp serve again without the client's key"
     finished = FinishedRun.open(path, "a new run", instead)
-    gone = finished.numbers_of(clients)
+    gone = finished.client_numbers(clients)
     newcomers = finished.config.data.newcomers
-    if newcomers or (finished.went_on and not quick):
+    if newcomers or (finished.continued_another and not quick):
         then = ", and go on from what that gives by ccfcpp cluster --from" * bool(newcomers)
         raise UsageError(
             f"the run in {path} went on from another one, which knew its clients, too: forget the "
             f"client there{then}"
         )
     if quick:
-        finished.check_from("forget --quick")
-    new = finished.free_folder(out, f"without-{'-'.join(map(str, gone))}")
+        finished.check_can_continue("forget --quick")
+    new = finished.new_folder(out, f"without-{'-'.join(map(str, gone))}")
     if quick:
-        config = finished.with_model(gone=gone)
+        config = finished.config_with_model(gone=gone)
         return finished.begin_with_model(new, config, clustering_run(config).algorithm)
     without = sorted({*finished.config.availability.without, *gone})
-    config = finished.changed({"availability": {"without": without}})
+    config = finished.changed_config({"availability": {"without": without}})
     return RunFolder.create(new.path, config).path
 
 
@@ -169,14 +169,14 @@ class FinishedRun:
         return cls(folder, folder.saved_config(ClusterConfig), range(summary["clients"]), there)
 
     @property
-    def went_on(self) -> bool:
+    def continued_another(self) -> bool:
         """Whether it itself started with another run's model."""
         if self.config.method != "fed-scan":
             return False
         with safe_open(self.folder.model, framework="pt") as file:
             return int(file.get_tensor("version")) > self.config.section(ScanConfig).steps
 
-    def numbers_of(self, clients: Sequence[str]) -> list[int]:
+    def client_numbers(self, clients: Sequence[str]) -> list[int]:
         """Return the numbers of clients that are to be left out, given their names or numbers.
 
         Raises:
@@ -196,7 +196,7 @@ class FinishedRun:
             )
         return sorted(numbers)
 
-    def free_folder(self, out: Path | None, suffix: str) -> RunFolder:
+    def new_folder(self, out: Path | None, suffix: str) -> RunFolder:
         """Return the folder of a new run, by default beside this one, with a suffix.
 
         Raises:
@@ -207,7 +207,7 @@ class FinishedRun:
         folder.refuse_if_taken()
         return folder
 
-    def check_from(self, asked: str) -> None:
+    def check_can_continue(self, asked: str) -> None:
         """Refuse a run that cannot be continued by what a user has ``asked``.
 
         Raises:
@@ -227,15 +227,15 @@ class FinishedRun:
         if why:
             raise UsageError(f"{asked} cannot go on from {self.folder.path}, which {why}")
 
-    def changed(self, *changes: Tree) -> ClusterConfig:
+    def changed_config(self, *changes: Tree) -> ClusterConfig:
         """Return its settings with changes, each over those before it."""
         kind = type(self.config)
         return validate(kind, stack(kind, self.config.model_dump(mode="json"), *changes))
 
-    def with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
+    def config_with_model(self, *changes: Tree, gone: Collection[int] = ()) -> ClusterConfig:
         """Return the settings of a run that starts with its model, without some clients."""
         scan: Tree = {"last_balance": None}
-        if not self.went_on:  # Else it has few steps itself.
+        if not self.continued_another:  # Else it has few steps itself.
             before = self.config.section(ScanConfig)
             scan["steps"] = max(_LEAST_STEPS, round(before.steps * _SHARE_OF_STEPS))
             scan["matrix_rate"] = before.matrix_rate * _FASTER
@@ -246,9 +246,9 @@ class FinishedRun:
             # Clients that were absent for the whole run stay absent, and no others are drawn.
             **{"disconnection_rate": 0.0, "without": sorted(absent)},
         }
-        return self.changed({"scan": scan, "availability": availability}, *changes)
+        return self.changed_config({"scan": scan, "availability": availability}, *changes)
 
-    def with_more(self, newcomers: str, given: Tree) -> ClusterConfig:
+    def config_with_newcomers(self, newcomers: str, given: Tree) -> ClusterConfig:
         """Return the settings of a run that continues it with new clients and clusters.
 
         Args:
@@ -258,14 +258,14 @@ class FinishedRun:
         Raises:
             UsageError: It cannot be continued, or the new run may not change a setting.
         """
-        self.check_from("--from")
+        self.check_can_continue("--from")
         for key, _ in flatten(given):
             if key not in _MAY_DIFFER:
                 path = self.folder.path
                 why = f" cannot differ from that of {path}, from which the run goes on"
                 raise UsageError(KeyValue(key), f"{why}: leave it out")
         places = [*self.config.data.newcomers, newcomers]
-        return self.with_model({"data": {"newcomers": places}}, given)
+        return self.config_with_model({"data": {"newcomers": places}}, given)
 
     def begin_with_model(
         self,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.follow_up import FinishedRun, number_of_client
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.run import ClusteringRun, clustering_run
-from ccfcpp.clustering.setup import left_out
+from ccfcpp.clustering.setup import left_out_data
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.units import counted
@@ -97,7 +97,7 @@ def _others(run: ClusteringRun, apart: Tensor) -> Tensor:
 
     They are images that the run left out, or else those of absent clients.
     """
-    found = left_out(run.evaluator.config)
+    found = left_out_data(run.evaluator.config)
     free = run.evaluator.unheld[~torch.isin(run.evaluator.unheld, apart)]
     images = run.data.values[free] if found is None else found.values
     if len(images) < _LEAST_IMAGES:

@@ -23,7 +23,7 @@ _TYPICAL = "typical"
 
 
 @dataclass(frozen=True)
-class Typical:
+class SampleDistribution:
     """Distribution of a run's samples: a Gaussian for each cluster, with one covariance.
 
     Attributes:
@@ -38,7 +38,9 @@ class Typical:
     whitener: Tensor
 
     @staticmethod
-    def of(means: Tensor, counts: Tensor, scatter: Tensor, scattered: float) -> "Typical | None":
+    def of(
+        means: Tensor, counts: Tensor, scatter: Tensor, scattered: float
+    ) -> "SampleDistribution | None":
         """Estimate the distribution from sums; None if samples equal their clusters' means.
 
         The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
@@ -59,7 +61,7 @@ class Typical:
         shrunk = (scattered * values + d * values.mean()) / (scattered + d)
         usual = (values / shrunk).sum()
         whitener = directions.T / (shrunk * usual).sqrt().unsqueeze(1)
-        return Typical(means, counts, whitener.float())
+        return SampleDistribution(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
         """Compute each point's Mahalanobis distance to its cluster's mean, over the run's RMS.
@@ -97,30 +99,34 @@ class Typical:
 
 
 @dataclass(frozen=True)
-class Final(Generic[FinalModel]):
+class FinalMessage(Generic[FinalModel]):
     """The final message to clients: a model, and the distribution of its samples."""
 
     model: FinalModel
-    typical: Typical | None
+    typical: SampleDistribution | None
 
     @staticmethod
-    def of(final_model: type[FinalModel]) -> "type[Final[FinalModel]]":
+    def of(final_model: type[FinalModel]) -> "type[FinalMessage[FinalModel]]":
         """Return this type for a system's type of delivery."""
-        return generic(Final, final_model)
+        return generic(FinalMessage, final_model)
 
 
 _OF_CLIENTS = "descent/parts/"
 """Prefix of names of single clients' parts, which only a checkpoint needs."""
 
 
-def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:
+def model_tensors(
+    model: Mapping[str, Tensor], typical: SampleDistribution | None
+) -> dict[str, Tensor]:
     """Return the tensors of a model's file, without the server's memory of single clients."""
     known = {} if typical is None else pack(typical)
     own = {name: each for name, each in model.items() if not name.startswith(_OF_CLIENTS)}
     return own | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
 
 
-def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+def split_model(
+    tensors: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], SampleDistribution | None]:
     """Split the tensors of a file into the model's and the distribution of samples, if any.
 
     Raises:
@@ -129,4 +135,4 @@ def split_model(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typic
     prefix = _TYPICAL + SEPARATOR
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     rest = {name: t for name, t in tensors.items() if not name.startswith(prefix)}
-    return rest, unpack(Typical, own) if own else None
+    return rest, unpack(SampleDistribution, own) if own else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
     from ccfcpp.core.data_kinds import DataKind
 
-    Made = ClusteringAlgorithm[Any]
+    AnySystem = ClusteringAlgorithm[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class System:
 
     title: str
     sends: str
-    make: Callable[[Problem], Made]
+    make: Callable[[Problem], AnySystem]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class System:
     soft: bool = False
 
 
-def taking(kind: DataKind) -> list[str]:
+def methods_for(kind: DataKind) -> list[str]:
     """Return the names of the systems that cluster a kind of data."""
     return [name for name, system in METHODS.items() if kind in system.takes]
 
@@ -92,7 +92,7 @@ def check_takes(method: str, kind: DataKind) -> None:
         raise UsageError(
             KeyValue("method", method),
             f" does not cluster {kind}, and the data are {kind}: take one of "
-            f"{', '.join(taking(kind))}",
+            f"{', '.join(methods_for(kind))}",
         )
 
 
@@ -109,7 +109,7 @@ def without_tf32(config: RunConfig) -> None:
         )
 
 
-def early_end(key: str) -> Callable[[Any], Unused]:
+def unused_if_absent(key: str) -> Callable[[Any], Unused]:
     """Return the rule that a tolerance has no effect if clients may be absent."""
 
     def unused(config: RunConfig) -> Unused:
@@ -121,7 +121,7 @@ def early_end(key: str) -> Callable[[Any], Unused]:
     return unused
 
 
-def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
+def lazy(module: str, kind: str, *others: str) -> Callable[[Problem], AnySystem]:
     """Return a function that makes a system, and imports it when it is first called.
 
     Args:
@@ -130,9 +130,9 @@ def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
         others: Names in the module of further arguments, after the problem.
     """
 
-    def make(problem: Problem) -> Made:
+    def make(problem: Problem) -> AnySystem:
         kinds = importlib.import_module(module)
-        made: Made = getattr(kinds, kind)(problem, *(getattr(kinds, name) for name in others))
+        made: AnySystem = getattr(kinds, kind)(problem, *(getattr(kinds, name) for name in others))
         return made
 
     return make

@@ -17,7 +17,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.confidence import confidence
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.mahalanobis import Typical, split_model
+from ccfcpp.clustering.mahalanobis import SampleDistribution, split_model
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import Positive, PrecisionConfig, Section, VectorsConfig
@@ -88,7 +88,7 @@ class Model:
     algorithm: ClusteringAlgorithm[Any]
     final_model: Any
     columns: tuple[str, ...] = ()
-    typical: Typical | None = None
+    typical: SampleDistribution | None = None
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -255,7 +255,9 @@ def _facts(path: Path, header: dict[str, str]) -> ModelFacts:
         ) from error
 
 
-def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+def _typical(
+    path: Path, tensors: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], SampleDistribution | None]:
     try:
         return split_model(tensors)
     except PayloadError as error:

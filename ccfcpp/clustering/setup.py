@@ -33,7 +33,7 @@ def load_data(config: ClusterConfig) -> AnyData:
     return data
 
 
-def left_out(config: ClusterConfig) -> AnyData | None:
+def left_out_data(config: ClusterConfig) -> AnyData | None:
     """Return the images that ``data.images`` leaves out; None if it leaves out none.
 
     Raises:
@@ -53,7 +53,7 @@ def _whole_data(config: ClusterConfig) -> AnyData:
         raise UsageError(f"data.image_size has no effect on {config.dataset}, {what}: leave it out")
     return open_dataset(
         config.dataset,
-        encoder_of(config, choose_device(config.device)),
+        load_run_encoder(config, choose_device(config.device)),
         data=config.data,
         vectors=config.vectors,
         # Another kind of partition says itself who holds what.
@@ -61,7 +61,7 @@ def _whole_data(config: ClusterConfig) -> AnyData:
     )
 
 
-def encoder_of(config: ClusterConfig, device: torch.device) -> Encoder | None:
+def load_run_encoder(config: ClusterConfig, device: torch.device) -> Encoder | None:
     """Load the encoder of a run, by the name that its user gives; None without one.
 
     Raises:

@@ -178,7 +178,7 @@ def _as_said(found: T, kind: type[T]) -> T:
 
 
 @dataclass(frozen=True)
-class AddUpPoints(SummedWork[AnyInitState, Sums]):
+class SumsClientWork(SummedWork[AnyInitState, Sums]):
     """The clients' sums over blocks of points."""
 
     system: SumsSystem[AnyInitState, Sums]
@@ -267,7 +267,7 @@ class SumsClustering(
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' work: sums for the start and for the steps."""
-        own = AddUpPoints(self.system, self.exchange, self.rule, context)
+        own = SumsClientWork(self.system, self.exchange, self.rule, context)
         return ClientSide.of(SumCells(context, self.rule.points), own)
 
     def has_converged(self, state: AnyInitState) -> bool:

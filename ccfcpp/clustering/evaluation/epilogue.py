@@ -5,7 +5,7 @@ cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In th
 up each point's distance from the mean of its cluster, its simplified silhouette, and the outer
 product of its offset, from which the server estimates the distribution of the clusters
 (``mahalanobis``). The others test whether halves of the images have the same clusters
-(``MoveHalves``). Points are what the system clusters: latents, or pixels;
+(``CellsServerWork``). Points are what the system clusters: latents, or pixels;
 of unit length if images are assigned by angle.
 """
 
@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.confidence import judged_points
+from ccfcpp.clustering.confidence import scale_for_distances
 from ccfcpp.clustering.evaluation.server import (
     MOVES,
-    AddClientSums,
-    AddSpreads,
-    CompareHalves,
-    Exchanges,
-    Judged,
-    MoveHalves,
-    Question,
-    Spreads,
+    CellsServerWork,
+    EvaluationExchanges,
+    EvaluationMessage,
+    EvaluationState,
+    HalvesServerWork,
+    MembersServerWork,
+    SpreadsServerWork,
+    SpreadSums,
     means_of,
 )
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TellSums(SummedWork[Question[Any], S], Generic[S]):
+class EvaluationClientWork(SummedWork[EvaluationMessage[Any], S], Generic[S]):
     """Base class of the clients' sums for these measures.
 
     Attributes:
@@ -67,13 +67,17 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
         context: Sets the bound on one image's contribution, and the fewest images in a sum.
     """
 
-    exchange: Exchange[Question[Any], S]
+    exchange: Exchange[EvaluationMessage[Any], S]
     algorithm: ClusteringAlgorithm[Any]
     clusters: int
     context: ClientContext
 
     def local_sum(
-        self, task: Task, message: Question[Any], clients: Sequence[Client], randomness: Randomness
+        self,
+        task: Task,
+        message: EvaluationMessage[Any],
+        clients: Sequence[Client],
+        randomness: Randomness,
     ) -> S:
         """Return the exchange's sums over some clients, by ``of_client``."""
         return sum_updates(
@@ -81,34 +85,38 @@ class TellSums(SummedWork[Question[Any], S], Generic[S]):
         )
 
     @abstractmethod
-    def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> S:
+    def of_client(
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
+    ) -> S:
         """Return the exchange's sums over a client's images, assigned by the question's model."""
 
     def _points(self, model: Any, client: Client) -> Tensor:
         points = self.algorithm.represent(model, client)
         assert points is not None
-        return judged_points(points, self.algorithm.by_angle)
+        return scale_for_distances(points, self.algorithm.by_angle)
 
     def _sums(self, rows: Tensor, labels: Tensor, groups: int) -> ClusterSums:
         context = self.context
         return cluster_sums(rows, labels, groups, self.exchange, context.bounding, context.least)
 
 
-class TellMembers(TellSums[ClusterSums]):
+class MembersClientWork(EvaluationClientWork[ClusterSums]):
     """Client side of the first exchange: sums of points by cluster."""
 
     def of_client(
-        self, question: Question[Any], client: Client, randomness: Randomness
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
         """Sum a client's points by cluster."""
         clusters = self.algorithm.assign_by_model(question.model, client)
         return self._sums(self._points(question.model, client), clusters, self.clusters)
 
 
-class TellSpreads(TellSums[Spreads]):
+class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
     """The clients' sums of distances from their clusters' means; too small clusters add 0."""
 
-    def of_client(self, question: Question[Any], client: Client, randomness: Randomness) -> Spreads:
+    def of_client(
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
+    ) -> SpreadSums:
         """Sum a client's distances, silhouettes and outer products of offsets."""
         members = _required(question.members)
         points, k, least = self._points(question.model, client), self.clusters, self.context.least
@@ -120,7 +128,7 @@ class TellSpreads(TellSums[Spreads]):
         means = torch.where(there.unsqueeze(1), means, means[there].mean(dim=0))
         told = clusters.bincount(minlength=k)[clusters] >= least
         told &= told.sum() >= points.shape[1]
-        scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
+        scatter = SpreadSums.none(k, points.shape[1]).scatter.to(points.device)
         found = []
         for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
             at, here = clusters[part], points[part].double()
@@ -131,22 +139,22 @@ class TellSpreads(TellSums[Spreads]):
                 offsets = (here - means[at])[told[part]]
                 scatter += offsets.T @ offsets
         total = cluster_sums(torch.cat(found), clusters, k, self.exchange, None, least)
-        return Spreads(total.sums, total.counts, scatter, told.sum().double())
+        return SpreadSums(total.sums, total.counts, scatter, told.sum().double())
 
 
-class TellCells(TellSums[ClusterSums]):
+class CellsClientWork(EvaluationClientWork[ClusterSums]):
     """The clients' sums of points by their nearest cell, for both halves of the images."""
 
     def of_client(
-        self, question: Question[Any], client: Client, randomness: Randomness
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
         """Sum a client's points by cell."""
         points, half, centres = self._by_halves(question, client, randomness)
-        cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
+        cells = half * centres.shape[1] + assign_within_half(points, half, centres)
         return self._sums(points, cells, centres.shape[:2].numel())
 
     def _by_halves(
-        self, question: Question[Any], client: Client, randomness: Randomness
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return points, the half of each, and the centres of both halves.
 
@@ -160,21 +168,21 @@ class TellCells(TellSums[ClusterSums]):
         return points, half.to(points.device), _required(question.halves).to(points.device)
 
 
-class TellHalves(TellCells):
+class HalvesClientWork(CellsClientWork):
     """The clients' counts of images by cluster, under the centroids of both halves."""
 
     def of_client(
-        self, question: Question[Any], client: Client, randomness: Randomness
+        self, question: EvaluationMessage[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
         """Count a client's images by the clusters that both halves assign."""
         points, half, centres = self._by_halves(question, client, randomness)
         both, k, _ = centres.shape
-        clusters = half * k + nearest_of_half(points, half, centres)
-        by_other = F.one_hot(nearest_of_half(points, 1 - half, centres), k)
+        clusters = half * k + assign_within_half(points, half, centres)
+        by_other = F.one_hot(assign_within_half(points, 1 - half, centres), k)
         return self._sums(by_other, clusters, both * k)
 
 
-def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
+def assign_within_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
     """Return the nearest centre of each point among those of one half, int64 of shape (samples,).
 
     Args:
@@ -207,37 +215,37 @@ class ClusteringEpilogue(Epilogue):
     def __init__(self, algorithm: ClusteringAlgorithm[Any], clusters: int) -> None:
         self.algorithm = algorithm
         self.clusters = clusters
-        self.exchanges = Exchanges.about(algorithm.final_model_type)
+        self.exchanges = EvaluationExchanges.about(algorithm.final_model_type)
 
-    def begin(self, state: Any) -> Judged | None:
+    def begin(self, state: Any) -> EvaluationState | None:
         """Return the initial state of the evaluation of a finished run; None without clusters."""
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
         number: Any = self.algorithm.summarize(state).get("clusters", self.clusters)
-        return Judged(self.algorithm.final_model(state), centres.shape[1], number)
+        return EvaluationState(self.algorithm.final_model(state), centres.shape[1], number)
 
-    def works(self, known: Judged) -> list[AnyServerWork]:
+    def works(self, known: EvaluationState) -> list[AnyServerWork]:
         """Return each exchange's server side: sums by cluster, of distances, and over halves."""
         of, k, d = self.exchanges, self.clusters, known.dimensions
         return [
-            AddClientSums(of.members, ClusterSums.zeros(k, d)),
-            AddSpreads(of.spreads, Spreads.none(k, d)),
-            *(MoveHalves(of.cells, ends=left == 0) for left in reversed(range(MOVES))),
-            CompareHalves(of.halves),
+            MembersServerWork(of.members, ClusterSums.zeros(k, d)),
+            SpreadsServerWork(of.spreads, SpreadSums.none(k, d)),
+            *(CellsServerWork(of.cells, ends=left == 0) for left in reversed(range(MOVES))),
+            HalvesServerWork(of.halves),
         ]
 
     def client_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
         """Return the client side of each exchange, by the exchange's name."""
         of, own = self.exchanges, (self.algorithm, self.clusters, context)
         return ClientSide.of(
-            TellMembers(of.members, *own),
-            TellSpreads(of.spreads, *own),
-            TellCells(of.cells, *own),
-            TellHalves(of.halves, *own),
+            MembersClientWork(of.members, *own),
+            SpreadsClientWork(of.spreads, *own),
+            CellsClientWork(of.cells, *own),
+            HalvesClientWork(of.halves, *own),
         ).works
 
-    def describe(self, known: Judged | None) -> dict[str, object]:
+    def describe(self, known: EvaluationState | None) -> dict[str, object]:
         """Return the measures, None if fewer than two clusters have images, and sizes."""
         found: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:

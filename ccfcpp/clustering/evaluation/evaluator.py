@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.client_data import make_client
-from ccfcpp.clustering.confidence import columns_of, confidence
+from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.evaluation.server import Judged
+from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
-from ccfcpp.clustering.mahalanobis import Typical, saved
+from ccfcpp.clustering.mahalanobis import SampleDistribution, model_tensors
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
@@ -137,7 +137,11 @@ class ClusteringEvaluator(Evaluator[Any]):
         return clusters
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
+        self,
+        state: Any,
+        memories: ClientMemories,
+        local: LocalSpectra,
+        told: EvaluationState | None,
     ) -> Results:
         """Return the cluster of every image, scores by labels, and spectra of models."""
         clusters, typical = self.assignments(state), told.typical if told else None
@@ -145,14 +149,16 @@ class ClusteringEvaluator(Evaluator[Any]):
         found: dict[str, Any] = self.algorithm.summarize(state)
         k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)
         connected = [client.id for client in self.clients]
-        model = saved(pack(state), typical)
+        model = model_tensors(pack(state), typical)
         summary: dict[str, Any] = {
             **(self._scores_over(torch.arange(len(self.data)), clusters) or NO_SCORES),
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
             **self._by_pixels(k),
-            "bytes_delivered": size(saved(pack(self.algorithm.final_model(state)), typical)),
+            "bytes_delivered": size(
+                model_tensors(pack(self.algorithm.final_model(state)), typical)
+            ),
             **found,
         }
         arrays, columns = self._arrays(points, images), getattr(self.data, "columns", ())
@@ -192,7 +198,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return held + ([(self.unheld, self.rest)] if len(self.rest) else [])
 
     def _images(
-        self, state: Any, clusters: Tensor | None, typical: Typical | None
+        self, state: Any, clusters: Tensor | None, typical: SampleDistribution | None
     ) -> dict[str, Tensor]:
         """Return client, cluster and class of every image, and the confidence in its cluster."""
         owners = torch.full((len(self.data),), -1)
@@ -237,7 +243,7 @@ class ClusteringEvaluator(Evaluator[Any]):
         return {key: scores[name] for key, name in _OF_PIXELS.items()}
 
     def _certainty(
-        self, state: Any, clusters: Tensor, typical: Typical | None
+        self, state: Any, clusters: Tensor, typical: SampleDistribution | None
     ) -> dict[str, Tensor]:
         """Return the confidence in each image's cluster, floats of shape (samples,) by name."""
         found: dict[str, Tensor] = {}
@@ -249,7 +255,7 @@ class ClusteringEvaluator(Evaluator[Any]):
 
     def _table(self, found: dict[str, Tensor]) -> Columns:
         """Return the cluster of each image, with the names of files, clients and classes."""
-        columns = columns_of(found)
+        columns = table_columns(found)
         clients = [*self.names, ""]  # -1 is the last of these.
         columns["client"] = [clients[number] for number in found["client"].tolist()]
         if "class" in found:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, SumsWork
 from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
-from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, Typical
+from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, SampleDistribution
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Metrics
@@ -26,7 +26,7 @@ _MEASURES = 2
 
 
 @dataclass(frozen=True)
-class Question(Generic[FinalModel]):
+class EvaluationMessage(Generic[FinalModel]):
     """The message to clients about a model that is measured.
 
     Attributes:
@@ -41,7 +41,7 @@ class Question(Generic[FinalModel]):
 
 
 @dataclass(frozen=True)
-class Spreads(ClusterSums):
+class SpreadSums(ClusterSums):
     """Sums of distances and silhouettes over each cluster, and of offsets over all points.
 
     Attributes:
@@ -54,16 +54,16 @@ class Spreads(ClusterSums):
     scattered: Tensor
 
     @staticmethod
-    def none(clusters: int, dimensions: int) -> "Spreads":
+    def none(clusters: int, dimensions: int) -> "SpreadSums":
         """Return sums over no points."""
         width = dimensions if dimensions <= MOST_DIMENSIONS else 0
         zeros = ClusterSums.zeros(clusters, _MEASURES)
         scatter = torch.zeros(width, width, dtype=torch.float64)
-        return Spreads(zeros.sums, zeros.counts, scatter, scatter.sum())
+        return SpreadSums(zeros.sums, zeros.counts, scatter, scatter.sum())
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationState:
     """The server's state while a clustering is measured.
 
     Attributes:
@@ -80,7 +80,7 @@ class Judged:
     dimensions: int
     number: int
     members: ClusterSums | None = None
-    spreads: Spreads | None = None
+    spreads: SpreadSums | None = None
     halves: Tensor | None = None
     stability: float | None = None
 
@@ -100,13 +100,13 @@ class Judged:
         return means_of(self.members)[there], counts, distances, silhouettes
 
     @cached_property
-    def typical(self) -> Typical | None:
+    def typical(self) -> SampleDistribution | None:
         """The distribution of the points; None before the exchanges, or for too many d."""
         members, spreads = self.members, self.spreads
         if members is None or spreads is None or not len(spreads.scatter):
             return None
         scattered = float(spreads.scattered)
-        return Typical.of(means_of(members), members.counts, spreads.scatter, scattered)
+        return SampleDistribution.of(means_of(members), members.counts, spreads.scatter, scattered)
 
 
 def means_of(members: ClusterSums) -> Tensor:
@@ -119,29 +119,29 @@ NAMES = "members", "spreads", *["cells"] * MOVES, "halves"
 
 
 @dataclass(frozen=True)
-class Exchanges:
+class EvaluationExchanges:
     """The exchanges that measure a clustering."""
 
     members: Exchange[Any, ClusterSums]
-    spreads: Exchange[Any, Spreads]
+    spreads: Exchange[Any, SpreadSums]
     cells: Exchange[Any, ClusterSums]
     halves: Exchange[Any, ClusterSums]
 
     @staticmethod
-    def about(final_model: type[object]) -> "Exchanges":
+    def about(final_model: type[object]) -> "EvaluationExchanges":
         """Return the exchanges that ask clients about a delivery of some type."""
-        asked: Any = generic(Question, final_model)
+        asked: Any = generic(EvaluationMessage, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
-        return Exchanges(
+        return EvaluationExchanges(
             Exchange("members", asked, ClusterSums, PARTS),
-            Exchange("spreads", asked, Spreads, of_spreads, follows=True),
+            Exchange("spreads", asked, SpreadSums, of_spreads, follows=True),
             Exchange("cells", asked, ClusterSums, PARTS, follows=True),
             Exchange("halves", asked, ClusterSums, PARTS, follows=True),
         )
 
 
 @dataclass(frozen=True)
-class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
+class MembersServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterSums]):
     """The server's work in the first exchange: it adds up what clients send.
 
     Attributes:
@@ -152,37 +152,37 @@ class AddClientSums(SumsWork[Judged, Question[Any], ClusterSums]):
     exchange: Exchange[Any, Any]
     nothing: ClusterSums
 
-    def broadcast(self, state: Judged) -> Question[Any]:
+    def broadcast(self, state: EvaluationState) -> EvaluationMessage[Any]:
         """Return the message to clients: the model, and the clusters' sums if known."""
-        return Question(state.model, state.members)
+        return EvaluationMessage(state.model, state.members)
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums and counts by cluster and over all."""
         return format_of(pack(self.nothing))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
+        self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
         """Add up all clients' sums, and store the totals in the state."""
         return replace(state, members=sum_updates(updates)), {}
 
 
-class AddSpreads(AddClientSums):
+class SpreadsServerWork(MembersServerWork):
     """The server's work in the second exchange, which is followed by those on halves."""
 
     def aggregate(
-        self, state: Judged, updates: Iterable[Any], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
+        self, state: EvaluationState, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
         """Add up the sums of all clients, and place cells around the clusters' means."""
         known = replace(state, spreads=sum_updates(updates))
         if known.clusters is None:
             return known, {}
         means, _, distances, _ = known.clusters
-        cells = first_cells(means, distances, randomness.generator("cells of halves"))
+        cells = initial_cells(means, distances, randomness.generator("cells of halves"))
         return replace(known, halves=cells), {}
 
 
-def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
+def initial_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> Tensor:
     """Return cells for both halves around the means of the clusters, of shape (2, 2k, d).
 
     Args:
@@ -197,7 +197,7 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
 
 
 @dataclass(frozen=True)
-class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
+class CellsServerWork(SumsWork[EvaluationState, EvaluationMessage[Any], ClusterSums]):
     """The server's steps of k-means on halves of the images.
 
     Each client splits its images in two at random. For either half over all clients, the server
@@ -213,22 +213,22 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
     exchange: Exchange[Any, ClusterSums]
     ends: bool = False
 
-    def is_due(self, state: Judged) -> bool:
+    def is_due(self, state: EvaluationState) -> bool:
         """Return whether the state has codebooks of both halves."""
         return state.halves is not None
 
-    def broadcast(self, state: Judged) -> Question[Any]:
+    def broadcast(self, state: EvaluationState) -> EvaluationMessage[Any]:
         """Return the message to clients: the model, and the cells of both halves."""
-        return Question(state.model, halves=state.halves)
+        return EvaluationMessage(state.model, halves=state.halves)
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: a sum and a count for each cell of both halves."""
         _, cells, dimensions = _known(message.halves).shape
         return format_of(pack(ClusterSums.zeros(2 * cells, dimensions)))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
+        self, state: EvaluationState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
         """Move cells to their means, unless they have no images; with too few cells, give up."""
         total, cells = sum_updates(updates), _known(state.halves)
         counts = total.counts.view(cells.shape[:2])
@@ -246,17 +246,17 @@ class MoveHalves(SumsWork[Judged, Question[Any], ClusterSums]):
         return replace(state, halves=torch.stack(found)), {}
 
 
-class CompareHalves(MoveHalves):
+class HalvesServerWork(CellsServerWork):
     """The server's comparison of the clusters that both halves assign."""
 
-    def update_format(self, message: Question[Any]) -> UpdateFormat:
+    def update_format(self, message: EvaluationMessage[Any]) -> UpdateFormat:
         """Return an update's shapes and dtypes: counts of images by the clusters of both halves."""
         clusters = _known(message.halves).shape[1]
         return format_of(pack(ClusterSums.zeros(2 * clusters, clusters)))
 
     def aggregate(
-        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[Judged, Metrics]:
+        self, state: EvaluationState, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[EvaluationState, Metrics]:
         """Average the prediction strength of both halves; None if images are too few."""
         clusters = _known(state.halves).shape[1]
         tables = sum_updates(updates).sums.view(2, clusters, clusters)

@@ -11,12 +11,12 @@ MEASURES = {
     "stability": ("stability between halves", "1 is best, 0.8 and more is good"),
 }
 """Title and range by key of the summary."""
-NOT_JUDGED = "left out: under differential privacy each sum would cost a part of the budget"
+NOT_EVALUATED = "left out: under differential privacy each sum would cost a part of the budget"
 _NONE = "none: too few images or clusters"
 _MOST_SIZES = 12
 
 
-def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+def evaluation_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return the measures without labels by title; empty for runs that have none."""
     if "clusters" not in summary:
         return {}
@@ -28,7 +28,7 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     if sizes := summary.get("cluster_sizes"):
         rows[f"{summary.get('unit', 'image')}s in each cluster"] = _in_words(sizes)
     if summary.get("privacy", {}).get("level", "none") != "none":
-        return rows | {"without labels": NOT_JUDGED}
+        return rows | {"without labels": NOT_EVALUATED}
     for key, (title, span) in MEASURES.items():
         if key in summary:
             value = summary[key]
@@ -44,14 +44,14 @@ def _fewer(summary: Mapping[str, Any]) -> str:
     return f"{found} of {asked}" if found is not None and found < asked else ""
 
 
-def shortfall(summary: Mapping[str, Any]) -> str:
+def missing_clusters_warning(summary: Mapping[str, Any]) -> str:
     """Return a warning if there are fewer clusters than were asked for; else an empty text."""
     unit, number = summary.get("unit", "image"), _fewer(summary)
     why = f"{unit}s may be alike, or too few in a cluster for a client to tell of them"
     return f"fewer clusters have {unit}s than was asked for ({number}): {why}" if number else ""
 
 
-def scores_over(summary: Mapping[str, Any]) -> str:
+def scores_caveat(summary: Mapping[str, Any]) -> str:
     """Explain over what scores are that mean little: one class, or fewer clusters than classes."""
     classes, found = summary.get("classes"), summary.get("clusters_found")
     if not classes or found is None or 1 < classes <= found:

@@ -37,7 +37,7 @@ def best_centroids(points: Tensor, weights: Tensor, starts: Tensor, iterations: 
 
 
 @torch.no_grad()
-def spread_starts(
+def kmeans_plus_plus(
     points: Tensor,
     weights: Tensor,
     lengths: Sequence[int],

@@ -112,7 +112,7 @@ class ClusterSums:
 S = TypeVar("S", bound=ClusterSums)
 
 
-def large_enough(total: S, least: int) -> S:
+def zero_small_clusters(total: S, least: int) -> S:
     """Return the sums with 0 for clusters of fewer than ``least`` points."""
     enough = total.counts >= least
     kept = {

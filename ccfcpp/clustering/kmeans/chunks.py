@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.centroids import S, large_enough
+from ccfcpp.clustering.kmeans.centroids import S, zero_small_clusters
 from ccfcpp.clustering.kmeans.server import offsets
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -54,7 +54,9 @@ class SumBlocks(SummedWork[Message, S]):
 
     def _of(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
-        return self.told(sum_updates(self.block(message, part) for part in parts), len(images))
+        return self.drop_small_sums(
+            sum_updates(self.block(message, part) for part in parts), len(images)
+        )
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
@@ -64,9 +66,9 @@ class SumBlocks(SummedWork[Message, S]):
     def block(self, message: Message, images: Tensor) -> S:
         """Sum over a block of a client's images."""
 
-    def told(self, total: S, samples: int) -> S:
+    def drop_small_sums(self, total: S, samples: int) -> S:
         """Return the sums that a client may send: those over too few images become 0."""
-        return large_enough(total, self.context.least)
+        return zero_small_clusters(total, self.context.least)
 
 
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import Problem, most_to_least
+from ccfcpp.clustering.algorithm import Problem, rank_candidates
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     AnyInitState,
@@ -59,7 +59,7 @@ class CellSums(ClusterSums):
     squares: Tensor
 
 
-START = Exchange(
+CODEBOOK_SUMS = Exchange(
     "start",
     Cells,
     CellSums,
@@ -77,7 +77,7 @@ class SumCells(SumBlocks[Cells, CellSums]):
     """
 
     points: Callable[[Tensor], Tensor]
-    exchange = START
+    exchange = CODEBOOK_SUMS
 
     def width(self, message: Cells, row: int) -> int:
         """Return how many numbers a point takes: a distance to each cell."""
@@ -90,9 +90,9 @@ class SumCells(SumBlocks[Cells, CellSums]):
         labels, points = assign_points(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
         bounding = self.context.bounding
-        sums = cluster_sums(points, labels, len(cells), START, bounding, least=0)
+        sums = cluster_sums(points, labels, len(cells), CODEBOOK_SUMS, bounding, least=0)
         if bounding is not None:
-            squares = bounding.rows(START, "squares", squares)
+            squares = bounding.rows(CODEBOOK_SUMS, "squares", squares)
         scatter = sum_by_group(labels, squares, len(cells)).flatten()
         return CellSums(sums.sums, sums.counts, scatter)
 
@@ -129,7 +129,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
     samples: int = 0
     tries: int = 0
     again: bool = False
-    exchange = START
+    exchange = CODEBOOK_SUMS
 
     def is_due(self, state: AnyInitState) -> bool:
         """Return whether the codebook is incomplete."""
@@ -180,14 +180,14 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
         evidence, clusters = None, self.clusters
         if self.fewest:
             evidence = book.evidence(self.fewest, self.clusters, seed)
-            clusters = most_to_least(evidence, self.fewest)[0]
+            clusters = rank_candidates(evidence, self.fewest)[0]
         known = replace(state, cells=None, evidence=evidence)
         if self.starts == 1:
             return replace(known, centroids=book.kmeans(clusters, seed))
         return replace(known, trials=book.starts(clusters, seed, self.starts))
 
 
-def start_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:
+def init_works(problem: Problem, dimensions: int, starts: int) -> list[AnyServerWork]:
     """Return the server's work of the start: a mean, two exchanges per doubling, and trials.
 
     Args:

@@ -108,14 +108,14 @@ class MoveTrials(SumsWork[AnyInitState, Trials, ClusterSums]):
         """Move the centroids of each start, and note the best; at the end keep only that."""
         before, total = self.broadcast(state).trials, sum_updates(updates)
         moved = cluster_means([total], before.flatten(0, 1)).view_as(before)
-        scatter = between(total, len(before))
+        scatter = between_cluster_variance(total, len(before))
         # The first of those that came to the same clusters, which differ by rounding.
         best = (scatter >= (1 - _ALIKE) * scatter.max()).int().argmax()
         kept = None if self.ends else moved
         return replace(state, centroids=moved[int(best)], trials=kept), {}
 
 
-def between(total: ClusterSums, starts: int) -> Tensor:
+def between_cluster_variance(total: ClusterSums, starts: int) -> Tensor:
     """Return the variance between clusters, Σ n ‖c − m‖² / Σ n, of each start.
 
     Each cluster has n points with mean c, and m is the mean of all points. With the mean squared

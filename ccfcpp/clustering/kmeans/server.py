@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.batched import best_centroids, spread_starts
+from ccfcpp.clustering.kmeans.batched import best_centroids, kmeans_plus_plus
 from ccfcpp.clustering.kmeans.centroids import sum_by_group
 
 _FAR = 10.0
@@ -67,7 +67,7 @@ def kmeans(
         raise ValueError("k-means needs at least one point")
     weights = _weights_of(points, weights)
     if len(points) <= k:
-        return own_points(points, weights)
+        return single_point_clusters(points, weights)
     if points.is_cuda:
         (found,) = _kmeans_on_device([points], [weights], k, [seed], restarts, iterations, starts)
         return found
@@ -86,7 +86,7 @@ def kmeans(
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
-    mean = far_mean(points)
+    mean = mean_if_far(points)
     about = points - mean.to(points)
     trained.train(
         _as_array(about),
@@ -122,7 +122,9 @@ def _kmeans_on_device(
 
     Given starts, of shape (k, dimensions), are for a single set.
     """
-    found = [own_points(own, weight) for own, weight in zip(points, weights, strict=True)]
+    found = [
+        single_point_clusters(own, weight) for own, weight in zip(points, weights, strict=True)
+    ]
     large = sorted((len(own), place) for place, own in enumerate(points) if len(own) > k)
     while large:
         # Sets of about one length go together, as many as the memory holds.
@@ -130,7 +132,7 @@ def _kmeans_on_device(
         together = large[-max(1, _HELD // (longest * restarts * k)) :]
         del large[-len(together) :]
         places = [place for _, place in together]
-        means = [far_mean(points[i]) for i in places]
+        means = [mean_if_far(points[i]) for i in places]
         about = [points[i] - mean.to(points[i]) for i, mean in zip(places, means, strict=True)]
         padded, counted = (
             torch.nn.utils.rnn.pad_sequence([own.float() for own in each], batch_first=True)
@@ -140,7 +142,7 @@ def _kmeans_on_device(
         chosen = [seeds[i] % 2**31 for i in places]
         if starts is None:
             lengths = [length for length, _ in together]
-            first = spread_starts(padded, counted, lengths, k, chosen, restarts)
+            first = kmeans_plus_plus(padded, counted, lengths, k, chosen, restarts)
         else:
             first = (starts - means[0]).view(1, 1, k, -1).float()
         centroids = best_centroids(padded, counted, first, iterations)
@@ -160,7 +162,7 @@ def _clustering(about: Tensor, mean: Tensor, centroids: Tensor, weights: Tensor)
     return Clustering(centroids[owned] + mean, sizes[owned], float((weights * squares).sum()))
 
 
-def far_mean(points: Tensor, far: float = _FAR) -> Tensor:
+def mean_if_far(points: Tensor, far: float = _FAR) -> Tensor:
     """Return the points' mean if it is far from the origin, of shape (dimensions,); else 0.
 
     Far from the origin, faiss's distances in float32 would be rounding errors alone.
@@ -173,7 +175,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
     return np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
 
 
-def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
+def single_point_clusters(points: Tensor, weights: Tensor | None = None) -> Clustering:
     """Make each point its own cluster."""
     return Clustering(points, _weights_of(points, weights), 0.0)
 

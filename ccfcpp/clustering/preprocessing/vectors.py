@@ -32,7 +32,7 @@ _LEAST = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
-class Preparation:
+class PreprocessingParams:
     """Fitted preprocessing parameters (imputation, centring, scaling), completed over exchanges.
 
     Attributes:
@@ -46,7 +46,7 @@ class Preparation:
     factor: Tensor | None = None
 
 
-def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+def impute(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
     """Impute missing values and optionally normalise rows: f(x), float64 of shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
@@ -54,7 +54,7 @@ def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
     return F.normalize(values, dim=1, eps=_LEAST) if config.scale == "unit" else values
 
 
-def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+def preprocess(config: VectorsConfig, known: PreprocessingParams, values: Tensor) -> Tensor:
     """Impute, centre and scale or project vectors by fitted parameters.
 
     Args:
@@ -65,11 +65,13 @@ def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tenso
     Returns:
         Tensor of ``values``' dtype, of shape (samples, d) or (samples, components).
     """
-    return torch.cat([_prepared(config, known, block).to(values) for block in blocks(values)])
+    return torch.cat(
+        [_preprocess_block(config, known, block).to(values) for block in blocks(values)]
+    )
 
 
-def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tensor:
-    block = filled(config, known, block)
+def _preprocess_block(config: VectorsConfig, known: PreprocessingParams, block: Tensor) -> Tensor:
+    block = impute(config, known, block)
     if known.mean is not None:
         block = block - known.mean
     if known.factor is None:
@@ -92,13 +94,13 @@ class Sums(ClusterSums):
 
 PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
 """The meaning of the parts of ``Sums``."""
-FILLING, MEANS, SPREADS = (
-    Exchange(name, Preparation, Sums, PARTS, images=Images(), once=True)
+COLUMN_MEANS, MEANS, SPREADS = (
+    Exchange(name, PreprocessingParams, Sums, PARTS, images=Images(), once=True)
     for name in ("means of columns", "mean", "variances")
 )
 
 
-class VectorPhase(Phase[Preparation]):
+class VectorPhase(Phase[PreprocessingParams]):
     """The phase before clustering that fits the preprocessing of vectors over all clients.
 
     Args:
@@ -109,7 +111,7 @@ class VectorPhase(Phase[Preparation]):
         UsageError: There are fewer columns than components.
     """
 
-    knowledge = Preparation
+    knowledge = PreprocessingParams
 
     def __init__(self, config: VectorsConfig, d: int) -> None:
         if config.components is not None and config.components > d:
@@ -118,50 +120,50 @@ class VectorPhase(Phase[Preparation]):
                 f" is more than the {d} columns: give at most {d}",
             )
         self.config, self.d = config, d
-        needed = [FILLING] if config.missing == "mean" else []
+        needed = [COLUMN_MEANS] if config.missing == "mean" else []
         if config.scale == "standard" or config.components is not None:
             needed += [MEANS, SPREADS]
         self.needed = needed
         self.learns = bool(needed)
 
-    def is_learnt(self, known: Preparation) -> bool:
+    def is_learnt(self, known: PreprocessingParams) -> bool:
         """Return whether all preprocessing parameters are fitted."""
         return self.is_filled(known) and (SPREADS not in self.needed or known.factor is not None)
 
-    def is_filled(self, known: Preparation) -> bool:
+    def is_filled(self, known: PreprocessingParams) -> bool:
         """Return whether the values that replace missing ones are known."""
-        return FILLING not in self.needed or known.fill is not None
+        return COLUMN_MEANS not in self.needed or known.fill is not None
 
-    def last_exchanges(self) -> list["Fitting"]:
+    def last_exchanges(self) -> list["PreprocessingServerWork"]:
         """Return the exchanges of sums, in order."""
-        return [Fitting(self, exchange) for exchange in self.needed]
+        return [PreprocessingServerWork(self, exchange) for exchange in self.needed]
 
-    def client_works(self, context: ClientContext) -> list["AddUp"]:
+    def client_works(self, context: ClientContext) -> list["PreprocessingClientWork"]:
         """Return the clients' work of each exchange."""
-        return [AddUp(context, fitting) for fitting in self.last_exchanges()]
+        return [PreprocessingClientWork(context, fitting) for fitting in self.last_exchanges()]
 
-    def samples(self, known: Preparation, client: Client) -> Tensor:
+    def samples(self, known: PreprocessingParams, client: Client) -> Tensor:
         """Return a client's vectors after preprocessing."""
-        return prepared(self.config, known, client.images)
+        return preprocess(self.config, known, client.images)
 
 
 @dataclass(frozen=True)
-class Fitting(ServerWork[Preparation, Preparation, Sums]):
+class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParams, Sums]):
     """Server side of an exchange that fits preprocessing parameters from the clients' sums."""
 
     phase: VectorPhase
-    exchange: Exchange[Preparation, Sums]
+    exchange: Exchange[PreprocessingParams, Sums]
 
     @property
     def outer(self) -> bool:
         """Whether outer products are added up."""
         return self.exchange is SPREADS and self.phase.config.components is not None
 
-    def rows(self, known: Preparation, block: Tensor) -> Tensor:
+    def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
         """Return the rows that are summed, or whose outer products are summed, (samples, d)."""
-        if self.exchange is FILLING:
+        if self.exchange is COLUMN_MEANS:
             return block.nan_to_num(nan=0.0)
-        rows = filled(self.phase.config, known, block)
+        rows = impute(self.phase.config, known, block)
         if known.mean is None or self.exchange is MEANS:
             return rows
         centred = rows - known.mean
@@ -169,38 +171,38 @@ class Fitting(ServerWork[Preparation, Preparation, Sums]):
 
     def counts(self, block: Tensor) -> Tensor:
         """Return the counts of a block: present values (samples, d), or vectors (samples, 1)."""
-        if self.exchange is FILLING:
+        if self.exchange is COLUMN_MEANS:
             return (~block.isnan()).double()
         return block.new_ones(len(block), 1, dtype=torch.float64)
 
-    def is_due(self, state: Preparation) -> bool:
+    def is_due(self, state: PreprocessingParams) -> bool:
         """Return whether the exchanges before it succeeded."""
         if self.exchange is SPREADS:
             return state.mean is not None
-        return self.exchange is FILLING or self.phase.is_filled(state)
+        return self.exchange is COLUMN_MEANS or self.phase.is_filled(state)
 
-    def broadcast(self, state: Preparation) -> Preparation:
+    def broadcast(self, state: PreprocessingParams) -> PreprocessingParams:
         """Return the message to clients: the preprocessing parameters fitted so far."""
         return state
 
-    def update_format(self, message: Preparation) -> UpdateFormat:
+    def update_format(self, message: PreprocessingParams) -> UpdateFormat:
         """Return an update's shapes and dtypes: sums of columns or their products, and counts."""
         d = self.phase.d
-        counted = d if self.exchange is FILLING else 1
+        counted = d if self.exchange is COLUMN_MEANS else 1
         shape = (d, d) if self.outer else (d,)
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
-    def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
+    def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
         """Refuse counts that the clients' vectors cannot have."""
         for count in (update.counts.min(), update.counts.max()):
             check_counts(count, senders)
 
     def aggregate(
-        self, state: Preparation, updates: Iterable[Sums], randomness: Randomness
-    ) -> tuple[Preparation, Metrics]:
+        self, state: PreprocessingParams, updates: Iterable[Sums], randomness: Randomness
+    ) -> tuple[PreprocessingParams, Metrics]:
         """Compute the exchange's preprocessing parameters from all clients' sums."""
         total = sum_updates(updates)
-        if self.exchange is FILLING:
+        if self.exchange is COLUMN_MEANS:
             return replace(state, fill=total.mean), {}
         if state.mean is None or self.exchange is MEANS:
             return replace(state, mean=total.mean), {}
@@ -245,21 +247,21 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AddUp(SumBlocks[Preparation, Sums]):
+class PreprocessingClientWork(SumBlocks[PreprocessingParams, Sums]):
     """Client side of an exchange: each client sums over its vectors."""
 
-    fitting: Fitting
+    fitting: PreprocessingServerWork
 
     @property
-    def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
+    def exchange(self) -> Exchange[PreprocessingParams, Sums]:  # type: ignore[override]
         """The exchange, which server and clients share."""
         return self.fitting.exchange
 
-    def width(self, message: Preparation, row: int) -> int:
+    def width(self, message: PreprocessingParams, row: int) -> int:
         """Return how many numbers a vector takes; with bounds, also its outer product."""
         return row**2 if self.fitting.outer and self.context.bounding is not None else row
 
-    def block(self, message: Preparation, images: Tensor) -> Sums:
+    def block(self, message: PreprocessingParams, images: Tensor) -> Sums:
         """Sum the rows of a block that the exchange asks for."""
         rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
         bounding, outer = self.context.bounding, self.fitting.outer

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.confidence import columns_of, confidence
+from ccfcpp.clustering.confidence import confidence, table_columns
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.evaluation.epilogue import ClusteringEpilogue
 from ccfcpp.clustering.evaluation.server import NAMES
-from ccfcpp.clustering.mahalanobis import Final, saved
+from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.preprocessing.phased import make_algorithm
-from ccfcpp.clustering.setup import check_encoder, encoder_of
+from ccfcpp.clustering.setup import check_encoder, load_run_encoder
 from ccfcpp.clustering.vector_checks import check_range
 from ccfcpp.core.config import DataConfig, RunConfig, Tree, VectorsConfig
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
@@ -162,7 +162,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in own])[labels]
 
 
-class ClusteringClient(ClientRun[Final[Any]]):
+class ClusteringClient(ClientRun[FinalMessage[Any]]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -197,23 +197,25 @@ class ClusteringClient(ClientRun[Final[Any]]):
         self.judging = NAMES
         return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
 
-    def assign(self, model: Final[Any], client: Client) -> Tensor:
+    def assign(self, model: FinalMessage[Any], client: Client) -> Tensor:
         """Return the cluster of each image."""
         return self.algorithm.assign_by_model(model.model, client)
 
-    def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
+    def table(
+        self, model: FinalMessage[Any], client: Client, found: Tensor
+    ) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and the confidence in it."""
         sure = confidence(self.algorithm, model.model, client, found, model.typical)
-        columns = columns_of({"cluster": found} | sure)
+        columns = table_columns({"cluster": found} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
-    def save_model(self, model: Final[Any], folder: Path) -> None:
+    def save_model(self, model: FinalMessage[Any], folder: Path) -> None:
         """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
         write_whole(paths.config, dump_yaml(config).encode())
-        tensors = saved(pack(model.model), model.typical)
+        tensors = model_tensors(pack(model.model), model.typical)
         facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
         save_tensors(paths.model, tensors, facts.header)
 
@@ -375,7 +377,7 @@ def _encoded_for(
     config = validate(ClusterConfig, merge(spec.config, changes))
     return open_dataset(
         place,
-        encoder_of(config, choose_device("auto")),
+        load_run_encoder(config, choose_device("auto")),
         data=config.data,
         vectors=config.vectors,
     )
