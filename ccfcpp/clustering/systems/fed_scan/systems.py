@@ -23,7 +23,7 @@ from ccfcpp.core.permissions import Kind
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem
     from ccfcpp.clustering.config import ClusterConfig
-    from ccfcpp.clustering.methods import AnySystem
+    from ccfcpp.clustering.methods import AnyAlgorithm
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -71,7 +71,7 @@ def _also(settings: Tree) -> tuple[Kind, ...]:
     return ("centroids",) if grows else ()
 
 
-def _make(problem: Problem) -> AnySystem:
+def _make(problem: Problem) -> AnyAlgorithm:
     plain = lazy("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
     grows = lazy("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
     return (grows if problem.grows else plain)(problem)

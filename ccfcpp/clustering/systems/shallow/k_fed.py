@@ -74,7 +74,7 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
     )
     seeds = torch.from_numpy(chosen).to(points.device)
     starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
-    return kmeans(points, k, seed=seed, iterations=iterations, starts=starts)
+    return kmeans(points, k, seed=seed, iterations=iterations, init=starts)
 
 
 def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
@@ -220,6 +220,6 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
                 len(starts),
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
-                starts=starts,
+                init=starts,
             )
         return CentroidState(found.centroids), {}
