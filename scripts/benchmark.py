@@ -39,7 +39,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatAdam
-from ccfcpp.models.pooled import rounding
+from ccfcpp.models.pooled import rounding_dtype
 from ccfcpp.runs.environment import (
     choose_device,
     describe_environment,
@@ -183,7 +183,7 @@ def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
         torch.autograd.backward(siamese((p1, p2), (z1, z2)))
         plain_adam.step()
 
-    rounded = rounding(precision, setting.device) or torch.float32
+    rounded = rounding_dtype(precision, setting.device) or torch.float32
     square = torch.rand(2048, 2048, device=setting.device, dtype=rounded)
     operations = 2 * setting.batch * training_operations(setting)
     for work in (ours, theirs):

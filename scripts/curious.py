@@ -38,8 +38,8 @@ from ccfcpp.deployment.link.messages import (
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.synchronised.contract import Contribution, Known
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.contract import Contribution, StepMessage
+from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
 from ccfcpp.privacy.sums.messages import BoundedParts, within_bounds
@@ -130,14 +130,14 @@ class CuriousServer:
         return each.view(steps, len(clients), *each.shape[1:]).sum(dim=1)
 
     def _step(self, step: int, client: int) -> Tensor:
-        self._asked(client, step, 0, Known(step, self.model))
+        self._asked(client, step, 0, StepMessage(step, self.model))
         totals = {"predictions": torch.full((CLUSTERS,), 2.0 * BATCH / CLUSTERS).double()}
-        gradient = self._asked(client, step, 1, Known(step, totals=totals))
+        gradient = self._asked(client, step, 1, StepMessage(step, totals=totals))
         weight = next(n for n, p in gradient.items() if p.ndim == 2 and len(p) == HIDDEN)
         bias = gradient[weight.removesuffix("weight") + "bias"]
         return torch.cat([gradient[weight], bias[:, None]], dim=1).double()
 
-    def _asked(self, client: int, step: int, trip: int, known: Known) -> dict[str, Tensor]:
+    def _asked(self, client: int, step: int, trip: int, known: StepMessage) -> dict[str, Tensor]:
         request = Request(
             kind="work",
             run=self.run,
@@ -195,9 +195,9 @@ def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
         size, source = sizes[client], Randomness(0).of_client(client)
         share = BATCH * size / sum(sizes)
         if owner.noise:
-            shown = bounding.turn(size, share, step, source)
+            shown = bounding.select_images(size, share, step, source)
         else:
-            shown = turn(size, share, step, source, owner.floor)
+            shown = select_images(size, share, step, source, owner.floor)
         for image in shown.tolist():
             found[step, sum(sizes[:client]) + image] += 1
     return found

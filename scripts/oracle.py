@@ -33,7 +33,7 @@ def main(
     """Print the scores with the usual neighbours, and with those of the true class."""
     values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
     settings = unflatten({**values, "data.images": images, "scan.steps": steps})
-    experiment = clustering_run(CLUSTERING.resolved([*read_configs([config]), settings]))
+    experiment = clustering_run(CLUSTERING.resolve_settings([*read_configs([config]), settings]))
     print(f"usual neighbours: {_scores(experiment)}")
     with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
         print(f"neighbours of the true class: {_scores(experiment)}")
@@ -45,7 +45,7 @@ def _labels(experiment: ClusteringRun) -> Tensor:
 
 
 def _scores(experiment: ClusteringRun) -> str:
-    state, _ = experiment.trained()
+    state, _ = experiment.train()
     found = clustering_scores(
         _labels(experiment).numpy(), experiment.evaluator.assignments(state).numpy()
     )

@@ -23,7 +23,7 @@ from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
 from ccfcpp.clustering.systems.fed_scan.network import ScanNetwork
 from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
-from ccfcpp.models.pooled import rounding
+from ccfcpp.models.pooled import rounding_dtype
 from ccfcpp.models.state import ModelState
 from scripts.timing import Seconds, alternate, console
 
@@ -194,7 +194,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
     precision = experiment.evaluator.config.section(PrecisionConfig).precision
-    dtype = rounding(precision, experiment.device) or torch.float32
+    dtype = rounding_dtype(precision, experiment.device) or torch.float32
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()
     name = f"{STEPS} synchronised steps"

@@ -18,11 +18,11 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.engine.threads import cohort_of, threaded
+from ccfcpp.engine.threads import choose_cohort, threaded
 from ccfcpp.engine.update_format import Count, Mean, Opaque, Part, Spec, UpdateFormat, format_of
 from ccfcpp.models.network import FlatLayout, training_bytes
 from ccfcpp.models.state import ModelState, random_state
-from ccfcpp.models.steps import side_by_side
+from ccfcpp.models.steps import train_side_by_side
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
@@ -67,7 +67,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
             trainer.train(message, client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
         ]
-        return side_by_side(trainings, self.trainers[0].sharing.device)
+        return train_side_by_side(trainings, self.trainers[0].sharing.device)
 
 
 class FederatedClassification(
@@ -119,7 +119,7 @@ class FederatedClassification(
         batch = min(self.config.training.batch_size, context.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
-        cohort = cohort_of(wanted, context.together, bytes_of_one, self.device)
+        cohort = choose_cohort(wanted, context.together, bytes_of_one, self.device)
         shared = self.make_model, self.sharing, self.decorrelation, self.classes
         works = [
             LocalTraining(

@@ -61,8 +61,8 @@ def classification_run(
     )
     held = Holdings(data, parts, names)
 
-    def remade(number: int) -> ClassificationRun:
+    def remake(number: int) -> ClassificationRun:
         return classification_run(config, data, tested=tested, number=number)
 
     evaluator = ClassificationEvaluator(config, algorithm, held, clients, test)
-    return LocalRun(setting, algorithm, held, clients, evaluator, None, connected, remade)
+    return LocalRun(setting, algorithm, held, clients, evaluator, None, connected, remake)

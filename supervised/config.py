@@ -25,7 +25,7 @@ from ccfcpp.core.config import (
     Unused,
     Weight,
     require,
-    without,
+    unused_without,
 )
 from ccfcpp.core.registry import Registry
 from ccfcpp.privacy.config import PrivacyConfig
@@ -233,7 +233,7 @@ class ClassifyConfig(RunConfig):
         yield from super().unused()
         if self.defence.rule in ("median", "geometric-median"):
             # Only votes for centroids are counted by these, too.
-            yield from without(
+            yield from unused_without(
                 "defence.hostile", require("defence.rule", "trimmed-mean or krum or multi-krum")
             )
 

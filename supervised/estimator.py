@@ -12,7 +12,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.estimator import FederatedEstimator, Names, string_array
+from ccfcpp.runs.estimator import FederatedEstimator, Names, as_string_array
 from supervised.api import CLASSIFICATION
 from supervised.classification import ClassificationRun, classification_run
 from supervised.classifiers import CLASSIFIERS
@@ -68,11 +68,11 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: The arrays or the settings do not fit, or the method is a personal one.
         """
-        labels = string_array(np.asarray(y))
+        labels = as_string_array(np.asarray(y))
         data = from_arrays("images", np.asarray(X), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         run = self._run(pipeline, data, clients, {"partition": {"kind": "domain"}})
-        state, self.n_iter_ = run.trained(self.verbose)
+        state, self.n_iter_ = run.train(self.verbose)
         # Each as it is written first: two spellings may be one name.
         self.classes_ = labels[np.unique(np.asarray(data.labels), return_index=True)[1]]
         self._config, self._model = run.evaluator.config, state.model

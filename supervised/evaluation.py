@@ -19,7 +19,7 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.runs.paths import Json
-from ccfcpp.runs.report_samples import shown_points
+from ccfcpp.runs.report_samples import plot_arrays
 from ccfcpp.runs.run import Holdings
 from supervised.algorithm import FederatedClassification
 from supervised.augmentation import Normalisation
@@ -177,11 +177,11 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             return {}
         correct = {}
         for tested in self.test_sets:
-            _, predicted = self._tested(tested, state, memories)
+            _, predicted = self._predict(tested, state, memories)
             correct[tested.name] = _accuracy(tested, predicted)
-        return _averaged(correct)
+        return _mean_accuracy(correct)
 
-    def _tested(
+    def _predict(
         self, tested: TestSet, state: ServerState, memories: ClientMemories
     ) -> tuple[Tensor, Tensor]:
         """Return representations and predicted classes of a test set."""
@@ -199,57 +199,57 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         The global model's effective rank and tail are means over the test sets. Local models are
         compared with it on all test images together.
         """
-        seen = [self._tested(tested, state, memories) for tested in self.test_sets]
-        spectra = [spectrum(representations) for representations, _ in seen]
+        outputs = [self._predict(tested, state, memories) for tested in self.test_sets]
+        spectra = [spectrum(representations) for representations, _ in outputs]
         correct = {
             tested.name: _accuracy(tested, predicted)
-            for tested, (_, predicted) in zip(self.test_sets, seen, strict=True)
+            for tested, (_, predicted) in zip(self.test_sets, outputs, strict=True)
         }
         compared: dict[str, Tensor] = {}
         if not self.is_personal:
-            compared = local.arrays(spectrum(self.predict(state.model, self._compared)[0]))
+            compared = local.arrays(spectrum(self.predict(state.model, self._all_test_images)[0]))
         summary = {
-            **_averaged(correct),
+            **_mean_accuracy(correct),
             **(describe_spectra(compared) if compared else {}),
             "effective_rank": mean([effective_rank(values) for values in spectra]),
             "tail_share": mean([tail_share(values) for values in spectra]),
         }
         found = {"singular_values": torch.stack(spectra), **compared}
-        return Results(summary, pack(state), arrays={**self._arrays(seen), "spectra": found})
+        return Results(summary, pack(state), arrays={**self._arrays(outputs), "spectra": found})
 
     def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
         """Return predictions, and representations of test images for figures."""
-        return self._arrays([self._tested(tested, state, memories) for tested in self.test_sets])
+        return self._arrays([self._predict(tested, state, memories) for tested in self.test_sets])
 
-    def _arrays(self, seen: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    def _arrays(self, outputs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
         sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
         predictions = {
             "index": torch.cat([tested.index for tested in self.test_sets]),
             "class": torch.cat([tested.labels for tested in self.test_sets]),
-            "predicted": torch.cat([predicted.cpu() for _, predicted in seen]),
+            "predicted": torch.cat([predicted.cpu() for _, predicted in outputs]),
             "test_set": torch.repeat_interleave(sizes),
         }
         if self.is_personal:  # Where clients have models of their own there is no common space.
             return {"predictions": predictions}
-        points = torch.cat([representations for representations, _ in seen])
-        shown = shown_points(points, torch.arange(len(points)), by_angle=False)
+        points = torch.cat([representations for representations, _ in outputs])
+        shown = plot_arrays(points, torch.arange(len(points)), by_angle=False)
         return {"predictions": predictions, "shown": shown}
 
     @cached_property
-    def _compared(self) -> Tensor:
+    def _all_test_images(self) -> Tensor:
         """The images on which local models are compared with the global one: all test images."""
         return torch.cat([tested.images for tested in self.test_sets])
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
         """Return (test images, features); None if normalisations stay with the clients."""
-        return None if self.is_personal else self.predict(model, self._compared)[0]
+        return None if self.is_personal else self.predict(model, self._all_test_images)[0]
 
 
 def _accuracy(tested: TestSet, predicted: Tensor) -> float:
     return float((predicted == tested.labels).double().mean())
 
 
-def _averaged(accuracies: dict[str, float]) -> Scores:
+def _mean_accuracy(accuracies: dict[str, float]) -> Scores:
     """Return the mean over the test sets, and the accuracy of each if there are several."""
     of_all = sum(accuracies.values()) / len(accuracies)
     single = {f"accuracy {name}": value for name, value in accuracies.items()}

@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.profiling import section
-from ccfcpp.core.progress import tell_images
+from ccfcpp.core.progress import report_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatSGD
-from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, make_recorder
 from supervised.augmentation import Augmenter
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -44,7 +44,7 @@ class LocalTrainer:
         )
         self.augmenter = Augmenter(config, device)
         self.decorrelation = decorrelation
-        self.inputs = Inputs(device, recorder_of(device))
+        self.inputs = Inputs(device, make_recorder(device))
         self.batches = Batches(self.inputs, training.batch_size)
         self.mean, self.term = MeanLoss(device), MeanLoss(device)
         self.step = Step(self._step, training.batch_size, self.inputs)
@@ -72,7 +72,7 @@ class LocalTrainer:
             lengths = self.batches.shuffle(len(client), source.generator(f"batches {epoch}"))
             for samples in lengths:
                 self.step(samples)
-                tell_images(samples, training.local_epochs)
+                report_images(samples, training.local_epochs)
                 yield
             steps += len(lengths)
             if self.decorrelation is not None and self.config.decorrelation.is_logged:

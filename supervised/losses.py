@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.decorrelation import centred, feddecorr, squared_norms, squared_products
+from ccfcpp.models.decorrelation import feddecorr, squared_norms, squared_products, subtract_mean
 from supervised.config import DecorrelationConfig, FedDecorr, StructuredDeCov
 
 DecorrelationTerm = Callable[[Tensor], Tensor]
@@ -35,7 +35,7 @@ def decov(representations: Tensor) -> Tensor:
         >>> decov(torch.tensor([[1.0, 2.0], [-1.0, -2.0]]))  # The covariance off the diagonal is 2.
         tensor(4.)
     """
-    residuals, batch = centred(representations), representations.shape[-2]
+    residuals, batch = subtract_mean(representations), representations.shape[-2]
     return (squared_products(residuals) - squared_norms(residuals)) / (2 * batch**2)
 
 
@@ -64,7 +64,7 @@ def structured_decov(representations: Tensor, groups: int) -> Tensor:
     dimensions = representations.shape[-1]
     if dimensions % groups:
         raise ValueError(f"{dimensions} dimensions cannot be divided into {groups} groups")
-    residuals, batch = centred(representations), representations.shape[-2]
+    residuals, batch = subtract_mean(representations), representations.shape[-2]
     by_group = residuals.view(*residuals.shape[:-1], groups, -1).movedim(-2, -3)
     within = squared_products(by_group).sum(dim=-1)
     return (squared_products(residuals) - within) / (2 * batch**2)

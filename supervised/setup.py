@@ -98,9 +98,9 @@ def train_test_indices(config: ClassifyConfig, data: ImageData) -> tuple[Tensor,
     Raises:
         UsageError: One of the two would be empty.
     """
-    test = _held_out(data, config.data.test_share) if data.test is None else data.test.cpu()
-    train_index = _some((~test).nonzero().flatten(), config.data.train_images, "training images")
-    test_index = _some(test.nonzero().flatten(), config.data.test_images, "test images")
+    test = _draw_test_mask(data, config.data.test_share) if data.test is None else data.test.cpu()
+    train_index = _sample((~test).nonzero().flatten(), config.data.train_images, "training images")
+    test_index = _sample(test.nonzero().flatten(), config.data.test_images, "test images")
     for what, index in (("training", train_index), ("test", test_index)):
         if len(index) == 0:
             raise UsageError(
@@ -110,7 +110,7 @@ def train_test_indices(config: ClassifyConfig, data: ImageData) -> tuple[Tensor,
     return train_index, test_index
 
 
-def _held_out(data: ImageData, share: float) -> Tensor:
+def _draw_test_mask(data: ImageData, share: float) -> Tensor:
     assert data.labels is not None
     groups = data.labels.cpu()
     if data.owners is not None:
@@ -124,7 +124,7 @@ def _held_out(data: ImageData, share: float) -> Tensor:
     return test
 
 
-def _some(index: Tensor, count: int | None, what: str) -> Tensor:
+def _sample(index: Tensor, count: int | None, what: str) -> Tensor:
     return random_part(index, count, _SPLIT.generator(what))
 
 
@@ -137,12 +137,12 @@ def partition_samples(
         UsageError: The partition needs domains or a number of clients that are missing, or a
             client would hold no image.
     """
-    parts = [train[part] for part in _parts(config, data, train, randomness)]
+    parts = [train[part] for part in _partition(config, data, train, randomness)]
     share = config.partition.equal_share
-    return parts if share is None else _equal(parts, share)
+    return parts if share is None else _equalize(parts, share)
 
 
-def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
+def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     """Draw a share of the smallest part from each part, the same for every seed of the run."""
     smallest = min(map(len, parts))
     size = int(share * smallest)
@@ -157,7 +157,7 @@ def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
     ]
 
 
-def _parts(
+def _partition(
     config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
 ) -> list[Tensor]:
     """Return positions among the training images, client by client."""
@@ -166,7 +166,7 @@ def _parts(
     labels, classes = data.labels.cpu()[train], len(data.classes)
     clients = choice.clients or _DEFAULT_CLIENTS
     if choice.kind == "domain":
-        return _domains(config, data, train)
+        return _partition_by_domain(config, data, train)
     if isinstance(choice, PlainLabels):
         return iid_partition(len(train), clients, randomness)
     if isinstance(choice, ClassesPartition):
@@ -176,7 +176,7 @@ def _parts(
     )
 
 
-def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
+def _partition_by_domain(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
     if data.owners is None:
         raise UsageError(
             KeyValue("partition.kind", "domain"),

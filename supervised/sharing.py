@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from ccfcpp.engine.client import Memory, memory_of
-from ccfcpp.models.state import ModelState, placed
+from ccfcpp.engine.client import Memory, select_memory
+from ccfcpp.models.state import ModelState, to_device
 from supervised.networks import fresh_normalisations
 
 HELD = "held"
@@ -38,7 +38,7 @@ class PersonalNormalisation(Sharing):
         super().__init__(make_model, device)
         with torch.device("meta"):
             model = make_model()
-        self.fresh = placed(fresh_normalisations(model), device)
+        self.fresh = to_device(fresh_normalisations(model), device)
 
     def shared(self, model: ModelState) -> ModelState:
         """Select all parameters and buffers except those of batch normalisation."""
@@ -46,14 +46,14 @@ class PersonalNormalisation(Sharing):
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
         """Combine the global layers with the client's normalisations, at first fresh ones."""
-        return model | (held(memory, self.device) or self.fresh)
+        return model | (from_memory(memory, self.device) or self.fresh)
 
 
-def hold(model: ModelState) -> Memory:
+def to_memory(model: ModelState) -> Memory:
     """Make a client's local state from parameters and buffers of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
-def held(memory: Memory, device: torch.device) -> ModelState:
+def from_memory(memory: Memory, device: torch.device) -> ModelState:
     """Return the parameters and buffers in a client's local state; empty if there are none."""
-    return placed(memory_of(memory, HELD), device)
+    return to_device(select_memory(memory, HELD), device)

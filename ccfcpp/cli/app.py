@@ -26,7 +26,7 @@ from ccfcpp.cli.presets import presets
 from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
-from ccfcpp.cli.setting_options import class_of
+from ccfcpp.cli.setting_options import command_class
 from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
@@ -131,7 +131,7 @@ for command in (
     reproduce,
     classify,
 ):
-    app.command(cls=class_of(command))(command)
+    app.command(cls=command_class(command))(command)
 app.add_typer(keys, name="keys")
 for command in (serve, status, stop, join, audit):
-    app.command(cls=class_of(command))(command)
+    app.command(cls=command_class(command))(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerOptions:
     """The address of a server and the clients it admits; each option's help describes it."""
 
     keys: Annotated[
@@ -91,7 +91,9 @@ class Place:
             )
 
 
-def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) -> str:
+def check_server_settings(
+    opening: Opening[RunConfig], task: str, server: ServerOptions, admitted: int
+) -> str:
     """Check a server's settings before any client is asked.
 
     Returns:
@@ -105,15 +107,15 @@ def refuse(opening: Opening[RunConfig], task: str, place: Place, admitted: int) 
     from ccfcpp.deployment.keys.files import ServerKeys
     from ccfcpp.deployment.server.enrolment import rehearse
 
-    if place.clients is not None and place.clients > admitted:
+    if server.clients is not None and server.clients > admitted:
         raise UsageError(
-            f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
-            f"roster {place.admitted}: put their .pub files there, or give fewer"
+            f"--clients {server.clients} is more than the {format_count(admitted, 'client')} of "
+            f"the roster {server.admitted}: put their .pub files there, or give fewer"
         )
-    files = ServerKeys.of(place.key_folder)
+    files = ServerKeys.of(server.key_folder)
     note = check_server(files.certificate, files.authority)
     if not opening.goes_on:
-        rehearse(opening.config, task, place.clients or admitted)
+        rehearse(opening.config, task, server.clients or admitted)
     return note
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
-from ccfcpp.cli.single_run import Rows, Shown
+from ccfcpp.cli.options import RunOptions, Seeds, ShowProfile, run_command
+from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.core.config_layers import Layers
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
-from ccfcpp.studies.grids import ordered, take_lists, without_grids
+from ccfcpp.studies.grids import split_axes, study_spec, without_grids
 from supervised.api import CLASSIFICATION
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyRun
     from ccfcpp.studies.classification import ClassificationTable
-    from ccfcpp.studies.grids import Order, Planned
+    from ccfcpp.studies.grids import PlannedRun, StudySpec
     from ccfcpp.studies.study import Study
 
 FLAGS = (
@@ -51,61 +51,61 @@ FLAGS = (
 )
 
 
-@running(FLAGS, ClassifyConfig)
-def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
+@run_command(FLAGS, ClassifyConfig)
+def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
     """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without.
 
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
-    layers = asked.layers("classify", "feddecorr")
+    layers = options.layers("classify", "feddecorr")
     with terminal.usage_errors():
-        single = _single(asked, layers, seeds)
-        study = _study(asked, layers, seeds) if single is None else None
+        single = _single(options, layers, seeds)
+        study = _study(options, layers, seeds) if single is None else None
     if study is None:
-        _SHOWN.run(asked, single or [], profile)
+        _DISPLAY.run(options, single or [], profile)
         return
     with terminal.printed_profile() if profile else nullcontext():
-        _run_study(study, asked.json_output)
+        _run_study(study, options.json_output)
 
 
-def _single(asked: Asked, layers: Layers, seeds: int) -> Layers | None:
+def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
     """Return the settings of a single run; None if the settings ask for several."""
-    if asked.resume:
-        path = required_out(asked.out)
+    if options.resume:
+        path = required_out(options.out)
         if RunPaths(path).study.is_file():
             return None
-        if seeds > 1 or take_lists(ClassifyConfig, layers)[1]:
+        if seeds > 1 or split_axes(ClassifyConfig, layers)[1]:
             raise UsageError(
                 f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
                 "another --out"
             )
         return without_grids(layers)
-    order = ordered(ClassifyConfig, layers, seeds)
-    return order.layers(order.cells[0]) if len(order.cells) * seeds == 1 else None
+    spec = study_spec(ClassifyConfig, layers, seeds)
+    return spec.layers(spec.cells[0]) if len(spec.cells) * seeds == 1 else None
 
 
-def _study(asked: Asked, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
+def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
     """Return the study that was asked for, a new or a resumed one."""
-    from ccfcpp.studies.growth import check_new_runs, reopened
+    from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
     terminal.prepare()
 
-    def plan(order: Order) -> list[Planned[ClassifyConfig]]:
-        return order.planned(ClassifyConfig, "classify")
+    def plan(spec: StudySpec) -> list[PlannedRun[ClassifyConfig]]:
+        return spec.plan_runs(ClassifyConfig, "classify")
 
-    if asked.resume:
-        study = reopened(required_out(asked.out), ClassifyConfig, plan, layers, seeds)
+    if options.resume:
+        study = reopen_study(required_out(options.out), ClassifyConfig, plan, layers, seeds)
     else:
-        order = ordered(ClassifyConfig, layers, seeds)
-        runs = plan(order)
-        path = asked.out or new_path("study", runs[0].config.dataset)
+        spec = study_spec(ClassifyConfig, layers, seeds)
+        runs = plan(spec)
+        path = options.out or new_path("study", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
-        study = Study(path, runs, order)
+        study = Study(path, runs, spec)
     return check_new_runs(study, layers, "classify", _check)
 
 
-def _check(runs: list[Planned[ClassifyConfig]]) -> None:
+def _check(runs: list[PlannedRun[ClassifyConfig]]) -> None:
     """Construct the first seed's run of each cell, so that errors show before training."""
     for number, planned in enumerate(runs):
         if number == 0 or planned.axes != runs[number - 1].axes:
@@ -116,7 +116,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
     with terminal.resumable(terminal.resume_command("classify", study.path)) as should_stop:
 
         def run_one(title: str, experiment: AnyRun, folder: RunFolder) -> Summary:
-            return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
+            return terminal.run_to_end(experiment, folder, _DISPLAY.headline, should_stop, title)
 
         study.run(run_one, lambda: _tabulate(study), should_stop)
     table = _tabulate(study)
@@ -131,11 +131,11 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
     """Write the table of the finished runs, and return it."""
     from ccfcpp.studies.classification import tabulate
-    from ccfcpp.studies.tables import as_latex, as_markdown, in_latex
+    from ccfcpp.studies.tables import as_latex, as_markdown, escape_latex
 
     table = tabulate(study.results())
     latex = as_latex(
-        table.caption, [{k: in_latex(v) for k, v in row.items()} for row in table.shown]
+        table.caption, [{k: escape_latex(v) for k, v in row.items()} for row in table.shown]
     )
     study.write_table(table.rows, f"{table.caption}\n\n{as_markdown(table.shown)}", latex)
     return table
@@ -185,7 +185,7 @@ def _shown(figure: float | None, words: str) -> str:
     return f"{value} ({words})"
 
 
-_SHOWN = Shown(
+_DISPLAY = RunDisplay(
     pipeline=CLASSIFICATION,
     headline=("accuracy", "accuracy"),
     heading=_heading,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.options import Asked, From, ShowProfile, of_growth, running
-from ccfcpp.cli.single_run import Rows, Shown
+from ccfcpp.cli.options import From, RunOptions, ShowProfile, continuation_settings, run_command
+from ccfcpp.cli.single_run import Rows, RunDisplay
 from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.api import CLUSTERING, has_preset
 from ccfcpp.clustering.auto_settings import describe_settings
@@ -57,23 +57,23 @@ _MOST_ROWS = 12
 """Rows and columns of a table of clients that fits a terminal."""
 
 
-@running(FLAGS, ClusterConfig)
-def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> None:
+@run_command(FLAGS, ClusterConfig)
+def cluster(options: RunOptions, run: From = None, profile: ShowProfile = False) -> None:
     """Cluster images, vectors or tables that lie with several clients.
 
     Defaults below are those of the data set digits; other data have other presets.
     """
-    layers = asked.layers("cluster")
+    layers = options.layers("cluster")
     if run is not None:
         with usage_errors():
-            place = _going_on(run, asked, layers)
-        asked, layers = replace(asked, out=place, resume=True), []
-    SHOWN.run(asked, layers, profile)
+            place = _continue_run(run, options, layers)
+        options, layers = replace(options, out=place, resume=True), []
+    DISPLAY.run(options, layers, profile)
 
 
-def _going_on(run: Path, asked: Asked, layers: Layers) -> Path:
+def _continue_run(run: Path, options: RunOptions, layers: Layers) -> Path:
     """Make the folder of a run that continues a finished one."""
-    values = of_growth(asked, layers)
+    values = continuation_settings(options, layers)
     newcomers = values.pop("dataset", None)
     if newcomers is None:
         raise UsageError(
@@ -86,7 +86,7 @@ def _going_on(run: Path, asked: Asked, layers: Layers) -> Path:
         )
     from ccfcpp.clustering.follow_up import run_with
 
-    return run_with(run, newcomers, values, asked.out)
+    return run_with(run, newcomers, values, options.out)
 
 
 def _heading(config: ClusterConfig) -> str:
@@ -180,7 +180,7 @@ def _rounds(summary: Summary) -> str:
     return str(rounds)
 
 
-SHOWN = Shown(
+DISPLAY = RunDisplay(
     CLUSTERING,
     ("nmi", "NMI"),
     _heading,

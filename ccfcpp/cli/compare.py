@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.options import Asked, Seeds, running
+from ccfcpp.cli.options import RunOptions, Seeds, run_command
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, parse_assignments
 from ccfcpp.core.errors import UsageError
-from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, tabulated
+from ccfcpp.studies.compare import ALL_SKEWS, BESIDE_PUBLISHED, open_comparison, write_tables
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +50,10 @@ Baseline = Annotated[
 ]
 
 
-@running(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
-def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None) -> None:
+@run_command(FLAGS, ClusterConfig, base=BESIDE_PUBLISHED)
+def compare(
+    options: RunOptions, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None
+) -> None:
     """Compare systems on the same samples, partitions and scores, as the CCFC++ paper's tables.
 
     Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run; so
@@ -59,31 +61,33 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     """
     from rich.console import Console
 
-    from ccfcpp.cli.progress import watched
+    from ccfcpp.cli.progress import watch_runs
     from ccfcpp.studies.comparison import COSTS_TITLE
     from ccfcpp.studies.parallel import run_in_processes
 
-    assigned = {key for key, _ in flatten(parse_assignments(asked.settings or []))}
+    assigned = {key for key, _ in flatten(parse_assignments(options.settings or []))}
     for flag in FLAGS:
         axis = flag in (_METHODS, _SKEWS)
-        if flag.key in assigned and (axis or "," in asked.named.get(flag.key, "")):
+        if flag.key in assigned and (axis or "," in options.named.get(flag.key, "")):
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )
-    layers = asked.layers("compare", "cluster")
+    layers = options.layers("compare", "cluster")
     terminal.prepare()
     console = terminal.progress_console()
     with terminal.usage_errors():
-        study = open_comparison(layers, seeds, asked.out, asked.resume, baseline, say=console.print)
+        study = open_comparison(
+            layers, seeds, options.out, options.resume, baseline, say=console.print
+        )
     encoder = study.runs[0].config.data.encoder
     resumption = terminal.resume_command("compare", study.path, encoder)
     with (
         terminal.resumable(resumption, console) as should_stop,
-        watched(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,
+        watch_runs(study, console, lambda: _scores(write_tables(study))[0], jobs) as look,
     ):
         run_in_processes(study, jobs, look, should_stop)
-    result, at = tabulated(study), study.path
-    if asked.json_output:
+    result, at = write_tables(study), study.path
+    if options.json_output:
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
         typer.echo(json.dumps(found))
     else:

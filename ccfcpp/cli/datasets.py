@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
@@ -14,7 +14,7 @@ _BY_FOLDER = """By their folder, which you fetch yourself:
   ccfcpp cluster --dataset FOLDER: your own images"""
 
 
-@keyed([flags.DATA_ROOT], ClusterConfig)
+@with_flags([flags.DATA_ROOT], ClusterConfig)
 def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
     from ccfcpp.cli.terminal import print_rows

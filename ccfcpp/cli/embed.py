@@ -11,11 +11,11 @@ import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson, Settings
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, parse_assignments, unflatten, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.runs.paths import writable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FLAGS = (
 )
 
 
-@keyed(_FLAGS, ClusterConfig)
+@with_flags(_FLAGS, ClusterConfig)
 def embed(
     named: flags.Named,
     data: Annotated[
@@ -90,11 +90,11 @@ def embed(
         told = {"out": str(out), "vectors": n, "length": d, "encoder": found.encoder}
         typer.echo(json.dumps(told | {"skipped": found.skipped or 0}))
     else:
-        typer.echo(f"{out}: {counted(n, 'vector')} of {counted(d, 'number')}")
+        typer.echo(f"{out}: {format_count(n, 'vector')} of {format_count(d, 'number')}")
 
 
 def _save(found: VectorData, out: Path, skipped: Path) -> None:
-    from ccfcpp.core.files import write_table, write_whole
+    from ccfcpp.core.files import write_atomically, write_table
 
     is_file = out.suffix.lower() == ".npz"
     # A column of a table may say anything.
@@ -102,11 +102,11 @@ def _save(found: VectorData, out: Path, skipped: Path) -> None:
         raise UsageError(f"client {odd[0]!r} cannot be a file's name: give an --out of .npz")
     with writable(out.parent if is_file else out):
         if is_file:
-            write_whole(out, _npz(found))
+            write_atomically(out, _npz(found))
         for number, name in enumerate(found.owner_names if not is_file else ()):
             assert found.owners is not None  # there are names
             own = found.selected(found.owners == number)
-            write_whole(out / f"{name}.npz", _npz(own, clients=False))
+            write_atomically(out / f"{name}.npz", _npz(own, clients=False))
         if found.reading is not None and found.skipped:
             write_table(skipped, found.reading.rows)
 

@@ -83,7 +83,7 @@ class Flag:
             option.metavar = (self.metavar or setting.placeholder) + ",…" * self.several
 
 
-def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
+def _with_panel(panel: str, *flags: Flag) -> tuple[Flag, ...]:
     return tuple(replace(flag, panel=panel) for flag in flags)
 
 
@@ -117,20 +117,20 @@ BETA = Flag("decorrelation.beta")
 MODEL = Flag("model.name", named="model")
 SEED = Flag("seed")
 TRACK = Flag("track")
-ABSENCE = _titled(
+ABSENCE = _with_panel(
     "Absent clients",
     Flag("availability.sample_fraction"),
     Flag("availability.disconnection_rate"),
     Flag("availability.dropout_rate"),
 )
-PRIVACY = _titled(
+PRIVACY = _with_panel(
     "Privacy",
     Flag("privacy.secure_sums", form=bool),
     Flag("privacy.level", named="privacy"),
     Flag("privacy.epsilon"),
     Flag("privacy.reproducible_noise", form=bool),
 )
-LABEL_COLUMN, CLIENT_COLUMN, ENCODER, TEXT_COLUMN = _titled(
+LABEL_COLUMN, CLIENT_COLUMN, ENCODER, TEXT_COLUMN = _with_panel(
     "Vectors",
     Flag("vectors.label_column"),
     Flag("vectors.client_column"),
@@ -140,7 +140,7 @@ LABEL_COLUMN, CLIENT_COLUMN, ENCODER, TEXT_COLUMN = _titled(
 VECTORS = (
     LABEL_COLUMN,
     CLIENT_COLUMN,
-    *_titled(
+    *_with_panel(
         "Vectors",
         Flag("vectors.missing"),
         # That of the preset for vectors.
@@ -150,16 +150,16 @@ VECTORS = (
     ENCODER,
     TEXT_COLUMN,
 )
-HOSTILITY = _titled(
+HOSTILITY = _with_panel(
     "Hostile clients",
     Flag("attack.kind", named="attack"),
     Flag("attack.attackers"),
     Flag("defence.rule", named="defence"),
 )
-IMAGES = _, SKIP = _titled(
+IMAGES = _, SKIP = _with_panel(
     "Your own images", Flag("data.window", "LOW,HIGH"), Flag("data.skip", "SHARE")
 )
-MACHINE = DEVICE, _, DATA_ROOT = _titled(
+MACHINE = DEVICE, _, DATA_ROOT = _with_panel(
     "Machine",
     Flag("device"),
     Flag("compute.cohort"),
@@ -172,7 +172,7 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
     return tuple(replace(flag, several=True) for flag in flags)
 
 
-def name_partition(named: Named) -> None:
+def set_partition_kind(named: Named) -> None:
     """Set the kind of partition that a given flag belongs to.
 
     Raises:

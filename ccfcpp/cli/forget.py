@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ccfcpp.cli.cluster import SHOWN
-from ccfcpp.cli.options import AsJson, Asked
+from ccfcpp.cli.cluster import DISPLAY
+from ccfcpp.cli.options import AsJson, RunOptions
 from ccfcpp.cli.terminal import progress_console, usage_errors
 
 
@@ -44,4 +44,4 @@ def forget(
     with usage_errors():
         place = run_without(run, client, out, quick=quick)
     progress_console().print(f"{run} without client {', '.join(client)}")
-    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), [], profile=False)
+    DISPLAY.run(RunOptions({}, out=place, resume=True, json_output=json_output), [], profile=False)

@@ -12,7 +12,7 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson, Settings
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import (
@@ -25,7 +25,7 @@ from ccfcpp.core.config_layers import (
 )
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.units import counted, counts_in_words, first_of, shown
+from ccfcpp.core.units import counts_in_words, format_count, list_first, printable_name
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Section)
 _MOST_LISTED = 20
 
 
-@keyed((flags.INSPECTED_PARTITION, *flags.IMAGES, *flags.VECTORS), ClusterConfig)
+@with_flags((flags.INSPECTED_PARTITION, *flags.IMAGES, *flags.VECTORS), ClusterConfig)
 def inspect(
     named: flags.Named,
     path: Annotated[
@@ -62,12 +62,12 @@ def inspect(
         _section(tree, "vectors", VectorsConfig)
         asked = {"dataset": path, "vectors": tree.get("vectors", {})}
         config = resolve(ClusterConfig, "cluster", asked)
-        vectors, refusal = inspect_vectors.look_at(path, config.vectors)
-        found = inspect_vectors.found_in(vectors, config)
-        show = partial(inspect_vectors.tell, path, found)
+        vectors, refusal = inspect_vectors.read_with_missing(path, config.vectors)
+        found = inspect_vectors.describe_vectors(vectors, config)
+        show = partial(inspect_vectors.print_description, path, found)
     else:
-        data, refusal = _look_at(path, tree)
-        found = _found(data)
+        data, refusal = _read_images(path, tree)
+        found = _describe_images(data)
         show = partial(_print, path, data, found)
     if json_output:
         typer.echo(json.dumps({"path": path, **found, "refused": refusal or None}))
@@ -77,7 +77,7 @@ def inspect(
         raise UsageError(refusal)
 
 
-def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
+def _read_images(path: str, tree: Tree) -> tuple[ImageData, str]:
     """Read images, and return the reason why a run would refuse them; empty if none."""
     from ccfcpp.data.image_files import check_share
     from ccfcpp.data.open import open_images
@@ -111,7 +111,7 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
     return validated(kind, tree.get(name, {}))
 
 
-def _found(data: ImageData) -> dict[str, Any]:
+def _describe_images(data: ImageData) -> dict[str, Any]:
     """Return the facts on images, as JSON values."""
     reading = data.reading
     files = [] if reading is None else reading.files
@@ -159,17 +159,17 @@ def _print(photos: str, data: ImageData, found: dict[str, Any]) -> None:
         + ("in colour" if found["channels"] == 3 else "grey"),
         "classes": counts_in_words(found["classes"]) or "none: images lie in no folders of classes",
         "clients": counts_in_words(found["clients"]) or "one, without --partition folders",
-        "without an image": ", ".join(map(shown, reading.empty)) if reading else "",
-        "hidden": counted(len(found["hidden"]), "name") if found["hidden"] else "",
-        "left out": counted(len(skipped), "file"),
+        "without an image": ", ".join(map(printable_name, reading.empty)) if reading else "",
+        "hidden": format_count(len(found["hidden"]), "name") if found["hidden"] else "",
+        "left out": format_count(len(skipped), "file"),
     }
     print_facts(photos, {name: text for name, text in rows.items() if text})
     for note in data.notes:
         typer.echo(note)
     if found["hidden"]:
-        names = first_of([shown(name) for name in found["hidden"]], _MOST_LISTED)
+        names = list_first([printable_name(name) for name in found["hidden"]], _MOST_LISTED)
         typer.echo(f"not looked at, as hidden: {names}")
     for file in skipped[:_MOST_LISTED]:
-        typer.echo(f"left out: {shown(file.name)}: {file.reason}")
+        typer.echo(f"left out: {printable_name(file.name)}: {file.reason}")
     if len(skipped) > _MOST_LISTED:
         typer.echo(f"and {len(skipped) - _MOST_LISTED} more: --json lists all")

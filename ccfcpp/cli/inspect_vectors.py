@@ -9,7 +9,7 @@ import typer
 
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted, counts_in_words, named, shown
+from ccfcpp.core.units import counts_in_words, format_count, list_names, printable_name
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.config import ClusterConfig
@@ -23,7 +23,7 @@ _SCALES = {
 }
 
 
-def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
+def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
     """Read vectors as a run does, but accept missing values.
 
     Returns:
@@ -50,7 +50,7 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         return read(config.model_copy(update={"missing": "mean"})), str(error)
 
 
-def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
+def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
     """Return the facts on vectors, as JSON values: each column's kind, and its values."""
     import numpy as np
 
@@ -93,7 +93,7 @@ def _column(values: Any) -> dict[str, Any]:
     return facts | {name: float(value) for name, value in spread.items()}
 
 
-def tell(path: str, found: dict[str, Any]) -> None:
+def print_description(path: str, found: dict[str, Any]) -> None:
     """Print the facts: first what all columns have in common, then each column."""
     from ccfcpp.cli.terminal import print_facts, print_rows
 
@@ -105,10 +105,10 @@ def tell(path: str, found: dict[str, Any]) -> None:
         "rows": f"{found['rows']:,}",
         "columns": f"{len(columns):,}",
         "kinds": ", ".join(f"{kind} ({count})" for kind, count in kinds),
-        "missing": f"{counted(sum(missing.values()), 'value')} in {named([*missing])}"
+        "missing": f"{format_count(sum(missing.values()), 'value')} in {list_names([*missing])}"
         if missing
         else "0 values",
-        "constant": named(constant) + ": it tells nothing apart" if constant else "no column",
+        "constant": list_names(constant) + ": it tells nothing apart" if constant else "no column",
         "lengths of rows": f"{found['shortest']:.4g} to {found['longest']:.4g}",
         "scale": _SCALES[found["scale"]],
         "components": f"the first {found['components']} principal ones, of what is scaled"
@@ -121,7 +121,9 @@ def tell(path: str, found: dict[str, Any]) -> None:
     print_facts(path, {name: text for name, text in rows.items() if text})
     for note in found["notes"]:
         typer.echo(note)
-    shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]
+    shown_rows = [
+        {"column": printable_name(name)} | _in_words(own) for name, own in columns.items()
+    ]
     print_rows("Columns", shown_rows[:_MOST_LISTED])
     if len(columns) > _MOST_LISTED:
         typer.echo(f"and {len(columns) - _MOST_LISTED} more: --json lists all")

@@ -11,9 +11,9 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.bind_address import address, require_flower
-from ccfcpp.cli.join_status import Telling
-from ccfcpp.cli.setting_options import grouped, keyed
-from ccfcpp.cli.terminal import EmbeddingTold, progress_console
+from ccfcpp.cli.join_status import StatusLine
+from ccfcpp.cli.setting_options import expand_dataclasses, with_flags
+from ccfcpp.cli.terminal import EmbeddingProgress, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import unflatten, validate
 from ccfcpp.core.errors import UsageError
@@ -37,7 +37,7 @@ _DATA = flags.SKIP, flags.ENCODER, flags.LABEL_COLUMN, flags.TEXT_COLUMN
 
 
 @dataclass(frozen=True)
-class JoinTerms:
+class JoinOptions:
     """Options with which a client takes part; the help describes each."""
 
     data: Annotated[
@@ -84,46 +84,48 @@ class JoinTerms:
         return server
 
 
-@keyed((*_DATA, *_RULES), ClusterConfig, Rules)
-@grouped
-def join(terms: JoinTerms, named: flags.Named) -> None:
+@with_flags((*_DATA, *_RULES), ClusterConfig, Rules)
+@expand_dataclasses
+def join(options: JoinOptions, named: flags.Named) -> None:
     """Take part in a federation with the images of this machine, which stay here.
 
     The owner's rules are options here, or lines of the file KEY.rules beside the
     key, such as "smallest_count: 10". What was sent is in the log: ccfcpp audit.
     No server can name an encoder or a column for you.
     """
-    insecure = terms.insecure
+    insecure = options.insecure
     rules = {key: value for key, value in named.items() if key in Rules.model_fields}
     own = {key: value for key, value in named.items() if key not in rules}
     settings = validate(ClusterConfig, unflatten(own))
-    host, _ = address(terms.address)
+    host, _ = address(options.address)
     if insecure:
         require_this_machine(host)
-    if not Path(terms.data).exists():
-        raise UsageError(f"there are no images at {terms.data}: give another --data")
+    if not Path(options.data).exists():
+        raise UsageError(f"there are no images at {options.data}: give another --data")
     require_flower()
-    _rules_of(terms.key or FOLDER, rules)  # they are refused before a key is looked for
-    with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as key:
+    _read_owner_rules(options.key or FOLDER, rules)  # they are refused before a key is looked for
+    with free_key(options.key or FOLDER) if insecure else nullcontext(options.key) as key:
         assert key is not None  # checked above
-        authority = key.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
-        _take_part(replace(terms, key=key, authority=authority), _rules_of(key, rules), settings)
+        authority = key.parents[1] / "ca.crt" if insecure else options.authority or Path("ca.crt")
+        _take_part(
+            replace(options, key=key, authority=authority), _read_owner_rules(key, rules), settings
+        )
 
 
-def _rules_of(key: Path, given: dict[str, object]) -> Rules:
+def _read_owner_rules(key: Path, given: dict[str, object]) -> Rules:
     """Return the owner's rules: those of the file beside the key, overridden by ``given``."""
     return read_rules(key.with_suffix(SUFFIX), given)
 
 
-def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
-    server, key, authority = terms.address, terms.key, terms.authority
+def _take_part(options: JoinOptions, rules: Rules, settings: ClusterConfig) -> None:
+    server, key, authority = options.address, options.key, options.authority
     assert key is not None
     assert authority is not None
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
-    place = terms.state or key.with_suffix(".state")
-    telling = Telling(progress_console())
+    place = options.state or key.with_suffix(".state")
+    display = StatusLine(progress_console())
 
     from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
@@ -134,27 +136,27 @@ def _take_part(terms: JoinTerms, rules: Rules, settings: ClusterConfig) -> None:
 
     private = read_key(key)
     use_processors()
-    watch_embedding(EmbeddingTold(telling.console))
+    watch_embedding(EmbeddingProgress(display.console))
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     data, columns = settings.data, settings.vectors
-    with _alone(place):
+    with _lock_state(place):
         worker = Worker(
-            lambda spec: load_for(spec, terms.data, data.skip, data.encoder, columns),
+            lambda spec: load_for(spec, options.data, data.skip, data.encoder, columns),
             place,
             rules,
             choose_device("auto"),
-            telling.line,
+            display.print_line,
             server,
-            Rosters(private, authority, place / "rosters", telling.line),
+            Rosters(private, authority, place / "rosters", display.print_line),
         )
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
-        with telling.shown():
-            FleetClient(server, authority, private, worker.answer, telling).run()
+        display.print_line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
+        with display.live():
+            FleetClient(server, authority, private, worker.answer, display).run()
 
 
 @contextmanager
-def _alone(state: Path) -> Iterator[None]:
+def _lock_state(state: Path) -> Iterator[None]:
     """Lock a state folder, since two clients there would each count only their own sums."""
     lock = state / "lock"
     lock.touch(mode=0o600)

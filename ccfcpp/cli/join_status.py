@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.link.server_status import ServerStatus
 
 
-class Telling:
+class StatusLine:
     """Display of a client's status for its owner.
 
     A terminal shows the status in its last line, which is rewritten. Elsewhere each new status is a
@@ -24,25 +24,25 @@ class Telling:
         self._status = console.status("") if console.is_terminal else None
         self._state: object = None
 
-    def shown(self) -> AbstractContextManager[object]:
+    def live(self) -> AbstractContextManager[object]:
         """Show the status on a terminal within the context."""
         return self._status or nullcontext()
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line; the status is shown again after it."""
         if self._status is not None:
             self._status.update("")
         self.console.print(text)
 
-    def stands(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show the status of the client."""
-        self._tell(text, text)
+        self._show(text, text)
 
-    def heard(self, status: ServerStatus) -> None:
+    def show_progress(self, status: ServerStatus) -> None:
         """Show the server's progress, from the status in its response."""
-        self._tell(str(status), status.step)
+        self._show(str(status), status.step)
 
-    def _tell(self, text: str, state: object) -> None:
+    def _show(self, text: str, state: object) -> None:
         if self._status is not None:
             self._status.update(Text(text))
         elif state != self._state:

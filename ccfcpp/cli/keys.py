@@ -7,7 +7,7 @@ import typer
 
 from ccfcpp.cli.bind_address import address
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 
 _YEAR = 365
 
@@ -119,7 +119,7 @@ def roster(
 
     folder = clients or out / "roster"
     signed, path = make_roster(out, folder)
-    typer.echo(f"{path}: {counted(len(signed.keys), 'client')}: {', '.join(signed.keys)}")
+    typer.echo(f"{path}: {format_count(len(signed.keys), 'client')}: {', '.join(signed.keys)}")
     typer.echo(f"give it to the server, beside its folder {folder.name}/")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.setting_options import Command, grouped, keyed
+from ccfcpp.cli.setting_options import Command, expand_dataclasses, with_flags
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.config_layers import (
     Layers,
@@ -53,7 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one J
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunOptions:
     """The values of a command's flags by dotted key, and the options of all commands that run."""
 
     named: flags.Named
@@ -76,7 +76,7 @@ class Asked:
         return [*files, merge(unflatten(self.named), assigned)]
 
 
-def of_growth(asked: Asked, layers: Layers) -> Tree:
+def continuation_settings(options: RunOptions, layers: Layers) -> Tree:
     """Return the settings of a run that continues a finished one.
 
     Raises:
@@ -90,13 +90,13 @@ def of_growth(asked: Asked, layers: Layers) -> Tree:
             f"--clusters {values['clusters']} does not go with --from, whose clusters keep their "
             "numbers: give how many there are with the new ones"
         )
-    if asked.resume:
+    if options.resume:
         raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
     return values
 
 
-def running(
+def run_command(
     table: Sequence[flags.Flag], *kinds: type[Section], base: Tree | None = None
 ) -> Callable[[Command], Command]:
-    """Give a command some flags of the table, and the options of ``Asked``; as ``keyed``."""
-    return lambda command: keyed(table, *kinds, base=base)(grouped(command))
+    """Decorate a command as ``with_flags`` does, and give it the options of ``RunOptions``."""
+    return lambda command: with_flags(table, *kinds, base=base)(expand_dataclasses(command))

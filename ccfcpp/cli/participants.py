@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ccfcpp.core.units import named
+from ccfcpp.core.units import list_names
 from ccfcpp.deployment.link.server_status import LEFT_OUT, ServerStatus
 from ccfcpp.deployment.server.channel import Observer, Standing
 
@@ -47,24 +47,24 @@ class Attendance(Observer):
         self.silent: Callable[[], Mapping[str, float]] = dict
 
     @contextmanager
-    def awaiting(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
+    def wait_for(self, names: Iterable[str], wanted: int | None, run: str = "") -> Iterator[None]:
         """Show, within the context, that the server waits for some clients, or for all."""
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.wanted = wanted or len(self.standings)
-        missing = named(self._missing)
+        missing = list_names(self._missing)
         line = f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
         self.console.print(f"{run}: {line}" if run else line)
         live = Live(self, console=self.console, transient=True)
         with live if self.console.is_terminal else nullcontext():
             yield
 
-    def told(self, name: str, line: str) -> None:
+    def on_answer(self, name: str, line: str) -> None:
         """Show a client's number of images, or why it cannot take part."""
         self.standings[name] = line
         if not self.console.is_terminal:
             waits = self.progress is None and self.server_status.there < self.wanted
             missing = self._missing if waits else []
-            still = f"; still missing: {named(missing)}" if missing else ""
+            still = f"; still missing: {list_names(missing)}" if missing else ""
             self.console.print(f"{name}: {line}{still}")
 
     def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
@@ -73,15 +73,15 @@ class Attendance(Observer):
             name: _TOO_LATE if standing == _NOT_YET and name not in late else standing
             for name, standing in self.standings.items()
         }
-        self.joined(members)
+        self.add_members(members)
 
-    def joined(self, members: Iterable[Member]) -> None:
+    def add_members(self, members: Iterable[Member]) -> None:
         """Record all clients that take part by now."""
         new = {member.name: member.samples for member in members if member.name not in self.images}
         self.images |= new
         self.standings |= dict.fromkeys(new, "there")
 
-    def stands(self, member: Member, before: Standing, now: Standing) -> None:
+    def on_standing(self, member: Member, before: Standing, now: Standing) -> None:
         """Record a change of a client's status."""
         known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
@@ -115,16 +115,16 @@ class Attendance(Observer):
             "remarks": list(self.progress.remarks) if self.progress else [],
         }
 
-    def answers(self, asked: str, stop: Stop) -> dict[str, Any]:
+    def answer(self, request: str, stop: Stop) -> dict[str, Any]:
         """Answer the server's operator: return the progress, and stop if asked to."""
-        if asked == "status":
+        if request == "status":
             return self.status()
-        stop.ask(now=asked == "stop now")
-        if self.progress is None or asked == "stop now":
+        stop.ask(now=request == "stop now")
+        if self.progress is None or request == "stop now":
             return {"state": "it stops at once"}
         return {"state": f"it stops after this round ({self.server_status})"}
 
-    def lingers(self, names: Sequence[str], seconds: float) -> None:
+    def on_linger(self, names: Sequence[str], seconds: float) -> None:
         """Show that the run is over while some clients have not received the model."""
         if not self.console.is_terminal:
             self.console.print(

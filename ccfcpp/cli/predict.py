@@ -12,13 +12,13 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import merge, unflatten, validate
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +34,7 @@ _ENCODER = replace(
 _FLAGS = replace(flags.SKIP, default="the run's"), _ENCODER, flags.DEVICE
 
 
-@keyed(_FLAGS, ClusterConfig)
+@with_flags(_FLAGS, ClusterConfig)
 def predict(
     named: flags.Named,
     model: Annotated[
@@ -95,7 +95,7 @@ def predict(
     read = _read(photos, loaded, settings)
     for line in reading_in_words(read, skipped.name):
         console.print(line)
-    console.print(f"assigning {counted(len(read), read.unit)} …")
+    console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
     columns = {read.key: read.called, **table_columns(examined)}
     found: list[int] = examined["cluster"].tolist()
@@ -133,7 +133,7 @@ def predict(
                 f"median outlier score {far:.2f}: 1 is usual, and {read.unit}s of kinds that the "
                 "run has not seen have more"
             )
-        line = f"{out}: {counted(len(found), read.unit)} in {len(set(found))} clusters"
+        line = f"{out}: {format_count(len(found), read.unit)} in {len(set(found))} clusters"
         unsure = len(read) - len(found)
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 

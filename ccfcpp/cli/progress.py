@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ccfcpp.core.progress import RoundProgress
-from ccfcpp.core.units import counted, named
+from ccfcpp.core.units import format_count, list_names
 from ccfcpp.deployment.link.server_status import ServerStatus
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.runs.paths import C
@@ -84,7 +84,7 @@ class RunProgress:
         )
         self.bar.below = self.below
         self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
-        self.pace = RoundProgress(self.samples, self._moved)
+        self.pace = RoundProgress(self.samples, self._update)
         self.ends: list[float] = []
         self.remarks: deque[str] = deque(maxlen=_MOST_REMARKS)
         self._one: float | None = None
@@ -102,7 +102,7 @@ class RunProgress:
         """Show a finished round, and the clients that were absent or refused."""
         for what, clients in (("absent", report.absent), ("refused", report.refused)):
             for text, those in _by_reason(clients).items():
-                who = named([self.names.get(number, f"client {number}") for number in those])
+                who = list_names([self.names.get(number, f"client {number}") for number in those])
                 self._remark(f"round {report.round + 1}: {who} {what}: {text}")
         if not report.clients:
             self._remark(f"round {report.round + 1}: no client took part")
@@ -137,7 +137,7 @@ class RunProgress:
         self.remarks.append(line)
         self.console.print(line)
 
-    def _moved(self) -> None:
+    def _update(self) -> None:
         pace = self.pace
         self.bar.update(self.task, completed=pace.round + pace.share)
         if self.estimated or len(self.ends) != 1:
@@ -152,13 +152,13 @@ class RunProgress:
     def _estimate(self, one: float, number: int, source: str) -> None:
         """Print an estimate of the time for the whole run."""
         self.estimated = True
-        left = self._paced(one, number, number + 1) * self._work(number, self.rounds)
-        rounds = counted(self.rounds - number, "round")
+        left = self._seconds_per_unit(one, number, number + 1) * self._work(number, self.rounds)
+        rounds = format_count(self.rounds - number, "round")
         self.console.print(f"about {minutes(left)} min for {rounds}, by {source}")
         if left > _LONG and self.hint:
             self.console.print(self.hint)
 
-    def _paced(self, seconds: float, first: int, end: int) -> float:
+    def _seconds_per_unit(self, seconds: float, first: int, end: int) -> float:
         """Return the seconds of one unit of work, from the time that some rounds took."""
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
@@ -176,22 +176,22 @@ class RunProgress:
 
     def _time_left(self, report: RoundReport) -> str:
         recent, done = self.ends[-10:], report.round + 1
-        one = self._paced(recent[-1] - recent[0], done - len(recent) + 1, done)
+        one = self._seconds_per_unit(recent[-1] - recent[0], done - len(recent) + 1, done)
         left = 0 if done == self.rounds else one * self._work(done, self.rounds)
         return f"{minutes(left)} left"
 
 
-def shorter(experiment: "AnyRun", begun: bool = False) -> str:
+def shortening_hint(experiment: "AnyRun", begun: bool = False) -> str:
     """Return a hint on how to shorten a long run, and what happens if it is stopped.
 
     The settings of a run that has ``begun`` cannot change any more.
     """
-    ways = [] if begun else _ways(experiment)
+    ways = [] if begun else _ways_to_shorten(experiment)
     mend = f"shorter: {' or '.join(ways)}; " if ways else ""
     return f"{mend}Ctrl-C keeps what is done, and --resume goes on"
 
 
-def _ways(experiment: "AnyRun") -> list[str]:
+def _ways_to_shorten(experiment: "AnyRun") -> list[str]:
     ways = []
     from ccfcpp.runs.run import LocalRun
 
@@ -219,7 +219,7 @@ def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def watched(
+def watch_runs(
     study: Study[C],
     console: Console,
     finished: Callable[[], RenderableType] = lambda: "",
@@ -233,20 +233,20 @@ def watched(
     Yields:
         A function that updates the display.
     """
-    known: set[Path] = _done(study)
+    known: set[Path] = _finished_folders(study)
     console.print(_header(study, len(known)))
 
     # Also at once: what ended a run before may have come between a summary and its table.
-    shown, left = finished(), _left(study, jobs)
+    shown, left = finished(), _estimate_left(study, jobs)
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def look() -> None:
             nonlocal known, shown, left
-            done = _done(study)
+            done = _finished_folders(study)
             if done != known:
-                shown, left = finished(), _left(study, jobs)
+                shown, left = finished(), _estimate_left(study, jobs)
             if console.is_terminal:
-                live.update(Group(_running(study, len(done), left), shown), refresh=True)
+                live.update(Group(_list_running(study, len(done), left), shown), refresh=True)
             else:
                 for folder in sorted(done - known):
                     console.print(f"{len(done)} of {len(study.runs)} runs finished{left}: {folder}")
@@ -255,7 +255,7 @@ def watched(
         yield look
 
 
-def _left(study: Study[C], jobs: int) -> str:
+def _estimate_left(study: Study[C], jobs: int) -> str:
     """Estimate the time left from runs of the same method; empty if no run is left."""
     took: dict[str, list[float]] = {}
     left: list[str] = []
@@ -274,7 +274,7 @@ def _left(study: Study[C], jobs: int) -> str:
     return f", about {minutes(sum(known) / min(jobs, len(left)))} min{more} left"
 
 
-def _done(study: Study[C]) -> set[Path]:
+def _finished_folders(study: Study[C]) -> set[Path]:
     return {run.folder for run in study.runs if study.is_finished(run)}
 
 
@@ -288,7 +288,7 @@ def _header(study: Study[C], done: int) -> str:
     return f"{len(configs)} runs{finished}: {names[0]}; on {names[1]}; in {study.path}"
 
 
-def _running(study: Study[C], done: int, left: str) -> Text:
+def _list_running(study: Study[C], done: int, left: str) -> Text:
     """Return a line for the study, and a line for each running run with its rounds."""
     lines = [f"{done} of {len(study.runs)} runs finished{left}"]
     for planned in study.runs:

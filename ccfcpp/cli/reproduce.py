@@ -13,7 +13,7 @@ import typer
 
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import unflatten
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OUT = Path("runs/reproduce")
 
 
-@keyed(flags.MACHINE, ClusterConfig)
+@with_flags(flags.MACHINE, ClusterConfig)
 def reproduce(
     named: flags.Named,
     names: Annotated[
@@ -56,8 +56,8 @@ def reproduce(
     json_output: AsJson = False,
 ) -> None:
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
-    from ccfcpp.studies.reproduction.claims import verdict
-    from ccfcpp.studies.reproduction.findings import find_in
+    from ccfcpp.studies.reproduction.claims import summarize_claims
+    from ccfcpp.studies.reproduction.findings import compute_findings
     from ccfcpp.studies.reproduction.output import findings_as_text, scale, write
     from ccfcpp.studies.reproduction.paper_items import ITEMS
     from ccfcpp.studies.results import Result
@@ -90,13 +90,13 @@ def reproduce(
     for name, item in chosen.items():
         _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
-        findings = find_in(item, results)
+        findings = compute_findings(item, results)
         folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, findings_as_text(item.title, one, results, findings), findings)
-        said = verdict(scale(results), findings.claims)
+        said = summarize_claims(scale(results), findings.claims)
         claims = [vars(each) for each in findings.claims]
-        told = {"item": name, "title": item.title, "verdict": said, "claims": claims}
+        told = {"item": name, "title": item.title, "summarize_claims": said, "claims": claims}
         found.append(told | {"out": str(folder)})
         if not json_output:
             _print_tables(item, findings)
@@ -150,14 +150,14 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
-    from ccfcpp.cli.progress import watched
+    from ccfcpp.cli.progress import watch_runs
     from ccfcpp.studies.parallel import run_in_processes
 
     console = terminal.progress_console()
     console.print(item.title)
     with (
         terminal.resumable(resumption, console) as should_stop,
-        watched(study, console) as look,
+        watch_runs(study, console) as look,
     ):
         run_in_processes(study, jobs, look, should_stop)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli import flags, terminal
-from ccfcpp.cli.bind_address import Place, address, refuse, require_flower
-from ccfcpp.cli.options import Asked, From, of_growth, running
+from ccfcpp.cli.bind_address import ServerOptions, address, check_server_settings, require_flower
+from ccfcpp.cli.options import From, RunOptions, continuation_settings, run_command
 from ccfcpp.cli.participants import Attendance
-from ccfcpp.cli.single_run import protection, size_in_words
+from ccfcpp.cli.single_run import describe_protection, size_in_words
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.auto_settings import settings_over_a_network
 from ccfcpp.clustering.config import ClusterConfig
@@ -24,7 +24,7 @@ from ccfcpp.clustering.evaluation.summary_text import evaluation_rows
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import Layers, merge
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted, named
+from ccfcpp.core.units import format_count, list_names
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
@@ -67,32 +67,34 @@ class Task(StrEnum):
     CLASSIFY = "classify"
 
 
-@running(_FLAGS, ClusterConfig, ClassifyConfig)
+@run_command(_FLAGS, ClusterConfig, ClassifyConfig)
 def serve(
-    place: Place,
-    asked: Asked,
+    server: ServerOptions,
+    options: RunOptions,
     task: Annotated[Task, typer.Option(help="What the clients learn.")] = Task.CLUSTER,
     run: From = None,
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
-    place.check(asked.resume)
+    server.check(options.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    layers = asked.layers(task.value)
+    layers = options.layers(task.value)
     with terminal.usage_errors():
         if run is not None:
-            asked, layers = _going_on(run, asked, layers, task.value, place), []
-        layers = layers if asked.resume else [_OWN_IMAGES, *layers]
-        opening = pipeline.open(layers, asked.out, asked.resume, deployed=True)
+            options, layers = _continue_run(run, options, layers, task.value, server), []
+        layers = layers if options.resume else [_OWN_IMAGES, *layers]
+        opening = pipeline.open(layers, options.out, options.resume, deployed=True)
         opening.config.attack.refuse_deployed()
     require_flower()
-    summary = _run(opening, task.value, place)
-    if asked.json_output:
+    summary = _run(opening, task.value, server)
+    if options.json_output:
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
 
 
-def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) -> Asked:
+def _continue_run(
+    run: Path, options: RunOptions, layers: Layers, task: str, server: ServerOptions
+) -> RunOptions:
     """Make the folder of a run that continues a finished one, to be resumed."""
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.follow_up import run_with_clients
@@ -100,42 +102,42 @@ def _going_on(run: Path, asked: Asked, layers: Layers, task: str, place: Place) 
     if task != "cluster":
         raise UsageError("--from goes on with clustering alone: leave --task out")
     require_flower()
-    if not place.insecure:
-        read_roster(place.admitted)
-    out = run_with_clients(run, of_growth(asked, layers), asked.out)
-    return replace(asked, out=out, resume=True)
+    if not server.insecure:
+        read_roster(server.admitted)
+    out = run_with_clients(run, continuation_settings(options, layers), options.out)
+    return replace(options, out=out, resume=True)
 
 
-def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
+def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.control import controlled
     from ccfcpp.deployment.server.serving import open_server
 
     console, stop = terminal.progress_console(), terminal.Stop()
-    if place.insecure:
-        make_local_keys(place.key_folder, place.clients or 0)
-        where = f"in {place.key_folder}, on this machine alone"
+    if server.insecure:
+        make_local_keys(server.key_folder, server.clients or 0)
+        where = f"in {server.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
-    attendance = Attendance(console, read_roster(place.admitted))
-    ends_soon = refuse(opening, task, place, len(attendance.standings))
-    roster = _signed_roster(opening, place, console)
+    attendance = Attendance(console, read_roster(server.admitted))
+    ends_soon = check_server_settings(opening, task, server, len(attendance.standings))
+    roster = _signed_roster(opening, server, console)
     resumption = (
-        f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
+        f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {server.address}"
     )
-    resumption += " --insecure" * place.insecure
+    resumption += " --insecure" * server.insecure
     gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
-    with ExitStack() as server:
-        with terminal.at_once(gone):
-            answers = partial(attendance.answers, stop=stop)
-            room = server.enter_context(controlled(opening.path, answers))
-            host, port = address(place.address)
-            link, _ = server.enter_context(
-                open_server(place.key_folder, place.admitted, host, port, room)
+    with ExitStack() as stack:
+        with terminal.interruptible(gone):
+            answers = partial(attendance.answer, stop=stop)
+            room = stack.enter_context(controlled(opening.path, answers))
+            host, port = address(server.address)
+            link, _ = stack.enter_context(
+                open_server(server.key_folder, server.admitted, host, port, room)
             )
             if ends_soon:
                 console.print(ends_soon)
             link.status, attendance.silent = lambda: attendance.server_status.written(), link.silent
-            experiment, folder = _gathered(opening, task, place, link, attendance, roster)
+            experiment, folder = _wait_for_clients(opening, task, server, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(
                 experiment, folder, _HEADLINES[task], should_stop, attendance=attendance
@@ -143,26 +145,26 @@ def _run(opening: Opening[RunConfig], task: str, place: Place) -> Summary:
 
 
 def _signed_roster(
-    opening: Opening[RunConfig], place: Place, console: Console
+    opening: Opening[RunConfig], server: ServerOptions, console: Console
 ) -> SignedRoster | None:
     """Return the signed roster that clients need for secure sums; None if they need none."""
     from ccfcpp.deployment.keys.creation import roster_for_sums
 
     if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
         return None
-    signed, signs = roster_for_sums(place.key_folder, place.admitted)
-    if signs and not place.insecure:
+    signed, signs = roster_for_sums(server.key_folder, server.admitted)
+    if signs and not server.insecure:
         console.print(
-            f"the authority's key is in {place.key_folder}: with it this server could put "
+            f"the authority's key is in {server.key_folder}: with it this server could put "
             "clients of its own into secure sums; keep it elsewhere, and use ccfcpp keys roster"
         )
     return signed
 
 
-def _gathered(
+def _wait_for_clients(
     opening: Opening[RunConfig],
     task: str,
-    place: Place,
+    server: ServerOptions,
     link: Link,
     attendance: Attendance,
     roster: SignedRoster | None,
@@ -172,25 +174,29 @@ def _gathered(
     from ccfcpp.deployment.server.enrolling import Enroller, enrol, wait_for_clients
     from ccfcpp.deployment.server.enrolment import Enrolment
 
-    console, least, admitted = attendance.console, place.clients, list(attendance.standings)
-    channel = Channel(link, Timeouts(place.limit, linger=place.linger), attendance)
+    console, least, admitted = (
+        attendance.console,
+        server.clients,
+        list(attendance.standings),
+    )
+    channel = Channel(link, Timeouts(server.limit, linger=server.linger), attendance)
     saved = RunPaths(opening.path).deployment
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
         enrolment = replace(enrolment, sessions=enrolment.sessions + 1)
         members = [member.name for member in enrolment.members]
         there = least and min(least, len(members))
-        with attendance.awaiting(members, there, str(opening.path)):
+        with attendance.wait_for(members, there, str(opening.path)):
             wait_for_clients(channel, enrolment, least)
     else:
-        with attendance.awaiting(admitted, least, str(opening.path)):
+        with attendance.wait_for(admitted, least, str(opening.path)):
             enrolment = enrol(channel, opening.config, task, admitted, least, roster)
-        opening = fitted(opening, enrolment.spec)
+        opening = with_suited_settings(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
 
     def grew(now: Enrolment) -> None:
         now.save(saved)
-        attendance.joined(now.members)
+        attendance.add_members(now.members)
 
     # Who is disconnected in a simulation was drawn at the start.
     drawn = opening.config.availability.disconnection_rate > 0
@@ -198,17 +204,20 @@ def _gathered(
     newest = least and max(1, least - len(enrolment.members))
     late = Enroller(channel, enrolment, opening.config, may_come, grew, roster, newest)
     if enrolment.waits_for_newcomers:
-        with attendance.awaiting(late.names, newest):
+        with attendance.wait_for(late.names, newest):
             enrolment = late.gathered()
     attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
     enrolment.save(saved)
-    for line in (header(experiment, enrolment.seconds), *protection(experiment)):
+    for line in (
+        describe_deployed_run(experiment, enrolment.seconds),
+        *describe_protection(experiment),
+    ):
         console.print(line)
     return experiment, folder
 
 
-def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
+def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     """Return the run with settings for its clients' images, under those that the user gave."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
@@ -218,10 +227,10 @@ def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
         return opening
     suited = merge(settings_over_a_network(spec.samples, spec.image_shape), found)
     pipeline: AnyPipeline = CLUSTERING
-    return pipeline.fitted(opening, suited)
+    return pipeline.with_suited_settings(opening, suited)
 
 
-def header(experiment: DeployedRun, seconds: float) -> str:
+def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
     """Describe the run before it starts, and how long the server waits."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
@@ -230,11 +239,11 @@ def header(experiment: DeployedRun, seconds: float) -> str:
     exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
     if experiment.setting.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
-    there, samples = len(experiment.members), counted(spec.samples, spec.unit)
+    there, samples = len(experiment.members), format_count(spec.samples, spec.unit)
     return (
         f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
-        f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
-        f"{counted(exchanges, 'exchange')}: "
+        f"{format_count(there, 'client')}; {format_count(algorithm.rounds, 'round')} with about "
+        f"{format_count(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as in the "
         "handshake"
     )
@@ -245,10 +254,10 @@ def _print_summary(summary: Summary) -> None:
     scores = terminal.score_rows(summary) if told else {}
     rows = {
         f"{summary['unit']}s": f"{summary['samples']:,}, with {summary['connected']} clients"
-        + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
+        + (f"; {format_count(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
         **scores,
-        "scored by": f"the labels of {named(told)}"
+        "scored by": f"the labels of {list_names(told)}"
         if told
         else "nobody: no client tells its labels",
         **missing_rows(summary),

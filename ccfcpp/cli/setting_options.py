@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperOption
 
-from ccfcpp.cli.flags import ALL, ROUNDS, Flag, name_partition
+from ccfcpp.cli.flags import ALL, ROUNDS, Flag, set_partition_kind
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, System
 from ccfcpp.core.config import RunConfig, Section, Tree
@@ -24,7 +24,7 @@ Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class _Table:
+class _FlagTable:
     """Flags of a command, the kinds of settings that they set, and the settings over the preset."""
 
     flags: Sequence[Flag]
@@ -34,15 +34,15 @@ class _Table:
     def explain(self, options: Iterable[object]) -> None:
         """Write the help of the flags' options."""
         found = _settings(self.kinds)
-        held = _held(self.kinds[0], found) | dict(flatten(self.base))
+        held = _default_values(self.kinds[0], found) | dict(flatten(self.base))
         by_name = {flag.name: flag for flag in self.flags}
         for option in options:
             if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
                 flag.explain(option, found[flag.key], held[flag.key])
-                option.rich_help_panel = flag.panel or _having(flag, self.kinds)
+                option.rich_help_panel = flag.panel or _systems_with(flag, self.kinds)
 
 
-_TABLES: dict[Command, _Table] = {}
+_TABLES: dict[Command, _FlagTable] = {}
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
@@ -52,7 +52,7 @@ def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
     command.__annotations__ = {each.name: each.annotation for each in parameters}
 
 
-def keyed(
+def with_flags(
     flags: Sequence[Flag], *kinds: type[Section], base: Tree | None = None
 ) -> Callable[[Command], Command]:
     """Give a command some flags of the table, before its own, and their values as ``named``.
@@ -72,7 +72,7 @@ def keyed(
             # Without a switch, a file may ask for what it does.
             typed = {flag: each for flag, each in values.items() if each not in (None, False, [])}
             named = {flag.key: value for flag, value in typed.items()}
-            name_partition(named)
+            set_partition_kind(named)
             try:
                 command(named=named, **given)
             except UsageError as error:
@@ -82,13 +82,13 @@ def keyed(
         own = dict(inspect.signature(command, eval_str=True).parameters)
         del own["named"]
         give_parameters(wrapper, [*(flag.parameter for flag in flags), *own.values()])
-        _TABLES[wrapper] = _Table(flags, kinds, base or {})
+        _TABLES[wrapper] = _FlagTable(flags, kinds, base or {})
         return wrapper
 
     return decorate
 
 
-def grouped(command: Command) -> Command:
+def expand_dataclasses(command: Command) -> Command:
     """Turn a command's parameters that are dataclasses into an option for each field."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
@@ -110,7 +110,7 @@ def grouped(command: Command) -> Command:
     return wrapper
 
 
-def class_of(command: Command) -> type[TyperCommand]:
+def command_class(command: Command) -> type[TyperCommand]:
     """Make the class of a command whose help is generated from its flags' settings.
 
     These are described only when the help is asked for.
@@ -147,7 +147,7 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
     return found | {ROUNDS.key: KeyDescription(rounds, "at least 1", "N", None)}
 
 
-def _held(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str, object]:
+def _default_values(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str, object]:
     """Return the values for the default data set, by dotted key."""
     held = {key: setting.default for key, setting in found.items()}
     if not issubclass(kind, RunConfig):
@@ -160,7 +160,7 @@ def _held(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str,
     return held | {ROUNDS.key: -(-rounds // steps)}
 
 
-def _having(flag: Flag, kinds: Sequence[type[Section]]) -> str:
+def _systems_with(flag: Flag, kinds: Sequence[type[Section]]) -> str:
     """Return the titles of the systems that have a flag, unless all of them do."""
     if ClusterConfig not in kinds:
         return "All methods"

@@ -13,14 +13,14 @@ import typer
 from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import BY_FOLDER, Flag
 from ccfcpp.core.config_layers import Layers, flatten, values_of
-from ccfcpp.core.units import counted, first_of
+from ccfcpp.core.units import format_count, list_first
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.runs.pipeline import M, Pipeline
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ccfcpp.cli.options import Asked
+    from ccfcpp.cli.options import RunOptions
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.run import AnyLocalRun, AnyRun
 
@@ -30,18 +30,19 @@ def describe_run(experiment: AnyLocalRun) -> str:
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
-        f"{counted(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, {labels}; "
-        f"{counted(len(experiment.parts), 'client')}; "
-        f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
+        f"{format_count(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, "
+        f"{labels}; "
+        f"{format_count(len(experiment.parts), 'client')}; "
+        f"{format_count(experiment.algorithm.rounds, 'round')} on {experiment.device}"
     )
 
 
 def size_in_words(shape: Sequence[int]) -> str:
     """Return the size of images, or of vectors, in words."""
-    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
+    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else format_count(shape[0], "column")
 
 
-def protection(experiment: AnyRun) -> list[str]:
+def describe_protection(experiment: AnyRun) -> list[str]:
     """Describe the protection beyond keeping images at clients, line by line."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
     if experiment.defender:
@@ -49,11 +50,11 @@ def protection(experiment: AnyRun) -> list[str]:
     return lines + (experiment.protection.header() if experiment.protection else [])
 
 
-def absence(names: Sequence[str]) -> str:
+def describe_absent(names: Sequence[str]) -> str:
     """Return which clients are absent for the whole run; empty if none is."""
     if not names:
         return ""
-    return f"absent for the whole run: {first_of(names)}"
+    return f"absent for the whole run: {list_first(names)}"
 
 
 def chosen_by_default(
@@ -79,7 +80,7 @@ Rows = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Shown(Generic[M, E]):
+class RunDisplay(Generic[M, E]):
     """How a command shows its runs.
 
     Attributes:
@@ -101,11 +102,11 @@ class Shown(Generic[M, E]):
     notes: Callable[[M], list[str]] = lambda config: []
     tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
 
-    def run(self, asked: Asked, layers: Layers, profile: bool) -> None:
+    def run(self, options: RunOptions, layers: Layers, profile: bool) -> None:
         """Run what was asked for, and print the summary."""
         pipeline, console = self.pipeline, terminal.progress_console()
         with terminal.usage_errors():
-            opening = pipeline.open(layers, asked.out, asked.resume)
+            opening = pipeline.open(layers, options.out, options.resume)
         # What a user's own images are decides on the system.
         known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
@@ -121,8 +122,8 @@ class Shown(Generic[M, E]):
             console.print(self.heading(opening.config))
         lines = [
             describe_run(experiment),
-            *protection(experiment),
-            absence(experiment.absent_names),
+            *describe_protection(experiment),
+            describe_absent(experiment.absent_names),
         ]
         if not opening.goes_on:
             flags = self.worth_naming(opening.config)
@@ -143,7 +144,7 @@ class Shown(Generic[M, E]):
             terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
         ):
             summary = terminal.run_to_end(experiment, folder, self.headline, should_stop)
-        if asked.json_output:
+        if options.json_output:
             typer.echo(json.dumps(summary))
         else:
             rows = self.rows(opening.config, summary)

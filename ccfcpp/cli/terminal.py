@@ -20,7 +20,7 @@ from rich.text import Text
 from ccfcpp.clustering.evaluation.summary_text import missing_clusters_warning, scores_caveat
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.progress import followed, watch_embedding
+from ccfcpp.core.progress import report_progress_to, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 from ccfcpp.runs.signals import handled_by
 
@@ -135,7 +135,7 @@ def resumable(
 
 
 @contextmanager
-def at_once(line: str) -> Iterator[None]:
+def interruptible(line: str) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM end the block at once; use it if no results would be lost.
 
     Args:
@@ -168,20 +168,20 @@ def run_to_end(
     Raises:
         StoppedError: It was stopped.
     """
-    from ccfcpp.cli.progress import RunProgress, shorter
+    from ccfcpp.cli.progress import RunProgress, shortening_hint
 
     console = progress_console()
     if title is not None:
         console.print(title)
     samples = sum(member.samples for member in experiment.members)
-    hint = shorter(experiment, folder.checkpoint.exists())
+    hint = shortening_hint(experiment, folder.checkpoint.exists())
     names = {member.id: member.name for member in experiment.members}
     rounds = experiment.algorithm.rounds
     exchanges = experiment.planned_exchanges  # later: planning imports what only results need
     progress = RunProgress(console, rounds, headline, samples, attendance, hint, names, exchanges)
     if attendance is not None:
         attendance.progress = progress
-    with progress, followed(progress.pace):
+    with progress, report_progress_to(progress.pace):
         summary = experiment.run(folder, progress, should_stop)
     if line := missing_clusters_warning(summary):
         console.print(line)
@@ -270,14 +270,14 @@ def prepare() -> None:
 
     keep_freed_memory()
     use_processors()
-    watch_embedding(EmbeddingTold(progress_console()))
+    watch_embedding(EmbeddingProgress(progress_console()))
 
 
 _SOON = 5.0
 """Seconds of embedding that are not worth a line."""
 
 
-class EmbeddingTold:
+class EmbeddingProgress:
     """Shows the progress of an encoder, and the time left.
 
     A terminal shows it in a line that is rewritten; elsewhere there is a line at first, and one a
@@ -286,14 +286,14 @@ class EmbeddingTold:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told = -math.inf
+        self._last_line = -math.inf
 
     def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
         """Update the number of embedded samples, of all samples, and the seconds so far."""
         whole, live = seconds * of / done, self._console.is_terminal
-        if whole < _SOON or (done < of and seconds - self._told < (1 if live else 60)):
+        if whole < _SOON or (done < of and seconds - self._last_line < (1 if live else 60)):
             return
-        self._told = seconds if done < of else -math.inf
+        self._last_line = seconds if done < of else -math.inf
         left = f"{time_in_words(whole - seconds)} left" if done < of else "kept for other runs"
         line = f"embedding by {encoder}: {done:,} of {of:,}, {left}"
         text = line.ljust(79) if live else line

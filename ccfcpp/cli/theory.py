@@ -11,7 +11,7 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import print_rows, progress_console
-from ccfcpp.runs.paths import refuse_full, writable
+from ccfcpp.runs.paths import require_empty, writable
 
 if TYPE_CHECKING:
     from ccfcpp.studies.theory.claim_checks import Statement
@@ -26,14 +26,14 @@ def verify_theory(
     json_output: AsJson = False,
 ) -> None:
     """Check the papers' theorems against small linear networks under gradient flow."""
-    from ccfcpp.core.files import write_whole
+    from ccfcpp.core.files import write_atomically
     from ccfcpp.core.tables import as_csv
     from ccfcpp.runs.environment import use_processors
     from ccfcpp.studies.theory.theorems import verify_statements
 
     if out is not None:
         with writable(out):
-            refuse_full(out)
+            require_empty(out)
     use_processors()
     console = progress_console()
     began = time.perf_counter()
@@ -41,7 +41,7 @@ def verify_theory(
     seconds = round(time.perf_counter() - began, 1)
     if out is not None:
         for name, rows in tables.items():
-            write_whole(out / f"{name}.csv", as_csv(rows).encode())
+            write_atomically(out / f"{name}.csv", as_csv(rows).encode())
     if json_output:
         place = None if out is None else str(out)
         typer.echo(

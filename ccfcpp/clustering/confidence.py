@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.mahalanobis import SampleDistribution
-from ccfcpp.core.metrics import distances
+from ccfcpp.core.metrics import distances_to_centroids
 from ccfcpp.engine.client import Client
 
 _AT_A_TIME = 1 << 16
@@ -77,7 +77,9 @@ def confidence(
     if points is not None:
         own = clusters.to(points.device)
         if centres is not None:
-            to_centre = distances(points, own, centres.to(points.device), algorithm.by_angle)
+            to_centre = distances_to_centroids(
+                points, own, centres.to(points.device), algorithm.by_angle
+            )
             measures["distance"] = to_centre.to(points.dtype)
         if typical is not None:
             scaled = scale_for_distances(points, algorithm.by_angle)

@@ -31,9 +31,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, Task
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Descent, Turn
-from ccfcpp.engine.synchronised.optimizers import Adam, falling
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart, Descent
+from ccfcpp.engine.synchronised.optimizers import Adam, cosine_decay
 from ccfcpp.models.pooled import Program
 from ccfcpp.models.state import random_state
 
@@ -114,22 +114,22 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
         """Return the exchanges of a round: training steps, then steps of Lloyd's k-means."""
         steps, all_steps = self.config.steps, self.config.steps * self.rounds
         works: list[AnyServerWork] = []
-        works += self.descent.trips(
-            range(number * steps, (number + 1) * steps), lambda step: falling(step / all_steps)
+        works += self.descent.server_works(
+            range(number * steps, (number + 1) * steps), lambda step: cosine_decay(step / all_steps)
         )
         return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' work: training steps, and sums for k-means."""
         lloyd = SumMembers(LLOYD, self._members, context)
-        steps = self.descent.works(self, context.bounding, context.least, context.alone)
+        steps = self.descent.client_works(self, context.bounding, context.least, context.alone)
         return ClientSide.of(*steps, lloyd)
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         return self.represent(message, client), self.assign(message, client), self.problem.clusters
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Draw two views of each image in a step's batch; None if the batch is empty."""
         views = []

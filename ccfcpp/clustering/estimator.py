@@ -32,7 +32,7 @@ from ccfcpp.clustering.setup import check_encoder
 from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import read_tensors, save_tensors, write_whole
+from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
 from ccfcpp.data.columns import Roles, known_names, places, row_numbers
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
@@ -166,8 +166,8 @@ class FederatedClustering(
             encoder = {"encoder": self.encoder, "encoder_hash": data.encoder}
             suited = merge(suited, {"data": encoder})
         run = self._run(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = run.trained(self.verbose)
-        evaluation, _ = run.ended(run.federation(), state)
+        state, self.n_iter_ = run.train(self.verbose)
+        evaluation, _ = run.run_epilogue(run.federation(), state)
         algorithm = run.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = run.evaluator.problem
@@ -285,7 +285,7 @@ class FederatedClustering(
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
         facts = ModelFacts.of(self._problem.clusters, self._problem.image_shape, columns)
         paths.path.mkdir(parents=True, exist_ok=True)
-        write_whole(paths.config, dump_yaml(self._problem.config).encode())
+        write_atomically(paths.config, dump_yaml(self._problem.config).encode())
         save_tensors(paths.model, self._tensors, facts.header)
         fitted = {
             "labels": torch.from_numpy(self.labels_),

@@ -23,7 +23,7 @@ from ccfcpp.core.config_layers import flatten, read_yaml, stack, validate
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 from ccfcpp.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class FinishedRun:
         numbers = set[int]()
         for client in clients:
             if (number := number_of_client(client, self.there)) is None:
-                names = first_of([*self.there.values()])
+                names = list_first([*self.there.values()])
                 raise UsageError(
                     f"no client {client} took part in {self.folder.path}: give one of {names}"
                 )
@@ -314,7 +314,7 @@ class FinishedRun:
         new.path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as temporary:
             folder = RunFolder.create(Path(temporary) / "run", config)
-            folder.begin_with(Checkpoint(0, state, {}, {}), self.folder.path)
+            folder.start_from(Checkpoint(0, state, {}, {}), self.folder.path)
             add(folder)
             folder.path.rename(new.path)
         return new.path

@@ -14,7 +14,7 @@ from ccfcpp.clustering.run import ClusteringRun, clustering_run
 from ccfcpp.clustering.setup import left_out_data
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.data.images import random_part
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
@@ -82,8 +82,8 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
         members = values[own.to(values.device)]
         if len(members) < _LEAST_IMAGES:
             raise UsageError(
-                f"client = {client} holds {counted(len(members), 'image')}, and an attack needs "
-                f"{_LEAST_IMAGES}: name another one"
+                f"client = {client} holds {format_count(len(members), 'image')}, and an attack "
+                f"needs {_LEAST_IMAGES}: name another one"
             )
     others = _untrained_images(run, own)
     generator = Randomness(0).generator("membership")

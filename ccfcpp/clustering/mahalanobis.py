@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.payload import generic, pack, unpack
+from ccfcpp.engine.payload import pack, parametrize, unpack
 from ccfcpp.engine.update_format import SEPARATOR
 
 FinalModel = TypeVar("FinalModel")
@@ -109,7 +109,7 @@ class FinalMessage(Generic[FinalModel]):
     @staticmethod
     def of(final_model: type[FinalModel]) -> "type[FinalMessage[FinalModel]]":
         """Return this class with ``final_model`` as the type of its field ``model``."""
-        return generic(FinalMessage, final_model)
+        return parametrize(FinalMessage, final_model)
 
 
 _OF_CLIENTS = "descent/parts/"

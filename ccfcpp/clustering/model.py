@@ -30,7 +30,7 @@ from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import PayloadError, unpack
-from ccfcpp.models.state import placed
+from ccfcpp.models.state import to_device
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 
@@ -226,7 +226,7 @@ def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str
         raise UsageError(
             f"{path} is no model ({error}): give the model.safetensors of a run of ccfcpp cluster"
         ) from error
-    return placed(tensors, device), header
+    return to_device(tensors, device), header
 
 
 def _read_config(path: Path, device: torch.device) -> ClusterConfig:

@@ -16,7 +16,7 @@ from ccfcpp.clustering.vector_checks import check_vectors
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.update_format import unknown_part
+from ccfcpp.engine.update_format import find_unknown_part
 from ccfcpp.runs.run import LocalRun
 from ccfcpp.runs.setting import Setting
 
@@ -105,7 +105,7 @@ def _check_system(run: ClusteringRun) -> None:
     for work in works:
         exchange = work.exchange
         names = [field.name for field in fields(get_origin(exchange.update) or exchange.update)]
-        if unknown := unknown_part(exchange.parts, names):
+        if unknown := find_unknown_part(exchange.parts, names):
             raise UsageError(
                 f"method {run.system!r}: exchange {exchange.name!r} declares a part {unknown!r}, "
                 f"and {exchange.update.__name__} has no such field: it has {', '.join(names)}"

@@ -27,7 +27,7 @@ from ccfcpp.core.data_kinds import DataKind
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.registry import in_one_line
+from ccfcpp.core.registry import one_line_errors
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
@@ -41,9 +41,9 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import check_counts, not_finite, pack, sum_updates, unpack
-from ccfcpp.engine.update_format import Count, Part, Sum, UpdateFormat, format_of, unknown_part
-from ccfcpp.models.state import placed
+from ccfcpp.engine.payload import check_counts, find_non_finite, pack, sum_updates, unpack
+from ccfcpp.engine.update_format import Count, Part, Sum, UpdateFormat, find_unknown_part, format_of
+from ccfcpp.models.state import to_device
 
 Sums = TypeVar("Sums")
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
                 f"{self.title}: field {other[0]!r} of {sums.__name__}, which local() returns, is "
                 "no Tensor: make it one"
             )
-        if unknown := unknown_part(parts, hints):
+        if unknown := find_unknown_part(parts, hints):
             raise UsageError(
                 f"{self.title}: {sums.__name__}, which local() returns, has no field {unknown!r}, "
                 f"which parts or largest name: it has {', '.join(hints)}"
@@ -164,7 +164,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
 
     def called(self, name: str) -> AbstractContextManager[None]:
         """Return a context that turns an error in the named function into a ``UsageError``."""
-        return in_one_line(f"{self.title}: {name}()", self.init.__module__)
+        return one_line_errors(f"{self.title}: {name}()", self.init.__module__)
 
     def sums(self, state: AnyInitState, points: Tensor) -> dict[str, Tensor]:
         """Return the sums over points, of shape (samples, d), by field name, in float64."""
@@ -209,7 +209,7 @@ class SumsClientWork(SummedWork[AnyInitState, Sums]):
         for points in self.rule.blocks(client.images, width):
             for name, part in self._of_block(state, points).items():
                 total[name] = total[name] + part if name in total else part
-        if spoilt := not_finite(total):
+        if spoilt := find_non_finite(total):
             raise UsageError(
                 f"{self.system.title}: local() gives NaN or Inf in {spoilt!r} for {client.name}"
             )
@@ -264,9 +264,9 @@ class SumsClustering(
         """Call ``make``, and return its state on the run's device, as a checkpoint stores it."""
         with self.system.called(name):
             packed = pack(_check_type(make(), self.state_type))
-            if name == "update" and (spoilt := not_finite(packed)):
+            if name == "update" and (spoilt := find_non_finite(packed)):
                 raise ValueError(f"{spoilt} holds NaN or Inf")
-            return unpack(self.state_type, placed(packed, self.problem.device))
+            return unpack(self.state_type, to_device(packed, self.problem.device))
 
     def steps(self, number: int) -> Sequence[AnyServerWork]:
         """Return the exchange of a round."""
@@ -333,7 +333,7 @@ class SumsClustering(
         self, state: AnyInitState, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[AnyInitState, Metrics]:
         """Return the next state, by the system's ``update``, with its floats as metrics."""
-        total = placed(pack(sum_updates(updates)), self.problem.device)
+        total = to_device(pack(sum_updates(updates)), self.problem.device)
         sums = unpack(self.exchange.update, total)
         after = self._make_state("update", lambda: self.system.update(state, sums))
         numbers = {each.name: getattr(after, each.name) for each in fields(after)}

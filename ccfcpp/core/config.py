@@ -71,7 +71,7 @@ def require_other(key: str, value: object) -> tuple[Piece, ...]:
     return require(key, ...), f" other than {in_file(value)}"
 
 
-def without(keys: str, *needs: Piece) -> Unused:
+def unused_without(keys: str, *needs: Piece) -> Unused:
     """Yield keys, separated by spaces, that have no effect without the settings they need."""
     yield from ((key, needs) for key in keys.split())
 

@@ -21,16 +21,16 @@ _CHECKED = "checked"
 other entries, as JSON. Files of earlier versions have none."""
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically: a reader, or a crash, sees all of it or none of it."""
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_table(path: Path, rows: Rows) -> None:
     """Write rows to a CSV file atomically; names of files in them may be any bytes."""
     with (
-        whole_file(path) as temporary,
+        atomic_file(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
     ):
         write_csv(file, rows)
@@ -53,7 +53,7 @@ def save_tensors(
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     told = json.dumps([content_hash(header or {}, contiguous), header or {}], sort_keys=True)
-    with whole_file(path, durable) as temporary:
+    with atomic_file(path, durable) as temporary:
         try:
             save_file(contiguous, temporary, metadata={_CHECKED: told})
         except SafetensorError as error:  # For example, the disk is full.
@@ -91,7 +91,7 @@ def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  #
     return digest.hexdigest()
 
 
-def add_line(path: Path, line: str, *, durable: bool = False) -> None:
+def append_line(path: Path, line: str, *, durable: bool = False) -> None:
     """Append a line to a file, and cut off a last line that a crash or full disk left incomplete.
 
     A ``durable`` line survives a power failure once this returns.
@@ -106,7 +106,7 @@ def add_line(path: Path, line: str, *, durable: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def lines_of(path: Path) -> tuple[list[str], str]:
+def read_lines(path: Path) -> tuple[list[str], str]:
     """Return the complete lines of a file, if it exists, and the text after the last of them."""
     text = path.read_text(errors="replace") if path.exists() else ""
     *lines, rest = text.split("\n")
@@ -130,7 +130,7 @@ def make_names_durable(folder: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
+def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield the path of a new, empty file, which is moved to ``path`` at the end.
 
     Its name is random, so that nobody can place a link there that would be followed.

@@ -67,7 +67,7 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
     }
 
 
-def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+def contingency_table(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
     """Count how often each pair (row, column) occurs, as int64 of shape (height, width).
 
     Rows and columns are integers below ``height`` and ``width``, of shape (samples,).
@@ -76,7 +76,7 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
     return counts.index_put_((rows, columns), ones, accumulate=True)
 
 
-def counted_samples(table: Tensor) -> tuple[Tensor, Tensor]:
+def expand_table(table: Tensor) -> tuple[Tensor, Tensor]:
     """Expand a contingency table to the class and the cluster of each sample."""
     rows, columns = table.nonzero(as_tuple=True)
     times = table[rows, columns]
@@ -92,7 +92,7 @@ def table_scores(table: Tensor, clustered: bool) -> dict[str, float]:
     """
     if not clustered:
         return {"accuracy": float(table.diagonal().sum() / table.sum())}
-    classes, clusters = counted_samples(table)
+    classes, clusters = expand_table(table)
     return clustering_scores(classes.numpy(), clusters.numpy())
 
 
@@ -200,7 +200,9 @@ def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[
     return rows, float((apart * rows[:, 2]).sum() / len(told))
 
 
-def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
+def distances_to_centroids(
+    points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool
+) -> Tensor:
     """Compute the distance of each point from its cluster's centroid, of shape (points,).
 
     Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
@@ -282,7 +284,7 @@ def prediction_strength(table: Tensor) -> float | None:
     return float((together[there] / pairs[there]).min().clamp(0, 1)) if bool(there.any()) else None
 
 
-def sum_of_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
+def sum_tables(tables: Mapping[int, Tensor]) -> Tensor | None:
     """Sum clients' contingency tables; return None if there are none or all entries are 0."""
     total = sum(tables.values(), torch.tensor(0))
     return total if int(total.sum()) > 0 else None

@@ -38,12 +38,12 @@ def canonical(name: str) -> str:
     return str(int(number)) if number == int(number) else name
 
 
-def called(names: Iterable[str]) -> dict[str, str]:
+def display_names(names: Iterable[str]) -> dict[str, str]:
     """Return the displayed name of each canonical name: as it is first written."""
     return {name: tidy(written[0]) for name, written in _grouped(names, canonical).items()}
 
 
-def spellings(names: Iterable[str], what: str) -> list[str]:
+def describe_spellings(names: Iterable[str], what: str) -> list[str]:
     """Return a line for names with one canonical form, and for names that only look alike.
 
     Args:
@@ -51,7 +51,7 @@ def spellings(names: Iterable[str], what: str) -> list[str]:
         what: What they name, in the plural, such as "classes".
     """
     written = list(dict.fromkeys(names))
-    shown = called(written)
+    shown = display_names(written)
     by_name = _grouped(sorted(written), canonical)
     return [
         f"{what} {_listed(group)} are taken for one, {shown[name]!r}"

@@ -54,7 +54,7 @@ _current: ContextVar[RoundProgress | None] = ContextVar("pace", default=None)
 
 
 @contextmanager
-def followed(pace: RoundProgress) -> Iterator[None]:
+def report_progress_to(pace: RoundProgress) -> Iterator[None]:
     """Send the progress of the work in this block to ``pace``."""
     token = _current.set(pace)
     try:
@@ -63,13 +63,13 @@ def followed(pace: RoundProgress) -> Iterator[None]:
         _current.reset(token)
 
 
-def tell_round(number: int) -> None:
+def report_round(number: int) -> None:
     """Report that a round starts."""
     if pace := _current.get():
         pace.begin(number)
 
 
-def tell_exchanges(done: int, of: int) -> None:
+def report_exchanges(done: int, of: int) -> None:
     """Report how many of the round's exchanges are done."""
     if pace := _current.get():
         pace.exchanges(done, of)
@@ -92,7 +92,7 @@ def stoppable(stop: Event) -> Iterator[None]:
         _stop.reset(token)
 
 
-def tell_images(count: int, epochs: int) -> None:
+def report_images(count: int, epochs: int) -> None:
     """Report images that were shown to models; see ``RoundProgress.images``.
 
     Raises:
@@ -114,7 +114,7 @@ def watch_embedding(watch: Watch) -> None:
     _watch.set(watch)
 
 
-def tell_embedded(encoder: str, done: int, of: int, seconds: float) -> None:
+def report_embedded(encoder: str, done: int, of: int, seconds: float) -> None:
     """Report samples that an encoder has turned into vectors."""
     if watch := _watch.get():
         watch(encoder, done, of, seconds)

@@ -16,7 +16,7 @@ _DELIBERATE = (UsageError, FederationError, StoppedError, OSError, MemoryError)
 
 
 @contextmanager
-def in_one_line(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
+def one_line_errors(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
     """Turn an error in a package's code into one line, with its place.
 
     Args:
@@ -133,10 +133,10 @@ class Registry(Mapping[str, T]):
         return name in self._points
 
     def blaming(self, name: str, by_itself: bool = False) -> AbstractContextManager[None]:
-        """Turn errors into one line if a package provides the name; see ``in_one_line``."""
+        """Turn errors into one line if a package provides the name; see ``one_line_errors``."""
         if name in self._own:
             return nullcontext()
-        return in_one_line(f"{self.what} {name!r}", self._points[name].module, by_itself)
+        return one_line_errors(f"{self.what} {name!r}", self._points[name].module, by_itself)
 
     def own(self) -> list[str]:
         """Return the names of this library's own objects."""

@@ -7,7 +7,7 @@ _MOST_NAMED = 20
 _NO_LETTER = re.compile("[\0-\b\v\f\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, such as "3 images"."""
     return f"{count:,} {noun}" + "s" * (count != 1)
 
@@ -24,11 +24,11 @@ def time_in_words(seconds: float) -> str:
     """Format a time roughly, in the largest unit of which there are about two."""
     for size, unit in ((3600, "hour"), (60, "minute")):
         if seconds >= 1.5 * size:
-            return f"about {counted(round(seconds / size), unit)}"
-    return f"about {counted(max(1, round(seconds)), 'second')}"
+            return f"about {format_count(round(seconds / size), unit)}"
+    return f"about {format_count(max(1, round(seconds)), 'second')}"
 
 
-def named(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """List names; of very many the first ones, and the number of others."""
     *first, last = names[:_MOST_NAMED]
     if len(names) > _MOST_NAMED:
@@ -36,7 +36,7 @@ def named(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def first_of(names: Sequence[object], most: int = _MOST_NAMED) -> str:
+def list_first(names: Sequence[object], most: int = _MOST_NAMED) -> str:
     """List the first names, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
@@ -44,10 +44,14 @@ def first_of(names: Sequence[object], most: int = _MOST_NAMED) -> str:
 
 def counts_in_words(counts: Mapping[str, int]) -> str:
     """List names with their counts."""
-    return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""
+    return (
+        list_names([f"{printable_name(name)} ({count})" for name, count in counts.items()])
+        if counts
+        else ""
+    )
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a file's name on one line, as a terminal can print it."""
     return name if name.isprintable() else ascii(name)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.data_kinds import files_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.name_matching import canonical, spellings
-from ccfcpp.core.units import first_of
+from ccfcpp.core.name_matching import canonical, describe_spellings
+from ccfcpp.core.units import list_first
 from ccfcpp.data.vectors import Missing
 
 Array = NDArray[np.generic]
@@ -170,7 +170,7 @@ def places(
         chosen = tuple(name for name in chosen if name in names)
     for name in (*roles.named, *chosen):
         if name not in names:
-            shown = first_of([*map(repr, names)])
+            shown = list_first([*map(repr, names)])
             raise UsageError(f"{path} has no column {name!r}: it has {shown}")
     kept = [names.index(name) for name in chosen or names if name not in roles.named]
     if not kept:
@@ -201,8 +201,8 @@ def check_lacking(
     Raises:
         UsageError: A column of the file has a similar name, or the file lacks all wanted columns.
     """
-    apart = {line for names in together for line in spellings(names, "columns")}
-    why = [line for line in spellings([*own, lacking], "columns") if line not in apart]
+    apart = {line for names in together for line in describe_spellings(names, "columns")}
+    why = [line for line in describe_spellings([*own, lacking], "columns") if line not in apart]
     if not set(wanted).intersection(own):
         why.append("none of those that others have: call columns the same everywhere")
     if why:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.name_matching import called, canonical
+from ccfcpp.core.name_matching import canonical, display_names
 from ccfcpp.data.image_files import Reading
 from ccfcpp.data.images import Samples
 
@@ -57,7 +57,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
 def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
     if first.labels is None or second.labels is None:
         return None, ()
-    classes = called((*first.classes, *second.classes))
+    classes = display_names((*first.classes, *second.classes))
     places = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
     return torch.cat([first.labels, places[second.labels]]), tuple(classes.values())
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import DataConfig
-from ccfcpp.core.name_matching import called, canonical, spellings
+from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import extras
@@ -119,7 +119,10 @@ def _samples(
         *_numbered(every_class, (file.class_name for file in read)),
         *_numbered(every_owner, (file.owner for file in read)),
     )
-    notes = (*spellings(every_class, "classes"), *spellings(every_owner, "clients"))
+    notes = (
+        *describe_spellings(every_class, "classes"),
+        *describe_spellings(every_owner, "clients"),
+    )
     if values.ndim == 2:
         return VectorData(name, values, *facts, notes=notes)
     is_test = torch.tensor([bool(file.test) for file in read], dtype=torch.bool)
@@ -141,7 +144,7 @@ def _numbered(
     every: Iterable[str], names: Iterable[str | None]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """Return each name as an index into the distinct names of all files; and these."""
-    shown = called(every)
+    shown = display_names(every)
     if not shown:
         return None, ()
     distinct, indices = np.unique(

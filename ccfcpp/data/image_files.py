@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.config import DataConfig
 from ccfcpp.core.data_kinds import IMAGE_SUFFIXES
 from ccfcpp.core.errors import KeyValue, Piece, UsageError
-from ccfcpp.core.units import counted, first_of, shown
+from ccfcpp.core.units import format_count, list_first, printable_name
 from ccfcpp.data.decoding import UNREAD, Header, UnreadableError, open_image
 from ccfcpp.data.image_size import LARGEST_KEPT, Shape, Sizes, common_shape
 
@@ -244,7 +244,9 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
 
 
 def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
-    named = "; ".join(f"{shown(file.name)} ({file.reason})" for file in files[:_MOST_NAMED])
+    named = "; ".join(
+        f"{printable_name(file.name)} ({file.reason})" for file in files[:_MOST_NAMED]
+    )
     if len(files) <= _MOST_NAMED:
         return named
     more = len(files) - _MOST_NAMED
@@ -273,13 +275,14 @@ def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
                 "size"
             )
     if reading is not None and reading.skipped:
-        named = first_of([shown(file.name) for file in reading.skipped], _MOST_SAID)
+        named = list_first([printable_name(file.name) for file in reading.skipped], _MOST_SAID)
         lines.append(
-            f"{counted(len(reading.skipped), 'file')} left out, with reasons in {listed}: {named}"
+            f"{format_count(len(reading.skipped), 'file')} left out, with reasons in {listed}: "
+            f"{named}"
         )
     if reading is not None and reading.hidden:
-        named = first_of([shown(name) for name in reading.hidden], _MOST_SAID)
+        named = list_first([printable_name(name) for name in reading.hidden], _MOST_SAID)
         lines.append(f"not looked at, as hidden: {named}")
     if reading is not None and reading.empty:
-        lines.append(f"no image is in {', '.join(map(shown, reading.empty))}")
+        lines.append(f"no image is in {', '.join(map(printable_name, reading.empty))}")
     return lines

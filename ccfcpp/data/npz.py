@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.name_matching import called, canonical, spellings
+from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
 from ccfcpp.data.images import ImageData
 
 _Array = NDArray[np.generic]
@@ -131,7 +131,7 @@ def index_names(
     value if all are numbers.
 
     Returns:
-        int64 indices of shape `(samples,)`, the distinct names, and the warnings of `spellings`;
+        int64 indices of shape `(samples,)`, distinct names, and warnings of `describe_spellings`;
         None and () without names.
 
     Raises:
@@ -153,13 +153,13 @@ def index_names(
         names = as_strings(names)
     distinct, first, indices = np.unique(names, return_index=True, return_inverse=True)
     written = [str(name) for name in distinct]
-    shown = called(written[place] for place in np.argsort(first))
+    shown = display_names(written[place] for place in np.argsort(first))
     known = sorted(shown)
     with suppress(InvalidOperation):
         known = sorted(known, key=Decimal)
     place = {name: number for number, name in enumerate(known)}
     places = torch.tensor([place[canonical(name)] for name in written], dtype=torch.int64)
-    notes = spellings((written[place] for place in np.argsort(first)), what)
+    notes = describe_spellings((written[place] for place in np.argsort(first)), what)
     if gaps := [name for name in known if name.lower() in NOTHING]:
         notes.append(f"{what} {gaps[0]!r} are taken for a name, and not for missing ones")
     return places[torch.from_numpy(indices)], tuple(shown[name] for name in known), notes

@@ -11,7 +11,7 @@ import numpy as np
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 from ccfcpp.data.columns import Array, Roles, Source
 from ccfcpp.data.npz import NOTHING
 
@@ -40,7 +40,7 @@ def read_csv(path: Path, roles: Roles) -> Source:
     if has_names := counts or len(_numbers_in(first)) < len(first):
         columns = [column[1:] for column in columns]
     else:
-        shown = first_of([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
+        shown = list_first([cell.strip() or "nothing" for cell in first], _MOST_SHOWN)
         notes = (f"the first row, {shown}, is taken for values, and not for names of columns",)
     names = first if has_names else numbered
     return Source(

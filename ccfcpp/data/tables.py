@@ -18,8 +18,8 @@ import numpy as np
 
 from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, is_hidden
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.name_matching import canonical, spellings
-from ccfcpp.core.units import counted
+from ccfcpp.core.name_matching import canonical, describe_spellings
+from ccfcpp.core.units import format_count
 from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, select_columns
 from ccfcpp.data.npz import as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
@@ -75,9 +75,13 @@ def read_vectors(
         clients=table.clients,
         missing=missing,
     )
-    notes = list(dict.fromkeys((*spellings(table.written, "columns"), *data.notes, *table.notes)))
+    notes = list(
+        dict.fromkeys((*describe_spellings(table.written, "columns"), *data.notes, *table.notes))
+    )
     if len(notes) > _MOST_NOTES:
-        notes[_MOST_NOTES:] = [f"and {counted(len(notes) - _MOST_NOTES, 'note')} more on {path}"]
+        notes[_MOST_NOTES:] = [
+            f"and {format_count(len(notes) - _MOST_NOTES, 'note')} more on {path}"
+        ]
     data = replace(data, encoder=table.encoder, notes=tuple(notes))
     if (names := table.names) is None:
         return data

@@ -15,7 +15,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors
 from ccfcpp.engine.exchange import State
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.models.state import placed
+from ccfcpp.models.state import to_device
 
 
 @dataclass
@@ -75,7 +75,7 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
     """
     try:
         tensors, header = read_tensors(path)
-        state = unpack(kind, placed(tensors, device))
+        state = unpack(kind, to_device(tensors, device))
         next_round, facts = int(header["next_round"]), json.loads(header["facts"])
         memories = {int(client): name for client, name in json.loads(header["memories"]).items()}
     except (KeyError, TypeError, ValueError) as error:

@@ -56,13 +56,13 @@ class Member:
     samples: int
 
 
-def memory_of(memory: Memory, part: str) -> Memory:
+def select_memory(memory: Memory, part: str) -> Memory:
     """Return the tensors of a client's memory named ``part/…``, without that prefix."""
     prefix = f"{part}/"
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 
 
-def by_size(members: Iterable[Member]) -> list[Member]:
+def sort_by_size(members: Iterable[Member]) -> list[Member]:
     """Sort clients in the order in which they work and are added up, the largest first.
 
     Clients of similar size come together, so that few of a cohort wait for the others.

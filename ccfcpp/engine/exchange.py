@@ -76,7 +76,7 @@ class Images:
     usual: Mapping[str, float] = field(default_factory=dict)
 
 
-NOT_TOLD_APART = "what one image adds is not bounded"
+UNBOUNDED_IMAGES = "what one image adds is not bounded"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Exchange(Generic[Message, Update]):
     parts: Mapping[str, Part] = field(default_factory=dict)
     uses_memory: bool = False
     travels: bool = True
-    images: Images | str = NOT_TOLD_APART
+    images: Images | str = UNBOUNDED_IMAGES
     follows: bool = False
     once: bool = False
     remembers_parts: bool = False
@@ -250,7 +250,7 @@ class SummedWork(ClientWork[Message, Update]):
         return [self.local_sum(task, message, [client], randomness) for client in clients]
 
 
-def cohort_apart(work: "AnyClientWork") -> int:
+def cohort_without_sums(work: "AnyClientWork") -> int:
     """Return how many clients work side by side if each one's update is needed.
 
     Sums of single clients are computed one after the other, since more of them would take memory

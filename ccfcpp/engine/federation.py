@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.core.progress import tell_exchanges, tell_round
+from ccfcpp.core.progress import report_exchanges, report_round
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Member, by_size
+from ccfcpp.engine.client import Member, sort_by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     AnyServerWork,
@@ -20,8 +20,14 @@ from ccfcpp.engine.exchange import (
     State,
     Task,
 )
-from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import ExchangeRequest, Stage, checked, sent_bytes, wrap_transport
+from ccfcpp.engine.payload import count_bytes, pack
+from ccfcpp.engine.stages import (
+    ExchangeRequest,
+    Stage,
+    check_reply,
+    count_sent_bytes,
+    wrap_transport,
+)
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.models.state import ModelState
 
@@ -171,11 +177,11 @@ class Federation(Generic[State, Carrier]):
     ) -> tuple[Any, RoundReport]:
         """Run some exchanges as a round: those of a round, or others after the last one."""
         started, self._looking, self._heard = time.monotonic(), 0.0, set()
-        tell_round(number)
+        report_round(number)
         randomness = self.randomness.at_round(number)
-        everyone = by_size(self.members.values())
+        everyone = sort_by_size(self.members.values())
         available = self.availability.taking_part(list(self.members), randomness)
-        reached = by_size(self.members[client] for client in available)
+        reached = sort_by_size(self.members[client] for client in available)
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
@@ -200,7 +206,7 @@ class Federation(Generic[State, Carrier]):
                 self._count(request, taken, refused, report)
             if not work.exchange.once:
                 done += 1
-                tell_exchanges(done, paced)
+                report_exchanges(done, paced)
         self.silent = report.absent.keys() - self._heard
         report.clients = [client for client in report.clients if client not in self.silent]
         report.seconds = time.monotonic() - started - self._looking
@@ -225,7 +231,7 @@ class Federation(Generic[State, Carrier]):
             first = self.members[refused[0]].name
             why = (
                 f"all updates were refused in round {report.round + 1}, of "
-                f"{counted(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
+                f"{format_count(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
             )
             since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
             everyone = len(refused) == len(request.members)
@@ -244,7 +250,7 @@ class Federation(Generic[State, Carrier]):
     ) -> Iterator[object]:
         """Yield the usable updates, one by one as they come."""
         work, counts = request.work, request.exchange.travels
-        down = size(pack(request.message)) if counts else 0
+        down = count_bytes(pack(request.message)) if counts else 0
         for reply in wrap_transport(self.transport, self.stages)(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
@@ -253,9 +259,9 @@ class Federation(Generic[State, Carrier]):
             received = down * len(reply.clients)
             report.bytes_down += received if reply.bytes_down is None else reply.bytes_down
             if counts:
-                report.bytes_up += sent_bytes(reply)
+                report.bytes_up += count_sent_bytes(reply)
             try:
-                update = checked(request, reply)
+                update = check_reply(request, reply)
             except RefusedUpdateError as refusal:
                 # What led to such an update, such as moments that are NaN, is not remembered.
                 _note(report.refused, work, replace(reply, update=refusal))

@@ -9,7 +9,7 @@ import torch
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import make_durable, make_names_durable, read_tensors, save_tensors
 from ccfcpp.engine.client import Memory
-from ccfcpp.engine.payload import size
+from ccfcpp.engine.payload import count_bytes
 
 _HOST_BYTES = 1 << 30
 _DEVICE_SHARE = 0.25
@@ -68,11 +68,11 @@ class ClientMemories:
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
         """Store the next version of a memory, such as ``12.0``, in place of the last one."""
-        self._bytes -= size(self._held.pop(client, {}))
+        self._bytes -= count_bytes(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
-        if self._bytes + size(memory) <= self._budget:
+        if self._bytes + count_bytes(memory) <= self._budget:
             self._held[client] = memory
-            self._bytes += size(memory)
+            self._bytes += count_bytes(memory)
         else:
             self._write(client, memory, version)
         self._versions[client] = version

@@ -60,7 +60,7 @@ class PayloadError(ValueError):
     """Tensors are not those of a dataclass; the message says why."""
 
 
-def generic(kind: type[T], *arguments: type) -> type[T]:
+def parametrize(kind: type[T], *arguments: type) -> type[T]:
     """Return a generic dataclass with fields of these types, for ``unpack``."""
     return typing.cast("type[T]", types.GenericAlias(kind, arguments))
 
@@ -147,17 +147,17 @@ def sum_updates(updates: Iterable[T]) -> T:
     return unpack(type(first), totals)
 
 
-def changed(payload: T, **changes: object) -> T:
+def replace_fields(payload: T, **changes: object) -> T:
     """Replace values of a dataclass, even if its declared type is a protocol."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 
-def size(tensors: Mapping[str, Tensor]) -> int:
+def count_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Count the bytes of packed tensors as they are sent, without framing."""
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+def find_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or Inf; None if there is none."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     # An accelerator is asked once, not once a tensor.

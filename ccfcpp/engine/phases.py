@@ -29,7 +29,7 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.payload import INLINE, generic, pack
+from ccfcpp.engine.payload import INLINE, pack, parametrize
 from ccfcpp.engine.update_format import UpdateFormat
 from ccfcpp.models.state import ModelState
 
@@ -111,11 +111,11 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.system = system
         self.rounds = phase.rounds + system.rounds
         self.scored_every = system.scored_every
-        self.state_type = self.with_preparation(system.state_type)
+        self.state_type = self.prepared_type(system.state_type)
 
-    def with_preparation(self, kind: type[object]) -> type[Any]:
+    def prepared_type(self, kind: type[object]) -> type[Any]:
         """Return ``Prepared`` with ``kind`` as the type of its field ``system``."""
-        return generic(self.prepared, kind, self.phase.knowledge)
+        return parametrize(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
         """Return the initial states of the phase and of the system."""
@@ -127,7 +127,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
-        learning = [] if self.is_whole(state) else self.phase.last_exchanges()
+        learning = [] if self.is_complete(state) else self.phase.last_exchanges()
         return [*self._of_phase(learning), *self._of_system(works)]
 
     def plan(self, state: Prepared[State, K]) -> list[Sequence[AnyServerWork]]:
@@ -152,25 +152,25 @@ class Phased(Algorithm[Any], Generic[State, K]):
     def _on_prepared(self, work: AnyClientWork) -> AnyClientWork:
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
-    def carrying(self, exchange: AnyExchange) -> AnyExchange:
+    def exchange_with_preparation(self, exchange: AnyExchange) -> AnyExchange:
         """Return a copy of the exchange whose messages can also hold the phase's state."""
-        return replace(exchange, message=self.with_preparation(exchange.message))
+        return replace(exchange, message=self.prepared_type(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
         """Return whether the system has converged."""
         return self.system.has_converged(state.system)
 
-    def known(self, value: Prepared[Any, K]) -> K:
+    def phase_state(self, value: Prepared[Any, K]) -> K:
         """Return the phase's state that is stored in a state, message or final model."""
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
-    def is_whole(self, value: Prepared[Any, K]) -> bool:
+    def is_complete(self, value: Prepared[Any, K]) -> bool:
         """Return whether a state, message or final model holds the state of a completed phase."""
-        return self.phase.is_learnt(self.known(value))
+        return self.phase.is_learnt(self.phase_state(value))
 
-    def shown(self, value: Prepared[Any, K], client: Client) -> Client:
+    def preprocess(self, value: Prepared[Any, K], client: Client) -> Client:
         """Return a copy of the client that holds the preprocessed samples."""
-        known = self.phase.public(self.known(value))
+        known = self.phase.public(self.phase_state(value))
         kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
             samples = self.phase.samples(known, client)
@@ -178,7 +178,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
             client.scratch[_KEPT] = kept
         return kept[1]
 
-    def reached(self, message: Prepared[Any, K], client: Client) -> Client:
+    def client_for_message(self, message: Prepared[Any, K], client: Client) -> Client:
         """Return a copy of the client with preprocessed samples.
 
         The phase's state comes with a round's first message; ``scratch`` has the result later.
@@ -191,9 +191,9 @@ class Phased(Algorithm[Any], Generic[State, K]):
             if kept is None:
                 raise RefusedUpdateError("it has not begun this round")
             return kept[1]
-        if not self.is_whole(message):
+        if not self.is_complete(message):
             raise RefusedUpdateError("nobody took part in the preparation")
-        return self.shown(message, client)
+        return self.preprocess(message, client)
 
 
 def _same(first: object, second: object) -> bool:
@@ -235,17 +235,17 @@ class OfPhase(_Wrapping):
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
         """Return whether the phase's work is due."""
-        return self.work.is_due(self.phased.known(state))
+        return self.work.is_due(self.phased.phase_state(state))
 
     def broadcast(self, state: Prepared[Any, Any]) -> Any:
         """Return the phase's message to every client."""
-        return self.work.broadcast(self.phased.known(state))
+        return self.work.broadcast(self.phased.phase_state(state))
 
     def aggregate(
         self, state: Prepared[Any, Any], updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Prepared[Any, Any], Metrics]:
         """Return the state after the phase has aggregated the updates."""
-        learnt, figures = self.work.aggregate(self.phased.known(state), updates, randomness)
+        learnt, figures = self.work.aggregate(self.phased.phase_state(state), updates, randomness)
         return replace(state, preparation=learnt), figures
 
 
@@ -261,18 +261,18 @@ class OfSystem(_Wrapping):
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork, first: bool) -> None:
         super().__init__(phased, work)
         self.first = first
-        self.exchange = phased.carrying(work.exchange)
+        self.exchange = phased.exchange_with_preparation(work.exchange)
 
     def _own(self, message: Prepared[Any, Any]) -> Any:
         return message.system
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
         """Return whether the phase is complete, and the system's work is due."""
-        return self.phased.is_whole(state) and self.work.is_due(state.system)
+        return self.phased.is_complete(state) and self.work.is_due(state.system)
 
     def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
         """Return the system's message; the first of a round also holds the phase's state."""
-        known = self.phased.phase.public(self.phased.known(state)) if self.first else None
+        known = self.phased.phase.public(self.phased.phase_state(state)) if self.first else None
         return self.phased.prepared(self.work.broadcast(state.system), known)
 
     def aggregate(
@@ -289,7 +289,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
     def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
         self.phased = phased
         self.work = work
-        self.exchange = phased.carrying(work.exchange)
+        self.exchange = phased.exchange_with_preparation(work.exchange)
         self.cohort = work.cohort
 
     def local_updates(
@@ -320,7 +320,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
 
     def _inner(self, message: Prepared[Any, Any], clients: Sequence[Client]) -> list[Client]:
         return [
-            replace(self.phased.reached(message, client), memory=client.memory)
+            replace(self.phased.client_for_message(message, client), memory=client.memory)
             for client in clients
         ]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, RefusedUpdateError, Task
-from ccfcpp.engine.payload import check_format, not_finite, pack, size
+from ccfcpp.engine.payload import check_format, count_bytes, find_non_finite, pack
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.engine.update_format import UpdateFormat
 
@@ -67,7 +67,7 @@ def wrap_transport(transport: Transport, stages: Sequence[Stage]) -> Deliver:
     return found
 
 
-def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
+def combine_replies(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
     """Make one reply in place of several.
 
     Args:
@@ -84,7 +84,7 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
     return replace(reply, client=first, update=update, accept=accept, others=tuple(others))
 
 
-def checked(request: ExchangeRequest, reply: Reply) -> object:
+def check_reply(request: ExchangeRequest, reply: Reply) -> object:
     """Return the update of a reply, if it can be used.
 
     Raises:
@@ -99,10 +99,10 @@ def checked(request: ExchangeRequest, reply: Reply) -> object:
     if type(update) is not work.exchange.update:
         expected = work.exchange.update.__name__
         raise RefusedUpdateError(f"it is a {type(update).__name__}, expected a {expected}")
-    tensors = packed(update)
+    tensors = pack_update(update)
     if not reply.noised:
         check_format(request.update_format, tensors)
-    if name := not_finite(tensors):
+    if name := find_non_finite(tensors):
         raise RefusedUpdateError(f"{name} holds NaN or Inf")
     if reply.noised:
         return work.project_noisy(request.message, update)
@@ -110,7 +110,7 @@ def checked(request: ExchangeRequest, reply: Reply) -> object:
     return update
 
 
-def sent_bytes(reply: Reply) -> int:
+def count_sent_bytes(reply: Reply) -> int:
     """Count the bytes that the clients of a reply have sent; 0 if it cannot be packed."""
     if reply.bytes_up is not None:
         return reply.bytes_up
@@ -118,12 +118,12 @@ def sent_bytes(reply: Reply) -> int:
         return 0
     try:
         # A sum for several has the size of the one that each of them would have sent.
-        return size(packed(reply.update)) * len(reply.clients)
+        return count_bytes(pack_update(reply.update)) * len(reply.clients)
     except RefusedUpdateError:
         return 0
 
 
-def packed(update: object) -> dict[str, Tensor]:
+def pack_update(update: object) -> dict[str, Tensor]:
     """Pack an update; raise ``RefusedUpdateError`` if it holds anything but tensors."""
     try:
         return pack(update)

@@ -48,13 +48,13 @@ class Cohort:
         return self.threads * self.together
 
 
-def threads_of(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
-    """Return the number of threads for the ``together`` clients of a round; see ``cohort_of``."""
+def choose_threads(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
+    """Return the number of threads that train the ``together`` clients of a round."""
     most = together if wanted == "auto" else min(wanted, together)
     return min(torch.get_num_threads(), most) if device.type == "cpu" else 1
 
 
-def cohort_of(
+def choose_cohort(
     wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> Cohort:
     """Return how many of the ``together`` clients of a round are trained side by side.
@@ -62,7 +62,7 @@ def cohort_of(
     ``auto`` stands for as many as fit into memory, each of which takes ``bytes_of_one``.
     """
     if device.type != "cuda":
-        return Cohort(threads_of(wanted, together, device), 1)
+        return Cohort(choose_threads(wanted, together, device), 1)
     if wanted != "auto":
         return Cohort(1, min(wanted, together))
     gc.collect()  # Trainers of an earlier run refer to themselves.

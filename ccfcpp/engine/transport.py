@@ -7,8 +7,8 @@ from typing import Protocol
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Member, Memory, by_size
-from ccfcpp.engine.exchange import ClientSide, Task, cohort_apart
+from ccfcpp.engine.client import Client, Member, Memory, sort_by_size
+from ccfcpp.engine.exchange import ClientSide, Task, cohort_without_sums
 from ccfcpp.engine.memories import ClientMemories
 
 
@@ -112,10 +112,10 @@ class InProcess:
         true = [self.clients[member.id].member for member in members]
         if true != [*members]:
             # Attackers report other sizes to the server; a cohort goes by the true ones.
-            true = by_size(true)
+            true = sort_by_size(true)
         remembers = self.varies and work.exchange.remembers_parts
         merges = work.exchange.is_sum and self.merges and not remembers
-        most = work.cohort if merges else cohort_apart(work)
+        most = work.cohort if merges else cohort_without_sums(work)
         for first in range(0, len(true), most):
             cohort = [self.clients[m.id] for m in true[first : first + most]]
             if work.exchange.uses_memory:

@@ -150,7 +150,7 @@ def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec
     return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
 
 
-def declared_part(parts: Mapping[str, Part], name: str) -> Part:
+def find_part(parts: Mapping[str, Part], name: str) -> Part:
     """Return the meaning of a tensor, by the longest declared name that its name begins with."""
     while name:
         if name in parts:
@@ -159,12 +159,12 @@ def declared_part(parts: Mapping[str, Part], name: str) -> Part:
     return Opaque()
 
 
-def unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
+def find_unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
     """Return a declared name that is no field of the update; None if all are fields."""
     for name, part in parts.items():
         match part:
             case Sum(count=str(other)) | Mean(weight=other) | Votes(weights=str(other)):
-                named = [name, sibling(name, other)]
+                named = [name, sibling_name(name, other)]
             case _:
                 named = [name]
         for each in named:
@@ -173,17 +173,17 @@ def unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | No
     return None
 
 
-def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
+def group_names(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
     """Return the names of tensors that are bounded together, by the name of their group."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
-        part = declared_part(parts, name)
+        part = find_part(parts, name)
         alone = isinstance(part, Sum) and part.each
         found.setdefault(name if alone else name.partition(SEPARATOR)[0], []).append(name)
     return found
 
 
-def sibling(name: str, other: str) -> str:
+def sibling_name(name: str, other: str) -> str:
     """Return the full name of a part beside another one."""
     before, separator, _ = name.rpartition(SEPARATOR)
     return before + separator + other

@@ -28,7 +28,7 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
         >>> feddecorr(z)
         tensor(0.5625)
     """
-    residuals = centred(representations)
+    residuals = subtract_mean(representations)
     batch, dimensions = representations.shape[-2:]
     variances = residuals.square().sum(dim=-2, keepdim=True) / max(1, batch - 1)
     scored = residuals * (variances + EPSILON).rsqrt()
@@ -38,7 +38,7 @@ def feddecorr(representations: Tensor, scale: str = "paper") -> Tensor:
     return off_diagonal / (batch * max(1, dimensions * (dimensions - 1)))
 
 
-def centred(z: Tensor) -> Tensor:
+def subtract_mean(z: Tensor) -> Tensor:
     """Subtract the mean over the batch, of a tensor of shape (…, batch, dimensions).
 
     Example:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, batch_norm, inside
+from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, batch_norm, child_path
 
 
 class ConvBackbone(nn.Sequential):
@@ -67,7 +67,7 @@ class ResNet18Backbone(PooledModule):
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """Compute ``forward`` with batch normalisation over the batches of all clients."""
-        network, path = self.network, inside(name, "network")
+        network, path = self.network, child_path(name, "network")
         x = yield from batch_norm(network.bn1, f"{path}.bn1", network.conv1(x))
         x = torch.relu(x)
         for stage in ("layer1", "layer2", "layer3", "layer4"):

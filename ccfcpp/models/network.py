@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.models.pooled import Norm, moved_parameters, rounding
+from ccfcpp.models.pooled import Norm, rounding_dtype, updated_parameters
 from ccfcpp.models.state import ModelState
 
 _ALIGNMENT = 16
@@ -116,11 +116,11 @@ class FlatNetwork:
         self._passes = torch.zeros((), dtype=torch.int64, device=device)
         self._module = self._placed(module, trained)
         self._on_cuda, self._tf32 = device.type == "cuda", precision == "tf32"
-        self._rounded = rounding(precision, device)
+        self._rounded = rounding_dtype(precision, device)
 
     def _placed(self, module: nn.Module, trained: bool) -> nn.Module:
         """Replace a module's parameters and buffers by views of the network's vectors."""
-        moved = set(moved_parameters(module)) if trained else set()
+        moved = set(updated_parameters(module)) if trained else set()
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in moved)
         entries = self._layout.views(self.weights) | self._statistics.views(self._moving)

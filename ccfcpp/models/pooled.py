@@ -163,7 +163,7 @@ class PooledModule(nn.Module):
         raise NotImplementedError
 
 
-def rounding(wanted: str, device: torch.device) -> torch.dtype | None:
+def rounding_dtype(wanted: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype to which products are rounded; None for CUDA's TF32 or no rounding.
 
     Args:
@@ -182,7 +182,7 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return any(there.get(name, False) for name in _INSTRUCTIONS)
 
 
-def rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tensor:
+def apply_rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tensor:
     """Apply a module whose products round their inputs and results.
 
     Args:
@@ -199,7 +199,7 @@ def rounded(module: nn.Module, x: Tensor, precision: torch.dtype | None) -> Tens
         return result
     if isinstance(module, nn.Sequential):
         for part in module:
-            x = rounded(part, x, precision)
+            x = apply_rounded(part, x, precision)
         return x
     entries = {name: entry.to(precision) for name, entry in module.named_parameters()}
     near: Tensor = functional_call(module, entries, (x.to(precision),))
@@ -228,26 +228,26 @@ def apply_pooled(
         return (yield from batch_norm(module, name, x))
     if isinstance(module, nn.Sequential):
         for child, part in module.named_children():
-            x = yield from apply_pooled(part, x, inside(name, child), precision)
+            x = yield from apply_pooled(part, x, child_path(name, child), precision)
         return x
     if isinstance(module, PooledModule):
         return (yield from module.pooled(x, name))
-    return rounded(module, x, precision)
+    return apply_rounded(module, x, precision)
 
 
-def inside(name: str, child: str) -> str:
+def child_path(name: str, child: str) -> str:
     """Return the path of a module's child."""
     return f"{name}.{child}" if name else child
 
 
-def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+def updated_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that a step updates, by name.
 
     A bias right before batch normalisation is left out: its gradient is 0, and an optimizer would
     follow rounding errors.
     """
     idle = [
-        f"{inside(name, child)}.bias"
+        f"{child_path(name, child)}.bias"
         for name, chain in network.named_modules()
         if isinstance(chain, nn.Sequential)
         for (child, _), norm in zip(chain.named_children(), list(chain)[1:], strict=False)

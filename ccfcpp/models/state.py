@@ -13,7 +13,7 @@ ModelState = dict[str, Tensor]
 """A model's parameters and buffers by name, as ``Module.state_dict`` gives them."""
 
 
-def placed(state: Mapping[str, Tensor], device: torch.device) -> ModelState:
+def to_device(state: Mapping[str, Tensor], device: torch.device) -> ModelState:
     """Copy a model's entries to a device; counters stay on the CPU, which updates them."""
     return {
         name: entry.to(device if entry.is_floating_point() else "cpu")
@@ -45,7 +45,7 @@ def random_state(
     make: Callable[[], nn.Module], generator: torch.Generator, device: torch.device
 ) -> ModelState:
     """Return weights and buffers of a network that ``build`` makes, on a device."""
-    return placed(build(make, generator).state_dict(), device)
+    return to_device(build(make, generator).state_dict(), device)
 
 
 def _initialise(module: nn.Module, generator: torch.Generator) -> None:

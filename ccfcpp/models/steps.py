@@ -74,7 +74,7 @@ class CudaGraphs:
         return replay
 
 
-def recorder_of(device: torch.device) -> Record | None:
+def make_recorder(device: torch.device) -> Record | None:
     """Return the object that captures a trainer's steps; None if they are not captured."""
     return CudaGraphs() if device.type == "cuda" else None
 
@@ -238,7 +238,7 @@ class MeanLoss:
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 
 
-def side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list[T]:
+def train_side_by_side(trainings: Sequence[Training[T]], device: torch.device) -> list[T]:
     """Run the training of several clients, and return their results in order."""
     if device.type != "cuda":
         return [_ended(training) for training in trainings]

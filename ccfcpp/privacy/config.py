@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, require, without
+from ccfcpp.core.config import Count, PositiveNumber, Section, Unused, require, unused_without
 from ccfcpp.core.errors import KeyValue, UsageError
 
 
@@ -60,19 +60,21 @@ class PrivacyConfig(Section):
         if self.level == "none":
             keys = "epsilon delta noise clip clips accountant reproducible_noise"
             keys = " ".join(f"privacy.{key}" for key in keys.split())
-            yield from without(f"{keys} {of_both}", require("privacy.level", "client or image"))
+            yield from unused_without(
+                f"{keys} {of_both}", require("privacy.level", "client or image")
+            )
         if not self.secure_sums:
             keys = "privacy.threshold privacy.holders privacy.bits privacy.fraction_bits"
-            yield from without(f"{keys} {of_both}", require("privacy.secure_sums"))
+            yield from unused_without(f"{keys} {of_both}", require("privacy.secure_sums"))
         if self.noise_at == "server":
-            yield from without("privacy.colluders", require("privacy.noise_at", "clients"))
+            yield from unused_without("privacy.colluders", require("privacy.noise_at", "clients"))
         elif self.level != "none":
             either = (
                 require("privacy.level", "none"),
                 ", or ",
                 require("privacy.noise_at", "server"),
             )
-            yield from without("privacy.fraction_bits", *either)
+            yield from unused_without("privacy.fraction_bits", *either)
 
     @property
     def own_noise(self) -> bool:

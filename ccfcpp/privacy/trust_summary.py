@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 
 
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -24,7 +24,7 @@ def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
             rows["privacy"] += "; the noise can be drawn again, and protects NOTHING"
     if attack := summary.get("attack"):
         share = f"{attack['share']:.0%} of the clients"
-        rows["attack"] = f"{attack['kind']} by {share} ({first_of(attack['attackers'])})"
+        rows["attack"] = f"{attack['kind']} by {share} ({list_first(attack['attackers'])})"
     if "defence" in summary:
         rows["defence"] = summary["defence"]
     return rows

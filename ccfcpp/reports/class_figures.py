@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.core.metrics import counts_by
-from ccfcpp.reports.drawing import DrawnFigure, colour_bar, plate, thinned
+from ccfcpp.core.metrics import contingency_table
+from ccfcpp.reports.drawing import DrawnFigure, colour_bar, new_picture, thin_ticks
 from ccfcpp.reports.palette import Look, ink_on
 from ccfcpp.reports.run_reader import RecordedRun
 
@@ -29,13 +29,13 @@ def cluster_order(run: RecordedRun) -> list[int]:
 
 def confusion(run: RecordedRun) -> DrawnFigure:
     """Draw the contingency table of true classes and clusters, or the confusion matrix."""
-    classes, found = run.classes, run.found
+    classes, found = run.classes, run.labels
     names, order = run.class_names, cluster_order(run)
-    counts = counts_by(classes, found, len(names), run.groups)[:, order]
+    counts = contingency_table(classes, found, len(names), run.groups)[:, order]
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     columns = [cluster_names(run)[number] for number in order]
     across = "cluster" if run.clusters_images else "predicted class"
-    figure = table(counts, shares, names, columns, ("class", across), "share of the class")
+    figure = heat_map(counts, shares, names, columns, ("class", across), "share of the class")
     caption = (
         "Images of each true class (row) by cluster (column). Clusters are in the order of the "
         "classes they match best, so that agreement lies on the diagonal."
@@ -63,18 +63,18 @@ def confusion(run: RecordedRun) -> DrawnFigure:
     return DrawnFigure("confusion", title, caption, figure, rows)
 
 
-def holdings(run: RecordedRun) -> DrawnFigure:
+def client_classes(run: RecordedRun) -> DrawnFigure:
     """Draw the table of the numbers of images by client and class."""
-    return of_clients(run, run.holdings, ("class", "classes"), run.class_names)
+    return draw_client_table(run, run.holdings, ("class", "classes"), run.class_names)
 
 
-def of_clients(
+def draw_client_table(
     run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
 ) -> DrawnFigure:
     """Draw a table of numbers of images by client and column; ``kind`` is singular and plural."""
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]
-    figure = table(counts, counts.double(), names, shown, ("", one), "images of the client")
+    figure = heat_map(counts, counts.double(), names, shown, ("", one), "images of the client")
     rows = [
         {"client": number, "name": name, one: column, "images": int(count)}
         for (number, name), own in zip(run.clients.items(), counts, strict=True)
@@ -84,7 +84,7 @@ def of_clients(
     return DrawnFigure(f"client-{several}", f"Clients and {several}", caption, figure, rows)
 
 
-def table(
+def heat_map(
     counts: Tensor,
     values: Tensor,
     rows: list[str],
@@ -94,10 +94,10 @@ def table(
 ) -> Figure:
     """Draw a heat map of ``values`` with ``counts`` in its cells, both of shape (rows, columns)."""
     height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
-    with plate(height) as (figure, axes):
+    with new_picture(height) as (figure, axes):
         picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)
-        axes.set_yticks(*thinned(rows, 30))
-        places, names = thinned(columns)
+        axes.set_yticks(*thin_ticks(rows, 30))
+        places, names = thin_ticks(columns)
         slanted = max(map(len, names)) > 3
         turned: Look = (
             {"rotation": 40, "ha": "right"} if slanted else {"rotation": 0, "ha": "center"}

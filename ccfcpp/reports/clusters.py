@@ -3,9 +3,9 @@
 import statistics
 
 from ccfcpp.clustering.evaluation.summary_text import MEASURES
-from ccfcpp.core.metrics import counts_by
-from ccfcpp.reports.class_figures import of_clients
-from ccfcpp.reports.drawing import DrawnFigure, chart
+from ccfcpp.core.metrics import contingency_table
+from ccfcpp.reports.class_figures import draw_client_table
+from ccfcpp.reports.drawing import DrawnFigure, line_chart
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError
@@ -14,7 +14,7 @@ Measured = dict[str, float]
 """Values by key of ``MEASURES``."""
 
 
-def judged(run: RecordedRun) -> Measured:
+def label_free_scores(run: RecordedRun) -> Measured:
     """Return the clustering scores that need no labels."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
@@ -31,7 +31,7 @@ def judged(run: RecordedRun) -> Measured:
     return found
 
 
-def draw_judged(gathered: Gathered[Measured]) -> list[DrawnFigure]:
+def draw_label_free_scores(gathered: Gathered[Measured]) -> list[DrawnFigure]:
     """Draw each measure by the number of clusters, a line for each system.
 
     If all runs have the same number, nothing is drawn.
@@ -53,7 +53,7 @@ def _by_number(gathered: Gathered[Measured], key: str) -> DrawnFigure:
         system: [(k, statistics.fmean(own)) for k, own in sorted(by_k.items())]
         for system, by_k in values.items()
     }
-    with chart(curves, "number of clusters k", title) as (figure, _):
+    with line_chart(curves, "number of clusters k", title) as (figure, _):
         pass
     rows = [
         {"system": system, "clusters": k, title: value}
@@ -71,7 +71,7 @@ def draw_sizes(run: RecordedRun) -> DrawnFigure:
     """Draw the table of the numbers of images by client and cluster."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
-    owners = run.of_images("client", "no client is known")
+    owners = run.values_of_images("client", "no client is known")
     held = owners >= 0
-    counts = counts_by(owners[held], run.found[held], len(run.clients), run.groups)
-    return of_clients(run, counts, ("cluster", "clusters"), range(run.groups))
+    counts = contingency_table(owners[held], run.labels[held], len(run.clients), run.groups)
+    return draw_client_table(run, counts, ("cluster", "clusters"), range(run.groups))

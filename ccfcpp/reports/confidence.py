@@ -3,7 +3,7 @@
 from functools import partial
 
 from ccfcpp.core.metrics import calibration
-from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError
@@ -16,16 +16,16 @@ _CAPTIONS = {
 }
 
 
-def _drawn(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
+def _draw(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
     """Draw the share of images that are right by their confidence, or their distance."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None and not run.remote:
         raise CannotDrawError("the run has not ended")
-    classes = run.of_images("class", "the images have no labels")
-    values = run.of_images(column, "the run does not know it, or an earlier version made it")
-    found, error = calibration(values, run.matched[run.found] == classes)
-    with paper() as (figure, axes):
+    classes = run.values_of_images("class", "the images have no labels")
+    values = run.values_of_images(column, "the run does not know it, or an earlier version made it")
+    found, error = calibration(values, run.matched[run.labels] == classes)
+    with new_figure() as (figure, axes):
         axes.plot(found[:, 0], found[:, 1], label="images", **line_style(0))
         axes.set(xlabel=label, ylabel="share that is right", ylim=(0, 1.02))
         if column == "probability":
@@ -44,10 +44,10 @@ def _drawn(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure
 
 
 confidence = partial(
-    _drawn, column="probability", title="Confidence", label="probability of the cluster"
+    _draw, column="probability", title="Confidence", label="probability of the cluster"
 )
 outliers = partial(
-    _drawn,
+    _draw,
     column="outlier",
     title="Outliers",
     label="distance from the cluster, in units of the usual one",

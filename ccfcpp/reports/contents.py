@@ -28,9 +28,9 @@ class Overlaid(Generic[T]):
     gather: Callable[[RecordedRun], T]
     draw: Callable[[Gathered[T]], list[DrawnFigure]]
 
-    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
+    def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
         """Draw the runs with the needed numbers together."""
-        gathered, left_out = _gathered(self.title, runs, self.gather)
+        gathered, left_out = _read_all(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
 
 
@@ -41,9 +41,9 @@ class Single:
     title: str
     draw: Callable[[RecordedRun], DrawnFigure]
 
-    def outcomes(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
+    def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
         """Draw the figure of each run with the needed numbers."""
-        gathered, left_out = _gathered(self.title, runs, self.draw)
+        gathered, left_out = _read_all(self.title, runs, self.draw)
         drawn = []
         for number, (run, figure) in gathered.items():
             name = f"{figure.name}-{number}" if run.label else figure.name
@@ -51,7 +51,7 @@ class Single:
         return drawn, left_out
 
 
-def _gathered(
+def _read_all(
     title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
 ) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
     """Read the numbers of runs, counted from 1; runs that lack them are left out."""
@@ -71,18 +71,22 @@ def _titled(title: str, run: RecordedRun) -> str:
 _SECTIONS: dict[str, tuple[Overlaid[Any] | Single, ...]] = {
     "Rounds": (
         Overlaid("Scores by round", rounds.scores_by_round, rounds.draw_scores),
-        Overlaid("Effective rank by round", rounds.ranks, rounds.draw_ranks),
+        Overlaid("Effective rank by round", rounds.ranks_by_round, rounds.draw_ranks),
         Overlaid("Loss and progress by round", rounds.losses_by_round, rounds.draw_losses),
-        Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
+        Overlaid("Bytes by round", rounds.traffic_by_round, rounds.draw_traffic),
         Single("Who took part", rounds.participation),
     ),
     "Clusters": (
-        Overlaid("Quality by the number of clusters", clusters.judged, clusters.draw_judged),
+        Overlaid(
+            "Quality by the number of clusters",
+            clusters.label_free_scores,
+            clusters.draw_label_free_scores,
+        ),
         Single("Clients and clusters", clusters.draw_sizes),
     ),
     "Classes": (
         Single("Confusion matrix", class_figures.confusion),
-        Single("Clients and classes", class_figures.holdings),
+        Single("Clients and classes", class_figures.client_classes),
         Single("Confidence and errors", confidence.confidence),
         Single("Outliers and errors", confidence.outliers),
     ),
@@ -132,10 +136,10 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
     for title, entries in _SECTIONS.items():
         rows: dict[int, list[DrawnFigure]] = {}
         for number, entry in enumerate(entries):
-            drawn, left_out = entry.outcomes(runs)
+            drawn, left_out = entry.draw_all(runs)
             # The same figure of several runs has its own row.
             alone = len(runs) > 1 and isinstance(entry, Single)
-            named = [_under_a_free_name(figure, taken) for figure in drawn]
+            named = [_with_unique_name(figure, taken) for figure in drawn]
             rows.setdefault(number if alone else -1, []).extend(named)
             found.left_out.extend(left_out)
         if filled := [row for row in rows.values() if row]:
@@ -143,7 +147,7 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
     return found
 
 
-def _under_a_free_name(figure: DrawnFigure, taken: set[str]) -> DrawnFigure:
+def _with_unique_name(figure: DrawnFigure, taken: set[str]) -> DrawnFigure:
     """Give a figure a unique name, since different titles may lead to the same name."""
     names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if name not in taken)

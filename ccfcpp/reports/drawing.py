@@ -89,7 +89,7 @@ def style(name: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def paper(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
+def new_figure(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
     """Make a figure with one pair of axes; ``height`` is in inches."""
     with style():
         figure = Figure(figsize=(WIDTH, height))
@@ -97,9 +97,9 @@ def paper(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 
 @contextmanager
-def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
+def new_picture(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
     """Make a figure whose drawing fills the axes: it has no grid and no frame."""
-    with paper(height) as (figure, axes):
+    with new_figure(height) as (figure, axes):
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -111,9 +111,9 @@ Curve = Sequence[tuple[float, float]]
 
 
 @contextmanager
-def chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
+def line_chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
     """Draw lines with markers, each with its name in a legend, over whole numbers."""
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, (name, curve) in enumerate(curves.items()):
             spacing = max(1, len(curve) // 12)
             # Markers of different lines are at different places, so that none hides another.
@@ -179,7 +179,7 @@ def short(name: str, longest: int = _LONGEST_NAME) -> str:
     return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 
-def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
+def thin_ticks(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
     """Return positions and names of ticks: all, or every n-th if they would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from ccfcpp.core.files import write_table, write_whole
+from ccfcpp.core.files import write_atomically, write_table
 from ccfcpp.reports.drawing import DrawnFigure, style
 from ccfcpp.reports.palette import INKS
 
@@ -17,14 +17,14 @@ _PNG_DPI = 200
 
 def write_figure(folder: Path, drawn: DrawnFigure, svg: str) -> None:
     """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
-    write_whole(folder / f"{drawn.name}.svg", svg.encode())
-    write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
+    write_atomically(folder / f"{drawn.name}.svg", svg.encode())
+    write_atomically(folder / f"{drawn.name}.png", _render(drawn, "png", _PNG_DPI))
     write_table(folder / f"{drawn.name}.csv", drawn.rows)
 
 
 def as_svg(drawn: DrawnFigure) -> str:
     """Render a figure as SVG; equal figures give equal files."""
-    return _saved(drawn, "svg").decode()
+    return _render(drawn, "svg").decode()
 
 
 def for_page(svg: str, name: str, label: str) -> str:
@@ -44,9 +44,9 @@ def for_page(svg: str, name: str, label: str) -> str:
     return start + width.sub("", head.removeprefix("<svg ")) + end + rest
 
 
-def _saved(drawn: DrawnFigure, form: str, dpi: float | None = None) -> bytes:
+def _render(drawn: DrawnFigure, format_name: str, dpi: float | None = None) -> bytes:
     buffer = io.BytesIO()
-    metadata = _NO_METADATA if form == "svg" else None
+    metadata = _NO_METADATA if format_name == "svg" else None
     with style(drawn.name), warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -55,5 +55,5 @@ def _saved(drawn: DrawnFigure, form: str, dpi: float | None = None) -> bytes:
             drawn.figure.draw_without_rendering()
             mpl.rcParams["figure.constrained_layout.use"] = False
             drawn.figure.set_layout_engine(None)
-        drawn.figure.savefig(buffer, format=form, dpi=dpi or "figure", metadata=metadata)
+        drawn.figure.savefig(buffer, format=format_name, dpi=dpi or "figure", metadata=metadata)
     return buffer.getvalue()

@@ -18,13 +18,13 @@ Gathered = Sequence[tuple[RecordedRun, T]]
 _LONGEST_LABEL = 32
 
 
-def run_labels(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+def label_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Label each run by its system, by the settings that differ, or else by its folder."""
     if len(runs) == 1:
         return list(runs)
     labels = [run.title for run in runs]
     if len(set(labels)) < len(runs):
-        keys = _telling_keys(runs)
+        keys = _distinguishing_keys(runs)
         labels = [_label(run, keys) for run in runs]
     if len(set(labels)) < len(runs) or max(map(len, labels)) > _LONGEST_LABEL:
         labels = _folders([run.path for run in runs])
@@ -46,7 +46,7 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
     ]
 
 
-def of_run(run: RecordedRun) -> Json:
+def run_column(run: RecordedRun) -> Json:
     """Return the first column of a table of several runs; a single run has none."""
     return {"run": run.label} if run.label else {}
 
@@ -56,7 +56,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
-def _telling_keys(runs: Sequence[RecordedRun]) -> list[str]:
+def _distinguishing_keys(runs: Sequence[RecordedRun]) -> list[str]:
     """Return keys in which the runs differ and which all have, except those of their methods."""
     settings = [values_of(run.config) for run in runs]
     of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)

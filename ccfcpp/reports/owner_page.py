@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.core.units import bytes_in_words, counted
-from ccfcpp.core.units import shown as as_line
+from ccfcpp.core.units import bytes_in_words, format_count
+from ccfcpp.core.units import printable_name as as_line
 from ccfcpp.deployment.client.audit import (
     DELTA,
     AuditEntry,
@@ -22,7 +22,7 @@ from ccfcpp.deployment.client.audit import (
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.results import ClientResults, Row, typical, unsure
 from ccfcpp.reports.page import TEMPLATES
-from ccfcpp.runs.contact_sheets import as_png, sheet
+from ccfcpp.runs.contact_sheets import as_png, contact_sheet
 
 _MOST_NAMES, _MOST_SKIPPED = 500, 200
 
@@ -33,44 +33,44 @@ def owner_page(state: Path) -> str:
     Raises:
         UsageError: The folder is no client's state, or a file of it is damaged.
     """
-    found, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
+    results, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
     entries = list(log.read())
     runs = by_run(entries)
     cost = spending.epsilon(DELTA)
     tiles = {
-        "images": f"{len(found.rows):,}",
-        "clusters": str(len({row["cluster"] for row in found.rows})),
-        "files left out": f"{len(found.skipped):,}",
+        "images": f"{len(results.rows):,}",
+        "clusters": str(len({row["cluster"] for row in results.rows})),
+        "files left out": f"{len(results.skipped):,}",
         "sent in all runs": bytes_in_words(sum(entry.bytes for entry in entries)),
     } | ({"cost in privacy": f"ε = {cost:.3g}"} if cost else {})
     return TEMPLATES.get_template("owner.html").render(
         title=f"{state.resolve().stem}: its images by cluster",
         folder=state.name,
         notes=[
-            *([] if found.rows else ["No run of clustering has ended at this client yet."]),
+            *([] if results.rows else ["No run of clustering has ended at this client yet."]),
             *map(as_line, log.damaged),
         ],
         tiles=tiles,
-        clusters=_clusters(found),
-        skipped=[_printable(row) for row in found.skipped[:_MOST_SKIPPED]],
-        more_skipped=max(0, len(found.skipped) - _MOST_SKIPPED),
-        runs=[_sent(own, spending) for own in runs],
+        clusters=_describe_clusters(results),
+        skipped=[_printable(row) for row in results.skipped[:_MOST_SKIPPED]],
+        more_skipped=max(0, len(results.skipped) - _MOST_SKIPPED),
+        runs=[_describe_sent(own, spending) for own in runs],
     )
 
 
-def _clusters(found: ClientResults) -> list[dict[str, object]]:
+def _describe_clusters(results: ClientResults) -> list[dict[str, object]]:
     names: dict[int, list[str]] = {}
-    for row in found.rows:
+    for row in results.rows:
         names.setdefault(int(str(row["cluster"])), []).append(_name(row))
-    near, far = typical(found.rows), unsure(found.rows)
+    near, far = typical(results.rows), unsure(results.rows)
     return [
         {
             "number": cluster,
-            "size": counted(len(own), "image"),
-            "share": f"{len(own) / len(found.rows):.0%}",
+            "size": format_count(len(own), "image"),
+            "share": f"{len(own) / len(results.rows):.0%}",
             "ends": {
-                "The most typical": [_tile(found, number) for number in near.get(cluster, ())],
-                "The least sure": [_tile(found, number) for number in far.get(cluster, ())],
+                "The most typical": [_tile(results, number) for number in near.get(cluster, ())],
+                "The least sure": [_tile(results, number) for number in far.get(cluster, ())],
             },
             "names": own[:_MOST_NAMES],
             "more": max(0, len(own) - _MOST_NAMES),
@@ -79,9 +79,9 @@ def _clusters(found: ClientResults) -> list[dict[str, object]]:
     ]
 
 
-def _tile(found: ClientResults, number: int) -> dict[str, str]:
-    row = found.rows[number]
-    picture = found.pictures.get(number)
+def _tile(results: ClientResults, number: int) -> dict[str, str]:
+    row = results.rows[number]
+    picture = results.pictures.get(number)
     facts = [
         f"{key} {float(str(row[key])):.3g}" for key in ("probability", "distance") if key in row
     ]
@@ -93,7 +93,7 @@ def _tile(found: ClientResults, number: int) -> dict[str, str]:
 
 
 def _as_address(picture: Tensor) -> str:
-    png = as_png(sheet(picture[None], 1))
+    png = as_png(contact_sheet(picture[None], 1))
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -105,7 +105,7 @@ def _printable(row: Row) -> Facts:
     return {str(key): as_line(str(value)) for key, value in row.items()}
 
 
-def _sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, object]:
+def _describe_sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[str, object]:
     """Describe what was sent in a run: facts, a row for each kind of request, and refusals."""
     asked: dict[str, list[AuditEntry]] = {}
     for entry in entries:

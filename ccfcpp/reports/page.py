@@ -42,7 +42,7 @@ def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) 
     several = len(runs) > 1
     return TEMPLATES.get_template("page.html").render(
         title=f"{len(runs)} runs side by side" if several else summary_tables.heading(runs[0]),
-        runs=[_described(run) for run in runs],
+        runs=[_describe(run) for run in runs],
         several=several,
         notes=[note for note in map(summary_tables.note, runs) if note],
         results=summary_tables.results_table(runs) if several else [],
@@ -56,12 +56,12 @@ def _sections(
     found: Contents, svgs: Mapping[str, str]
 ) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
     return [
-        (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
+        (slug(title), title, [[_embed(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
         for title, rows in found.sections.items()
     ]
 
 
-def _described(run: RecordedRun) -> dict[str, object]:
+def _describe(run: RecordedRun) -> dict[str, object]:
     return {
         "label": run.label,
         "heading": summary_tables.heading(run),
@@ -75,7 +75,7 @@ def _described(run: RecordedRun) -> dict[str, object]:
     }
 
 
-def _inlined(drawn: DrawnFigure, svg: str) -> dict[str, object]:
+def _embed(drawn: DrawnFigure, svg: str) -> dict[str, object]:
     return {
         "name": drawn.name,
         "title": drawn.title,

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccfcpp.core.units import shown as as_line
+from ccfcpp.core.units import printable_name as as_line
 from ccfcpp.reports.class_figures import cluster_order
-from ccfcpp.reports.drawing import WIDTH, DrawnFigure, plate, short
+from ccfcpp.reports.drawing import WIDTH, DrawnFigure, new_picture, short
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError, all_finite
-from ccfcpp.runs.contact_sheets import sheet
+from ccfcpp.runs.contact_sheets import contact_sheet
 from ccfcpp.runs.report_samples import EACH, MOST_CLUSTERS, extremes
 
 _INCHES_A_LETTER, _INCHES_A_LINE, _LETTERS = 0.088, 0.15, 80
@@ -27,10 +27,10 @@ _CAPTIONS = {
 }
 
 
-def _drawn(run: RecordedRun, name: str) -> DrawnFigure:
+def _draw(run: RecordedRun, name: str) -> DrawnFigure:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
-    distance = run.of_images("distance", "the run knows no centroids")
+    distance = run.values_of_images("distance", "the run knows no centroids")
     if not all_finite(distance):
         raise CannotDrawError("the model has diverged: its distances hold NaN or Inf")
     numbers = run.shown.get("pictured", torch.arange(0)).tolist()
@@ -39,7 +39,7 @@ def _drawn(run: RecordedRun, name: str) -> DrawnFigure:
     if not small and not names:
         raise CannotDrawError("no picture of the images is kept, and they have no names")
     chosen = {
-        cluster: extremes(distance, run.found == cluster, name == "farthest").tolist()
+        cluster: extremes(distance, run.labels == cluster, name == "farthest").tolist()
         for cluster in cluster_order(run)
     }
     rows = [
@@ -61,21 +61,21 @@ def _drawn(run: RecordedRun, name: str) -> DrawnFigure:
         for cluster, index in shown.items()
         if names
     }
-    figure = _figure(run, shown, small) if small else _named(run, shown)
+    figure = _draw_pictures(run, shown, small) if small else _draw_names(run, shown)
     title = f"{name.capitalize()} {'from' if name == 'farthest' else 'to'} the centroids"
     return DrawnFigure(name, title, caption, figure, rows, listed)
 
 
-nearest = partial(_drawn, name="nearest")
-farthest = partial(_drawn, name="farthest")
+nearest = partial(_draw, name="nearest")
+farthest = partial(_draw, name="farthest")
 
 
-def _named(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
+def _draw_names(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
     """List samples without pictures, by their names."""
     lines = [(_row_name(run, cluster).replace("\n", ", "), "bold") for cluster in shown]
     members = [[(run.names[i], "normal") for i in index] for index in shown.values()]
     lines = [each for line, own in zip(lines, members, strict=True) for each in (line, *own)]
-    with plate(_INCHES_A_LINE * (len(lines) + 1)) as (figure, axes):
+    with new_picture(_INCHES_A_LINE * (len(lines) + 1)) as (figure, axes):
         axes.set(ylim=(len(lines), -1), xticks=[], yticks=[])
         for number, (line, weight) in enumerate(lines):
             text = short(line, _LETTERS).replace("$", r"\$")  # which would begin a formula
@@ -83,15 +83,15 @@ def _named(run: RecordedRun, shown: dict[int, list[int]]) -> Figure:
     return figure
 
 
-def _figure(
+def _draw_pictures(
     run: RecordedRun, shown: dict[int, list[int]], small: Mapping[int | None, Tensor]
 ) -> Figure:
-    picture = _picture(small, shown)
+    picture = _arrange(small, shown)
     down, across, _ = picture.shape
     names = [_row_name(run, cluster) for cluster in shown]
     margin = _INCHES_A_LETTER * max(len(line) for name in names for line in name.splitlines())
     height = (WIDTH - margin) * down / across
-    with plate(height) as (figure, axes):
+    with new_picture(height) as (figure, axes):
         # The layout engine does not place axes with square pixels well.
         figure.set_layout_engine("none")
         axes.set_position((margin / WIDTH, 0, 1 - margin / WIDTH, 1))
@@ -102,7 +102,7 @@ def _figure(
     return figure
 
 
-def _picture(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -> NDArray[np.uint8]:
+def _arrange(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -> NDArray[np.uint8]:
     """Arrange images, uint8 of shape (channels, height, width) by number, in rows of at most 8.
 
     Places without an image are transparent: this is RGBA of shape (pixels down, across, 4).
@@ -115,8 +115,8 @@ def _picture(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -
     ]
     cells = [images.get(number, blank) for number in numbers]
     empty = [torch.zeros_like(blank) if number in images else blank for number in numbers]
-    opaque = 255 - sheet(torch.stack(empty), EACH)[..., :1]
-    return torch.cat([sheet(torch.stack(cells), EACH), opaque], dim=2).numpy()
+    opaque = 255 - contact_sheet(torch.stack(empty), EACH)[..., :1]
+    return torch.cat([contact_sheet(torch.stack(cells), EACH), opaque], dim=2).numpy()
 
 
 def _row_name(run: RecordedRun, cluster: int) -> str:

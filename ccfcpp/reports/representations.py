@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ccfcpp.reports import drawing
 from ccfcpp.reports.class_figures import cluster_names
-from ccfcpp.reports.labels import Gathered, of_run
+from ccfcpp.reports.labels import Gathered, run_column
 from ccfcpp.reports.palette import INK, PAPER, Look, colours, line_style, marker
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError, pair_correlations
@@ -22,8 +22,8 @@ def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
     if run.clusters_images and run.has_labels:
         caption += " A cluster has the colour of the class it is matched with."
-    return _drawn(
-        run, "tsne-clusters", kind, caption, run.found, cluster_names(run), _cluster_inks(run)
+    return _draw(
+        run, "tsne-clusters", kind, caption, run.labels, cluster_names(run), _cluster_inks(run)
     )
 
 
@@ -32,7 +32,7 @@ def by_class(run: RecordedRun) -> drawing.DrawnFigure:
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
     names = run.class_names
     inks = list(range(len(names)))
-    return _drawn(run, "tsne-classes", "class", caption, run.classes, names, inks)
+    return _draw(run, "tsne-classes", "class", caption, run.classes, names, inks)
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
@@ -42,7 +42,7 @@ def _cluster_inks(run: RecordedRun) -> list[int]:
     return [number if number >= 0 else next(free) for number in matched]
 
 
-def _drawn(
+def _draw(
     run: RecordedRun,
     name: str,
     kind: str,
@@ -55,7 +55,7 @@ def _drawn(
     own = labels[index].numpy()
     palette = colours(max(inks) + 1)
     size = min(30, max(9, 12_000 / len(index)))
-    with drawing.plate(0.92 * drawing.WIDTH) as (figure, axes):
+    with drawing.new_picture(0.92 * drawing.WIDTH) as (figure, axes):
         for number, ink in enumerate(inks):
             x, y = places[own == number].T
             look: Look = {"color": palette[ink], "marker": marker(ink), "linewidths": 0}
@@ -87,7 +87,7 @@ def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
     """Draw the covariance matrix of the representations."""
     matrix = run.representations("covariance")
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
-    with drawing.plate(0.84 * drawing.WIDTH) as (figure, axes):
+    with drawing.new_picture(0.84 * drawing.WIDTH) as (figure, axes):
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
         axes.set(xlabel="dimension", ylabel="dimension")
         bar = drawing.colour_bar(axes, picture, "covariance", {"extend": "both", "fraction": 0.05})
@@ -116,14 +116,14 @@ def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.DrawnFigure]:
     """Draw the histogram of the correlations."""
     edges = np.linspace(-1, 1, _BINS + 1)
     rows = []
-    with drawing.paper() as (figure, axes):
+    with drawing.new_figure() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
             shares = np.histogram(found.numpy(), edges)[0] / len(found)
             look = line_style(number) | {"linewidth": 1.6, "fill": len(gathered) == 1}
             del look["marker"]
             axes.stairs(shares, edges, label=drawing.short(run.label, 32), **look)
             rows += [
-                of_run(run) | {"from": float(low), "to": float(high), "share": float(share)}
+                run_column(run) | {"from": float(low), "to": float(high), "share": float(share)}
                 for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)
             ]
         axes.set(xlabel="correlation of two dimensions", ylabel="share of the pairs", xlim=(-1, 1))

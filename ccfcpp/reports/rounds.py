@@ -7,7 +7,14 @@ import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
-from ccfcpp.reports.drawing import Curve, DrawnFigure, chart, plate, thinned, whole_numbers
+from ccfcpp.reports.drawing import (
+    Curve,
+    DrawnFigure,
+    line_chart,
+    new_picture,
+    thin_ticks,
+    whole_numbers,
+)
 from ccfcpp.reports.labels import Gathered, slug
 from ccfcpp.reports.palette import CATEGORIES, MUTED
 from ccfcpp.reports.run_reader import RecordedRun
@@ -36,7 +43,7 @@ def scores_by_round(run: RecordedRun) -> Curves:
     return found
 
 
-def ranks(run: RecordedRun) -> Curves:
+def ranks_by_round(run: RecordedRun) -> Curves:
     """Collect the effective rank by round."""
     curve = _logged(run, "scores", "effective_rank")
     if not curve:
@@ -58,7 +65,7 @@ def _logged(run: RecordedRun, kind: str, key: str) -> Curve:
     return [(row["round"] + 1, row[kind][key]) for row in run.log if key in row[kind]]
 
 
-def traffic(run: RecordedRun) -> Curves:
+def traffic_by_round(run: RecordedRun) -> Curves:
     """Collect the megabytes that all clients received, and sent, up to each round."""
     if not run.log:
         raise CannotDrawError("no round was run")
@@ -84,21 +91,19 @@ class ByRound:
         title = f"{self.title} by round"
         if len(gathered) == 1:
             ((run, curves),) = gathered
-            return [self._drawn(self.name, title, curves, _phase(run))]
+            return [self._draw(self.name, title, curves, _phase(run))]
         keys = dict.fromkeys(key for _, curves in gathered for key in curves)
         names = {key: (f"{self.name}-{slug(key)}", f"{title}: {key}") for key in keys}
         if len(keys) == 1:
             names = dict.fromkeys(keys, (self.name, title))
         return [
-            self._drawn(*names[key], {run.label: own[key] for run, own in gathered if key in own})
+            self._draw(*names[key], {run.label: own[key] for run, own in gathered if key in own})
             for key in keys
         ]
 
-    def _drawn(
-        self, name: str, title: str, curves: Curves, phase: int | None = None
-    ) -> DrawnFigure:
+    def _draw(self, name: str, title: str, curves: Curves, phase: int | None = None) -> DrawnFigure:
         caption = self.caption
-        with chart(curves, "round", self.unit) as (figure, axes):
+        with line_chart(curves, "round", self.unit) as (figure, axes):
             if phase is not None:
                 axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
                 caption += f" Dotted: pre-training ends after round {phase}."
@@ -158,11 +163,11 @@ def participation(run: RecordedRun) -> DrawnFigure:
     if not run.log:
         raise CannotDrawError("no round was run")
     states = np.array([[_state(run, row, n) for row in run.log] for n in run.clients])
-    with plate(min(6.5, max(2.2, 1.2 + 0.2 * len(run.clients)))) as (figure, axes):
+    with new_picture(min(6.5, max(2.2, 1.2 + 0.2 * len(run.clients)))) as (figure, axes):
         inks = [to_rgba(colour or (0, 0, 0, 0)) for colour in STATES.values()]
         span = (0.5, len(run.log) + 0.5, len(run.clients) - 0.5, -0.5)
         axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
-        axes.set_yticks(*thinned([*run.clients.values()]))
+        axes.set_yticks(*thin_ticks([*run.clients.values()]))
         axes.set(xlabel="round")
         axes.xaxis.set_major_locator(whole_numbers())
         axes.spines[:].set_visible(True)

@@ -14,8 +14,8 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import counted_samples, sum_of_tables
-from ccfcpp.core.units import first_of
+from ccfcpp.core.metrics import expand_table, sum_tables
+from ccfcpp.core.units import list_first
 from ccfcpp.reports import statistics
 from ccfcpp.reports.statistics import CannotDrawError
 from ccfcpp.runs.folder import RunFolder
@@ -89,7 +89,7 @@ class RecordedRun:
         return self.setting.described | {k: v for k, v in summary.items() if k in recorded}
 
     @property
-    def _known(self) -> RunSetting:
+    def _known_setting(self) -> RunSetting:
         if self.setting is None:
             raise CannotDrawError(_EARLIER)
         return self.setting
@@ -97,7 +97,7 @@ class RecordedRun:
     @cached_property
     def clients(self) -> dict[int, str]:
         """Name of each client, by its number."""
-        return {int(number): name for number, name in self._known.clients.items()}
+        return {int(number): name for number, name in self._known_setting.clients.items()}
 
     def client_name(self, number: int) -> str:
         """Return the name of a client, or its number if names are not recorded."""
@@ -106,12 +106,12 @@ class RecordedRun:
     @cached_property
     def connected(self) -> frozenset[int]:
         """Numbers of the clients that take part and hold images."""
-        return frozenset(self._known.connected)
+        return frozenset(self._known_setting.connected)
 
     @property
     def class_names(self) -> list[str]:
         """Names of the classes, in order."""
-        return self._known.classes
+        return self._known_setting.classes
 
     @cached_property
     def holdings(self) -> Tensor:
@@ -125,9 +125,9 @@ class RecordedRun:
             if not self.tables or not self.clusters_images:
                 raise CannotDrawError("no client has reported the classes of its images")
             return torch.stack([self.tables.get(n, none).sum(dim=1) for n in self.clients])
-        if self._known.holdings is None:
+        if self._known_setting.holdings is None:
             raise CannotDrawError("the images have no labels")
-        return torch.tensor(self._known.holdings)
+        return torch.tensor(self._known_setting.holdings)
 
     @property
     def has_labels(self) -> bool:
@@ -135,13 +135,13 @@ class RecordedRun:
         return bool(self.tables) or "class" in self.images
 
     @cached_property
-    def _told(self) -> tuple[Tensor, Tensor]:
-        table = sum_of_tables(self.tables)
+    def _reported_samples(self) -> tuple[Tensor, Tensor]:
+        table = sum_tables(self.tables)
         if table is None:
             raise CannotDrawError("no client has reported the clusters of its images")
-        return counted_samples(table)
+        return expand_table(table)
 
-    def of_images(self, name: str, missing: str) -> Tensor:
+    def values_of_images(self, name: str, missing: str) -> Tensor:
         """Return a fact of each image.
 
         Raises:
@@ -156,19 +156,21 @@ class RecordedRun:
         return self.images[name]
 
     @property
-    def found(self) -> Tensor:
+    def labels(self) -> Tensor:
         """The cluster, or predicted class, of each image, int64 of shape (images,)."""
         if self.remote:
-            return self._told[1]
+            return self._reported_samples[1]
         name = "cluster" if self.clusters_images else "predicted"
-        return self.of_images(name, "no clusters are known yet: the run was interrupted before")
+        return self.values_of_images(
+            name, "no clusters are known yet: the run was interrupted before"
+        )
 
     @property
     def classes(self) -> Tensor:
         """The true class of each image, int64 of shape (images,)."""
         if self.remote:
-            return self._told[0]
-        return self.of_images("class", "the images have no labels")
+            return self._reported_samples[0]
+        return self.values_of_images("class", "the images have no labels")
 
     @property
     def by_angle(self) -> bool:
@@ -209,7 +211,7 @@ class RecordedRun:
         """Number of clusters that are known, or of predicted classes."""
         if not self.clusters_images:
             return len(self.class_names)
-        return self.clusters if self.summary else int(self.found.max()) + 1
+        return self.clusters if self.summary else int(self.labels.max()) + 1
 
     @cached_property
     def matched(self) -> Tensor:
@@ -218,7 +220,7 @@ class RecordedRun:
             return torch.arange(self.groups)
         if not self.has_labels:
             return torch.full((self.groups,), -1)
-        return statistics.matched_classes(self.classes, self.found, self.groups)
+        return statistics.matched_classes(self.classes, self.labels, self.groups)
 
     @cached_property
     def embedding(self) -> statistics.Embedding:
@@ -295,6 +297,6 @@ def _no_run(path: Path) -> str:
     if not runs:
         return several
     inside = [run.parent for run in runs]
-    names = first_of([run.relative_to(path) for run in inside], _MOST_NAMES)
+    names = list_first([run.relative_to(path) for run in inside], _MOST_NAMES)
     both = shlex.join(map(str, inside[:2]))
     return f"{several} ({names}), one or more, such as ccfcpp report {both}"

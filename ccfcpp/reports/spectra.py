@@ -18,12 +18,12 @@ from ccfcpp.reports.drawing import (
     Rows,
     axis_number,
     legend_above,
-    paper,
+    new_figure,
     power,
     short,
     with_minus,
 )
-from ccfcpp.reports.labels import Gathered, of_run
+from ccfcpp.reports.labels import Gathered, run_column
 from ccfcpp.reports.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError
@@ -69,7 +69,7 @@ def local_spectra(run: RecordedRun) -> Spectra:
 def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
     """Draw the singular values in descending order."""
     rows: list[Mapping[str, object]] = []
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
             local = found.local if len(gathered) == 1 else {}
             for client, values in local.items():
@@ -106,7 +106,7 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
         "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
         f"number of dimensions in use, of {dimensions}."
     )
-    figure, rows = _bars(values, "effective rank", "{:.1f}")
+    figure, rows = _draw_bars(values, "effective rank", "{:.1f}")
     return [DrawnFigure("effective-rank", "Effective rank", caption, figure, rows)]
 
 
@@ -120,7 +120,7 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
         "over the global model's, on the same images. Above 0, averaging has reduced them."
     )
-    figure, rows = _bars(values, "R", "{:.3f}")
+    figure, rows = _draw_bars(values, "R", "{:.3f}")
     return [DrawnFigure("gap", "Gap between local and global spectra", caption, figure, rows)]
 
 
@@ -135,12 +135,12 @@ def _drawable(values: Tensor) -> list[float]:
 
 def _rows(run: RecordedRun, model: str, values: Tensor) -> Rows:
     return [
-        of_run(run) | {"model": model, "dimension": place + 1, "singular value": value}
+        run_column(run) | {"model": model, "dimension": place + 1, "singular value": value}
         for place, value in enumerate(_drawable(values))
     ]
 
 
-def _bars(
+def _draw_bars(
     values: Sequence[tuple[RecordedRun, dict[str, float], dict[int, float]]], unit: str, form: str
 ) -> tuple[Figure, Rows]:
     """Draw horizontal bars by run and model; of a single run also of its clients' local models."""
@@ -148,7 +148,7 @@ def _bars(
     if len(values) == 1:
         ((run, _, local),) = values
         bars += [(run, run.client_name(client), value) for client, value in local.items()]
-    rows = [of_run(run) | {"model": model, unit: value} for run, model, value in bars]
+    rows = [run_column(run) | {"model": model, unit: value} for run, model, value in bars]
     names = [
         f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)
         for run, model, _ in bars
@@ -156,7 +156,7 @@ def _bars(
     inks = [CATEGORIES[0 if model in _MAIN else 3] for _, model, _ in bars]
     lengths = [value for *_, value in bars]
     lines = sum(1.6 if "\n" in name else 1 for name in names)
-    with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
+    with new_figure(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
         drawn = axes.barh(range(len(bars)), lengths, color=inks, height=0.68)
         texts = [with_minus(form.format(value)) for value in lengths]
         axes.bar_label(drawn, texts, padding=3, fontsize=9)

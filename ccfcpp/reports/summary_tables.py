@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.evaluation.summary_text import evaluation_rows, scores_caveat
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import sum_of_tables, table_scores
+from ccfcpp.core.metrics import sum_tables, table_scores
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.reports.labels import differing_settings
@@ -117,7 +117,7 @@ def scored_by(run: RecordedRun) -> Table:
     if not run.tables or not run.setting:
         return []
     tables = {name: run.tables.get(number) for number, name in run.clients.items()}
-    tables["all together"] = sum_of_tables(run.tables)
+    tables["all together"] = sum_tables(run.tables)
     found = {
         name: {} if table is None or not table.sum() else _scores(run, table)
         for name, table in tables.items()

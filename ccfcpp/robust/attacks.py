@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyExchange,
     RefusedUpdateError,
     Task,
-    cohort_apart,
+    cohort_without_sums,
 )
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.update_format import (
@@ -29,14 +29,14 @@ from ccfcpp.engine.update_format import (
     Part,
     Sum,
     Votes,
-    declared_part,
+    find_part,
     is_statistic,
-    sibling,
+    sibling_name,
 )
 from ccfcpp.robust.config import AttackOfSome, ScaledAttack
 
 
-def chosen_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) -> list[int]:
+def choose_attackers(config: AttackOfSome, clients: Sequence[int], seed: int) -> list[int]:
     """Draw the hostile clients, ascending; they follow from the seed alone.
 
     Raises:
@@ -75,7 +75,7 @@ class Attack:
         self.config = config
         self.scale = config.scale if isinstance(config, ScaledAttack) else 1.0
         self.randomness = randomness
-        self.attackers = chosen_attackers(config, [m.id for m in members], randomness.seed)
+        self.attackers = choose_attackers(config, [m.id for m in members], randomness.seed)
         self._honest = {member.id: member.samples for member in members}
         if not any(acts_on(config.kind, exchange) for exchange in exchanges):
             raise UsageError(
@@ -87,17 +87,17 @@ class Attack:
         """Wrap the clients' work, by the exchange's name, so that attackers send false updates."""
         return {name: AttackedWork(work, self) for name, work in works.items()}
 
-    def known(self, members: Sequence[Member]) -> list[Member]:
+    def reported_members(self, members: Sequence[Member]) -> list[Member]:
         """Return the clients as the server knows them: with the sizes that they report."""
-        return [replace(member, samples=self.claimed(member.id)) for member in members]
+        return [replace(member, samples=self.reported_samples(member.id)) for member in members]
 
-    def claimed(self, client: int) -> int:
+    def reported_samples(self, client: int) -> int:
         """Return the number of images that a client reports."""
         held = self._honest[client]
         lies = self.config.kind == "false-sizes" and client in self.attackers
         return max(1, round(held * self.scale)) if lies else held
 
-    def falsified(
+    def falsify(
         self, exchange: AnyExchange, task: Task, message: object, update: object, client: int
     ) -> object:
         """Return the false update that an attacker sends in place of its true one."""
@@ -108,14 +108,16 @@ class Attack:
         if self.config.kind == "false-sizes":
             means = [part.weight for part in exchange.parts.values() if isinstance(part, Mean)]
             for name in tensors.keys() & means:
-                tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
+                tensors[name] = torch.tensor(
+                    self.reported_samples(client), dtype=tensors[name].dtype
+                )
         return unpack(type(update), tensors)
 
     def header(self) -> str:
         """Return a line about the attack for the start of a run."""
         return (
             f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
-            f"{len(self._honest)} clients ({first_of(self.attackers)})"
+            f"{len(self._honest)} clients ({list_first(self.attackers)})"
         )
 
     def describe(self) -> dict[str, object]:
@@ -136,7 +138,7 @@ class AttackedWork(AnyClientWork):
         self.attack = attack
         self.exchange = work.exchange
         # Each client sends its own update, since sums made at the clients have no attackers.
-        self.cohort = cohort_apart(work)
+        self.cohort = cohort_without_sums(work)
 
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
@@ -146,7 +148,7 @@ class AttackedWork(AnyClientWork):
         return [
             update
             if isinstance(update, RefusedUpdateError) or client.id not in self.attack.attackers
-            else self.attack.falsified(self.exchange, task, message, update, client.id)
+            else self.attack.falsify(self.exchange, task, message, update, client.id)
             for client, update in zip(clients, updates, strict=True)
         ]
 
@@ -175,7 +177,7 @@ class HonestUpdate:
         return [name for name in floats if self._is_learned(name)]
 
     def _is_learned(self, name: str) -> bool:
-        match declared_part(self.parts, name):
+        match find_part(self.parts, name):
             case Mean(report=report):
                 return not report and not is_statistic(name)
             case Sum(report=report, statistic=statistic):
@@ -191,7 +193,7 @@ class HonestUpdate:
         found: Tensors = {}
         for name in self.learned:
             tensor, start = self.tensors[name], torch.zeros_like(self.tensors[name])
-            if isinstance(declared_part(self.parts, name), Mean):
+            if isinstance(find_part(self.parts, name), Mean):
                 start = self.message.get(name, start)
             found[name] = start + other(tensor - start)
         return found
@@ -220,7 +222,7 @@ def _constant(honest: HonestUpdate) -> Tensors:
     return {
         name: torch.full_like(
             honest.tensors[name],
-            0.1 if isinstance(declared_part(honest.parts, name), Mean) else 1.0,
+            0.1 if isinstance(find_part(honest.parts, name), Mean) else 1.0,
         )
         for name in honest.learned
     }
@@ -231,7 +233,7 @@ def _false_sizes(honest: HonestUpdate) -> Tensors:
     return {
         name: honest.scale * tensor
         for name, tensor in honest.tensors.items()
-        if tensor.is_floating_point() and isinstance(declared_part(honest.parts, name), Sum | Count)
+        if tensor.is_floating_point() and isinstance(find_part(honest.parts, name), Sum | Count)
     }
 
 
@@ -239,11 +241,11 @@ def _one_point(honest: HonestUpdate) -> Tensors:
     """Move all centroids, or means of clusters, to the client's first one."""
     changed: Tensors = {}
     for name, tensor in honest.tensors.items():
-        part = declared_part(honest.parts, name)
+        part = find_part(honest.parts, name)
         if isinstance(part, Votes):
             changed[name] = tensor[:1].expand_as(tensor).clone()
         elif isinstance(part, Sum) and part.count is not None:
-            counts = honest.tensors[sibling(name, part.count)]
+            counts = honest.tensors[sibling_name(name, part.count)]
             held = int((counts > 0).to(torch.uint8).argmax())
             point = tensor[held] / counts[held].clamp(min=1)
             changed[name] = counts.unsqueeze(1) * point

@@ -18,7 +18,13 @@ from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.stages import Deliver, ExchangeRequest, checked, combined, sent_bytes
+from ccfcpp.engine.stages import (
+    Deliver,
+    ExchangeRequest,
+    check_reply,
+    combine_replies,
+    count_sent_bytes,
+)
 from ccfcpp.engine.transport import Reply
 from ccfcpp.engine.update_format import (
     Count,
@@ -27,20 +33,20 @@ from ccfcpp.engine.update_format import (
     Part,
     Sum,
     Votes,
-    declared_part,
-    groups,
+    find_part,
+    group_names,
     is_statistic,
-    sibling,
+    sibling_name,
 )
 from ccfcpp.robust.centroids import robust_kmeans
 from ccfcpp.robust.config import Bound, DefenceConfig, RobustMean
 from ccfcpp.robust.estimators import (
     assumed_hostile,
-    estimator,
+    estimate_weights,
+    make_estimator,
     most_central,
     pairwise_squares,
     weighted_mean,
-    weights_by,
 )
 
 Received = tuple[Sequence[Member], object]
@@ -83,10 +89,10 @@ class Defence:
         replies: list[Reply] = []
         for reply in inner(request):
             try:
-                update = checked(request, reply)
+                update = check_reply(request, reply)
             except RefusedUpdateError as refusal:
                 # What has come counts, also where it cannot be used.
-                yield replace(reply, update=refusal, bytes_up=sent_bytes(reply))
+                yield replace(reply, update=refusal, bytes_up=count_sent_bytes(reply))
                 continue
             replies.append(replace(reply, update=update))
         if not replies:
@@ -95,7 +101,7 @@ class Defence:
             members = [[request.member[client] for client in each.clients] for each in replies]
             updates = [each.update for each in replies]
             found = list(treat(request.message, list(zip(members, updates, strict=True))))
-        sent = [sent_bytes(reply) for reply in replies]
+        sent = [count_sent_bytes(reply) for reply in replies]
         if len(found) == len(replies):
             for update, reply, own in zip(found, replies, sent, strict=True):
                 said = replace(reply, is_checked=True, made_of=(reply,), bytes_up=own)
@@ -103,7 +109,7 @@ class Defence:
             return
         said = Reply(0, None, made_of=tuple(replies), is_checked=True, bytes_up=sum(sent))
         (update,) = found
-        yield combined(update, replies, said)
+        yield combine_replies(update, replies, said)
 
 
 def _check_enough(config: DefenceConfig, invited: int) -> None:
@@ -182,7 +188,7 @@ class Robust:
 
     def _weighs_votes(self, name: str) -> bool:
         return any(
-            isinstance(part, Votes) and part.weights and sibling(key, part.weights) == name
+            isinstance(part, Votes) and part.weights and sibling_name(key, part.weights) == name
             for key, part in self.parts.items()
         )
 
@@ -195,9 +201,9 @@ class Robust:
         """
         floats = [name for name, entry in models[0].items() if entry.is_floating_point()]
         if self.config.rule in _BY_COORDINATE or not floats:
-            estimate = estimator(self.config)
+            estimate = make_estimator(self.config)
         else:
-            weights = weights_by(self.config, _distances(models, floats))
+            weights = estimate_weights(self.config, _distances(models, floats))
             estimate = partial(weighted_mean, weights=weights)
         return {
             name: _entry(estimate if name in floats else _in_the_middle, models, name)
@@ -209,10 +215,10 @@ class Robust:
     ) -> dict[str, Tensor]:
         """Compute one set of centroids by votes; their sizes are those of all clients together."""
         hostile = assumed_hostile(self.config.hostile, len(local))
-        centres, labels = robust_kmeans(local, estimator(self.config), hostile)
+        centres, labels = robust_kmeans(local, make_estimator(self.config), hostile)
         found = {name: centres}
         if part.weights is not None:
-            weights = sibling(name, part.weights)
+            weights = sibling_name(name, part.weights)
             sizes = torch.cat([update[weights] for update in updates if weights in update])
             total = sizes.new_zeros(len(centres)).index_add_(0, torch.cat(list(labels)), sizes)
             # A centre counts even where no centroid is nearest to it.
@@ -225,10 +231,10 @@ class Robust:
         """Compute sums with robust means: a client votes by its mean of each cluster it holds."""
         assert part.count is not None
         sums = torch.stack(own)
-        counts = torch.stack([update[sibling(name, part.count)] for update in updates])
+        counts = torch.stack([update[sibling_name(name, part.count)] for update in updates])
         total = torch.zeros_like(sums[0])
         size = counts.clamp(min=0).sum(dim=0)
-        estimate = estimator(self.config)
+        estimate = make_estimator(self.config)
         for cluster in range(sums.shape[1]):
             votes = counts[:, cluster] > 0
             if bool(votes.any()):
@@ -271,7 +277,7 @@ class Bounded:
         kinds, held = (Sum, ones) if means else (Sum | Count, samples)
         tables = {n for own in updates for n, tensor in own.items() if tensor.ndim}
         sums = [n for n, part in known.items() if isinstance(part, kinds) and n in tables]
-        for group in groups(self.exchange.parts, sums).values():
+        for group in group_names(self.exchange.parts, sums).values():
             self._bound(updates, group, {}, held)
         for (_, update), tensors, share in zip(received, updates, shares, strict=True):
             yield unpack(type(update), tensors | self._weighed(tensors, known, share))
@@ -324,7 +330,7 @@ class Bounded:
 def _known(parts: Mapping[str, Part], updates: Sequence[Mapping[str, Tensor]]) -> dict[str, Part]:
     """Return the meaning of each tensor of some updates, also of those that some clients lack."""
     names = dict.fromkeys(name for update in updates for name in update)
-    return {name: declared_part(parts, name) for name in names}
+    return {name: find_part(parts, name) for name in names}
 
 
 def _is_figure(part: Part) -> bool:

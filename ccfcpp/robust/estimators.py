@@ -123,7 +123,7 @@ def assumed_hostile(share: float, points: int) -> int:
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
-def weights_by(config: RobustMean, squares: Squares) -> Tensor:
+def estimate_weights(config: RobustMean, squares: Squares) -> Tensor:
     """Return the weights of points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
@@ -139,7 +139,7 @@ def weights_by(config: RobustMean, squares: Squares) -> Tensor:
     return weights
 
 
-def estimator(config: RobustMean) -> Estimator:
+def make_estimator(config: RobustMean) -> Estimator:
     """Return the estimator that a configuration asks for."""
 
     def estimate(points: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def estimator(config: RobustMean) -> Estimator:
             return median(points)
         if config.rule == "trimmed-mean":
             return trimmed_mean(points, assumed_hostile(config.hostile, len(points)))
-        return weighted_mean(points, weights_by(config, pairwise_squares(points)))
+        return weighted_mean(points, estimate_weights(config, pairwise_squares(points)))
 
     return estimate
 

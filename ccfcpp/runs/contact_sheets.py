@@ -15,7 +15,7 @@ _LEAST_WIDTH = 56
 """Pixels between images, and the least a side of one takes: small images are enlarged."""
 
 
-def sheet(images: Tensor, columns: int) -> Tensor:
+def contact_sheet(images: Tensor, columns: int) -> Tensor:
     """Arrange images in a grid with ``columns`` columns, on a white background.
 
     Args:
@@ -38,7 +38,7 @@ def sheet(images: Tensor, columns: int) -> Tensor:
     return paper
 
 
-def shrunk(images: Tensor, largest: int) -> Tensor:
+def shrink(images: Tensor, largest: int) -> Tensor:
     """Scale down images whose sides are larger than ``largest`` pixels.
 
     Images are uint8 of shape (images, channels, height, width), and so is the result.
@@ -50,7 +50,7 @@ def shrunk(images: Tensor, largest: int) -> Tensor:
     return F.interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
-def small_ones(
+def thumbnails(
     index: Sequence[int],
     values: Tensor,
     names: Sequence[str],
@@ -67,10 +67,10 @@ def small_ones(
         largest: Most pixels a side.
     """
     if values.ndim == 4:
-        return dict(zip(index, shrunk(values[list(index)].cpu(), largest), strict=True))
+        return dict(zip(index, shrink(values[list(index)].cpu(), largest), strict=True))
     found = pictures([names[number] for number in index]) if pictures else {}
     return {
-        number: shrunk(found[names[number]][None], largest)[0]
+        number: shrink(found[names[number]][None], largest)[0]
         for number in index
         if names[number] in found
     }

@@ -36,11 +36,11 @@ def choose_device(wanted: str) -> torch.device:
         )
     device = torch.device(wanted)
     if device.type == "cuda":
-        _repeat_to_the_bit()
+        _make_deterministic()
     return device
 
 
-def _repeat_to_the_bit() -> None:
+def _make_deterministic() -> None:
     """Make CUDA deterministic, so that equal commands give bitwise equal results.
 
     Without this a run that was stopped and resumed differs from the uninterrupted run.

@@ -99,15 +99,17 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        config = pipeline.resolved([fixed, unflatten(settings)], suited)
-        names = np.zeros(len(data), int) if clients is None else string_array(np.asarray(clients))
+        config = pipeline.resolve_settings([fixed, unflatten(settings)], suited)
+        names = (
+            np.zeros(len(data), int) if clients is None else as_string_array(np.asarray(clients))
+        )
         owners, owner_names, notes = index_names(names, len(data), "fit", "clients", data.unit)
         for note in (*data.notes, *notes):
             warnings.warn(note, stacklevel=3)
         return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
 
 
-def string_array(names: NDArray[Any]) -> NDArray[Any]:
+def as_string_array(names: NDArray[Any]) -> NDArray[Any]:
     """Return strings in an array of Python objects, as in pandas, as an array of strings."""
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         return names.astype(str)

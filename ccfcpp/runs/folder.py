@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line, make_durable, save_tensors, whole_file, write_whole
+from ccfcpp.core.files import append_line, atomic_file, make_durable, save_tensors, write_atomically
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
 from ccfcpp.runs.contact_sheets import as_png
 from ccfcpp.runs.evaluator import Arrays, Results
-from ccfcpp.runs.paths import RunPaths, Summary, damaged, row_of
+from ccfcpp.runs.paths import RunPaths, Summary, damaged, parse_row
 from ccfcpp.runs.tracking import NONE, Line, tracker
 
 RoundLog = Callable[[Line], None]
@@ -49,12 +49,12 @@ class RunFolder(RunPaths):
                 f"{self.checkpoint} is gone, and with it the model of {before} with which this run "
                 "began: make it anew from that run"
             )
-        self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
+        self._delete_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
-    def begin_with(self, checkpoint: Checkpoint[State], run: Path) -> None:
+    def start_from(self, checkpoint: Checkpoint[State], run: Path) -> None:
         """Store the model of a finished run as the start of this one."""
-        write_whole(self.follows, json.dumps({"run": str(run)}).encode())
+        write_atomically(self.follows, json.dumps({"run": str(run)}).encode())
         save_checkpoint(self.checkpoint, checkpoint)
 
     @contextmanager
@@ -74,14 +74,14 @@ class RunFolder(RunPaths):
 
     def log_round(self, line: Line) -> None:
         """Append a round to ``metrics.jsonl``."""
-        add_line(self.metrics, json.dumps(line))
+        append_line(self.metrics, json.dumps(line))
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
         """Save a checkpoint; the lines of its rounds must be in the log."""
         make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
 
-    def _forget_rounds_from(self, number: int) -> None:
+    def _delete_rounds_from(self, number: int) -> None:
         """Delete lines of rounds that were logged but not checkpointed, which will run again."""
         if not self.metrics.exists():
             return
@@ -89,7 +89,7 @@ class RunFolder(RunPaths):
         lines = self.metrics.read_text(errors="replace").splitlines(keepends=True)
         kept = [line for line in lines if _round_of(line) < number]
         if kept != lines:
-            write_whole(self.metrics, "".join(kept).encode())
+            write_atomically(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
         """Return the arrays of numbers of a file that ``write_arrays`` wrote.
@@ -129,7 +129,7 @@ class RunFolder(RunPaths):
                 for name, each in named.items()
             }
             # Into the file itself: that of millions of images fills the memory.
-            with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
+            with atomic_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
 
     def write_results(self, summary: Summary, results: Results) -> None:
@@ -140,13 +140,13 @@ class RunFolder(RunPaths):
         self.write_arrays(results.arrays)
         for name, picture in results.pictures.items():
             self.figures.mkdir(exist_ok=True)
-            write_whole(self.figures / f"{name}.png", as_png(picture))
-        write_whole(self.summary, json.dumps(summary, indent=2).encode())
+            write_atomically(self.figures / f"{name}.png", as_png(picture))
+        write_atomically(self.summary, json.dumps(summary, indent=2).encode())
 
 
 def _round_of(line: str) -> float:
     """Return the round of a logged line; infinity for a line that a crash cut short."""
     try:
-        return int(row_of(line)["round"])
+        return int(parse_row(line)["round"])
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import KeyValue, UsageError, join_pieces
-from ccfcpp.core.files import TEMPORARY, write_table, write_whole
+from ccfcpp.core.files import TEMPORARY, write_atomically, write_table
 from ccfcpp.core.tables import Rows
-from ccfcpp.core.units import shown
+from ccfcpp.core.units import printable_name
 
 C = TypeVar("C", bound=RunConfig)
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ class RunPaths:
         folder = cls(path)
         folder.refuse_if_taken()
         with writable(path):
-            write_whole(folder.config, dump_yaml(config).encode())
+            write_atomically(folder.config, dump_yaml(config).encode())
         return folder
 
     @classmethod
@@ -102,8 +102,8 @@ class RunPaths:
         """Raise ``UsageError`` if a new run would mix with other files, or be unreadable."""
         if str(self.path).encode("utf-8", "ignore").decode() != str(self.path):
             raise UsageError(
-                f"output folder {shown(str(self.path))} has bytes in its name that are no letters "
-                "of UTF-8, and its model could not be read again: give another --out"
+                f"output folder {printable_name(str(self.path))} has bytes in its name that are no "
+                "letters of UTF-8, and its model could not be read again: give another --out"
             )
         for file, runs, it in (
             (self.config, "another run", "it"),
@@ -114,7 +114,7 @@ class RunPaths:
                     f"output folder {self.path} holds {runs}: add --resume to go on with {it}, or "
                     "give another --out"
                 )
-        refuse_full(self.path, self.server)
+        require_empty(self.path, self.server)
 
     def refuse_deployed(self) -> None:
         """Raise ``UsageError`` if a run's images are held by clients on other machines."""
@@ -144,11 +144,11 @@ class RunPaths:
 
     def read_summary(self) -> Summary:
         """Return the results of a finished run; ``UsageError`` if the file is damaged."""
-        return _object_in(self.summary)
+        return _read_object(self.summary)
 
     def write_setting(self, setting: RunSetting) -> None:
         """Record the setting at the start of a session."""
-        write_whole(self.setting, json.dumps(vars(setting)).encode())
+        write_atomically(self.setting, json.dumps(vars(setting)).encode())
 
     def read_setting(self) -> RunSetting | None:
         """Return the setting; None if an earlier version made the run.
@@ -159,17 +159,17 @@ class RunPaths:
         if not self.setting.is_file():
             return None
         try:
-            return RunSetting(**_object_in(self.setting))
+            return RunSetting(**_read_object(self.setting))
         except TypeError as error:
             raise damaged(self.setting, error) from error
 
     def write_leakage(self, found: Json) -> None:
         """Record the results of attacks on the finished run."""
-        write_whole(self.leakage, json.dumps(found, indent=2).encode())
+        write_atomically(self.leakage, json.dumps(found, indent=2).encode())
 
     def read_leakage(self) -> Json:
         """Return the results of attacks, if any; ``UsageError`` if the file is damaged."""
-        return _object_in(self.leakage) if self.leakage.is_file() else {}
+        return _read_object(self.leakage) if self.leakage.is_file() else {}
 
     def write_table(self, name: str, rows: Rows) -> None:
         """Write rows to the CSV file of a name."""
@@ -178,7 +178,9 @@ class RunPaths:
     def read_log(self) -> list[Json]:
         """Return a row for each logged round; a last line that a crash cut short is ignored."""
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
-        return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
+        return list(
+            itertools.takewhile(lambda row: "round" in row, map(parse_row, text.splitlines()))
+        )
 
     def absent_in_last_round(self) -> set[int]:
         """Return the clients that did not answer in the last logged round."""
@@ -203,7 +205,7 @@ class RunPaths:
     def add_environment(self, environment: dict[str, object]) -> None:
         """Record the machine of a session; a resumed run may have seen several."""
         text = json.dumps({"sessions": [*self.read_sessions(), environment]}, indent=2)
-        write_whole(self.environment, text.encode())
+        write_atomically(self.environment, text.encode())
 
 
 def damaged(path: Path, reason: object) -> UsageError:
@@ -211,7 +213,7 @@ def damaged(path: Path, reason: object) -> UsageError:
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
-def _object_in(path: Path) -> Json:
+def _read_object(path: Path) -> Json:
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:
@@ -221,7 +223,7 @@ def _object_in(path: Path) -> Json:
     return found
 
 
-def row_of(line: str) -> Json:
+def parse_row(line: str) -> Json:
     """Parse a logged line; empty if a crash cut it short."""
     try:
         row = json.loads(line)
@@ -230,7 +232,7 @@ def row_of(line: str) -> Json:
     return row if isinstance(row, dict) else {}
 
 
-def refuse_full(folder: Path, *but: Path) -> None:
+def require_empty(folder: Path, *but: Path) -> None:
     """Raise ``UsageError`` if a new folder is a file, or holds anything except ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")

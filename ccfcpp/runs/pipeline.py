@@ -77,7 +77,7 @@ class Pipeline(Generic[M, R]):
     suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
-    def resolved(self, layers: Layers, suited: Tree | None = None) -> M:
+    def resolve_settings(self, layers: Layers, suited: Tree | None = None) -> M:
         """Make the configuration of a user's settings, over settings that suit the images.
 
         Raises:
@@ -85,11 +85,11 @@ class Pipeline(Generic[M, R]):
         """
         config = resolve(self.kind, self.command, suited or {}, *layers)
         # What counts may follow from images that are not there yet: it is checked again with them.
-        possible = [config] if suited is not None else self._possible(config, layers)
+        possible = [config] if suited is not None else self._possible_settings(config, layers)
         refuse_unused(possible, self.command, layers)
         return config
 
-    def _possible(self, config: M, layers: Layers) -> list[M]:
+    def _possible_settings(self, config: M, layers: Layers) -> list[M]:
         """Return all configurations that may result once the user's own images are read."""
         guesses = self.guesses(config)
         return [
@@ -114,9 +114,9 @@ class Pipeline(Generic[M, R]):
         """
         if resume:
             path = required_out(out)
-            config = self._resumed(layers, RunPaths.reopen(path), deployed)
+            config = self._saved_settings(layers, RunPaths.reopen(path), deployed)
         else:
-            config = self.resolved(layers)
+            config = self.resolve_settings(layers)
             dataset = "deployed" if deployed else config.dataset
             if out is None:
                 label = self.label(config) if deployed else self._label(config, layers)
@@ -128,10 +128,10 @@ class Pipeline(Generic[M, R]):
 
     def _label(self, config: M, layers: Layers) -> str:
         """Return the label in a folder's name; the command's name if it is not known yet."""
-        labels = set(map(self.label, self._possible(config, layers)))
+        labels = set(map(self.label, self._possible_settings(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
-    def _resumed(self, layers: Layers, paths: RunPaths, deployed: bool) -> M:
+    def _saved_settings(self, layers: Layers, paths: RunPaths, deployed: bool) -> M:
         if not deployed:
             paths.refuse_deployed()
         saved = paths.saved_config(self.kind)
@@ -143,9 +143,9 @@ class Pipeline(Generic[M, R]):
         refuse_unused([config], self.command, layers)
         return config
 
-    def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:
+    def with_suited_settings(self, opening: Opening[M], suited: Tree) -> Opening[M]:
         """Put settings that suit the images under those that the user gave."""
-        return replace(opening, config=self.resolved(opening.layers, suited))
+        return replace(opening, config=self.resolve_settings(opening.layers, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:
         """Fit a run to its images, and return it with its opening and its folder.
@@ -156,7 +156,7 @@ class Pipeline(Generic[M, R]):
         images = None
         if not opening.goes_on and (found := self.suited(opening.config)) is not None:
             images, suited = found
-            opening = self.fitted(opening, suited)
+            opening = self.with_suited_settings(opening, suited)
         run, folder = opening.open(lambda config: self.make(config, images))
         return opening, run, folder
 

@@ -10,7 +10,7 @@ from ccfcpp.core.metrics import covariance
 from ccfcpp.core.randomness import generator_of
 from ccfcpp.data.images import random_part
 from ccfcpp.data.vectors import Pictures
-from ccfcpp.runs.contact_sheets import small_ones
+from ccfcpp.runs.contact_sheets import thumbnails
 
 EACH, MOST_CLUSTERS = 8, 40
 """Images that are nearest to a centroid, and farthest from it, and clusters that have pictures."""
@@ -23,7 +23,7 @@ _LARGEST = 64
 """Largest height and width of a picture, in pixels."""
 
 
-def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Tensor]:
+def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Tensor]:
     """Return the arrays of representations for plots.
 
     Args:
@@ -42,7 +42,7 @@ def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, T
     some = random_part(everything, _MOST_PLACED, generator_of(0))
     found = {
         "index": numbers[some],
-        "points": _placed(points[some], by_angle),
+        "points": _reduce(points[some], by_angle),
         "by_angle": torch.tensor(by_angle),
         "dimensions": torch.tensor(points.shape[1]),
     }
@@ -57,7 +57,7 @@ def shown_points(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, T
     return found
 
 
-def _placed(points: Tensor, by_angle: bool) -> Tensor:
+def _reduce(points: Tensor, by_angle: bool) -> Tensor:
     from sklearn.decomposition import PCA
 
     points = F.normalize(points.double(), dim=1) if by_angle else points.double()
@@ -71,7 +71,7 @@ def _placed(points: Tensor, by_angle: bool) -> Tensor:
     return torch.from_numpy(PCA(components, random_state=0).fit_transform(points.numpy()))
 
 
-def shown_pictures(
+def plot_thumbnails(
     clusters: Tensor,
     distance: Tensor,
     values: Tensor,
@@ -99,7 +99,7 @@ def shown_pictures(
     index = torch.unique(torch.cat(chosen)).tolist()
     # Images in memory are called by their numbers.
     called = names or tuple(map(str, range(len(values))))
-    small = small_ones(index, values, called, pictures, _LARGEST)
+    small = thumbnails(index, values, called, pictures, _LARGEST)
     if not small:
         return {}
     return {"pictured": torch.tensor([*small]), "pictures": torch.stack([*small.values()])}

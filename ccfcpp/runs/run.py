@@ -83,11 +83,11 @@ class Run(ABC, Generic[A, E]):
         return []
 
     @abstractmethod
-    def recorded(self) -> RunSetting:
+    def describe_setting(self) -> RunSetting:
         """Return the content of ``setting.json``, which the report reads."""
 
     @abstractmethod
-    def as_of(self, number: int) -> "Run[A, E] | None":
+    def for_round(self, number: int) -> "Run[A, E] | None":
         """Return the run with the clients connected in a round; None if they do not change.
 
         None if these are its own.
@@ -127,10 +127,10 @@ class Run(ABC, Generic[A, E]):
         found: Summary | Run[A, E] = self
         with self.config.methods().blaming(self.system, by_itself=True):
             while isinstance(found, Run):
-                found = found._rounds(folder, observe, should_stop)
+                found = found._run_rounds(folder, observe, should_stop)
         return found
 
-    def _rounds(
+    def _run_rounds(
         self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
     ) -> "Summary | Run[A, E]":
         """Return the summary; or the run with other clients, to continue from the checkpoint."""
@@ -143,10 +143,10 @@ class Run(ABC, Generic[A, E]):
         else:
             state, history = checkpoint.state, History(**checkpoint.facts)
             first_round = checkpoint.next_round
-        history.hold(self.clients)
-        if other := self.as_of(first_round):
+        history.check_samples(self.clients)
+        if other := self.for_round(first_round):
             return other
-        folder.write_setting(self.recorded())
+        folder.write_setting(self.describe_setting())
         if self.protection is not None:
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
@@ -165,7 +165,7 @@ class Run(ABC, Generic[A, E]):
                     continue
                 stopping = should_stop()
                 over = federation.is_over(state, report.round + 1)
-                other = None if stopping or over else self.as_of(report.round + 1)
+                other = None if stopping or over else self.for_round(report.round + 1)
                 if stopping or over or other or store.is_due():
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
@@ -173,14 +173,14 @@ class Run(ABC, Generic[A, E]):
                     raise StoppedError
                 if other:
                     return other
-        told, ended = self.ended(federation, state)
+        told, ended = self.run_epilogue(federation, state)
         results = self.evaluator.results(state, memories, local, told)
         own = ended | self.evaluator.describe() | history.describe(self.members)
-        summary = own | results.summary | self._around() | {"out": str(folder.path)}
+        summary = own | results.summary | self._describe_safeguards() | {"out": str(folder.path)}
         folder.write_results(summary, results)
         return summary
 
-    def _around(self) -> Summary:
+    def _describe_safeguards(self) -> Summary:
         """Return the facts on attacks, defence and protection for the summary."""
         found: Summary = {}
         if self.client_side.cohort is not None:
@@ -193,7 +193,9 @@ class Run(ABC, Generic[A, E]):
             found["defence"] = self.defender.config.rule
         return found
 
-    def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
+    def run_epilogue(
+        self, federation: Federation[Any, Transport], state: Any
+    ) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; their bytes are counted apart from the rounds'.
 
         Returns:
@@ -240,7 +242,7 @@ class Run(ABC, Generic[A, E]):
         return Federation(
             self.system,
             self.algorithm,
-            self.attackers.known(self.members) if self.attackers else self.members,
+            self.attackers.reported_members(self.members) if self.attackers else self.members,
             self.availability,
             self.randomness,
             transport or self.transport(self._memories(None)),
@@ -286,7 +288,7 @@ class LocalRun(Run[A, E]):
         evaluator: Scores the states.
         epilogue: Exchanges after the last round, if any.
         connected: Numbers of the connected clients, ascending.
-        remade: Makes the run with the clients connected in a round.
+        remake: Makes the run with the clients connected in a round.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -301,11 +303,11 @@ class LocalRun(Run[A, E]):
         evaluator: E,
         epilogue: Epilogue | None,
         connected: Sequence[int],
-        remade: Callable[[int], "LocalRun[A, E]"],
+        remake: Callable[[int], "LocalRun[A, E]"],
     ) -> None:
         self.data: Samples = held.data
         self.parts, self.names, self.clients = held.parts, held.names, clients
-        self.connected, self._remade = list(connected), remade
+        self.connected, self._remake = list(connected), remake
         self.absent = sorted(set(range(len(held.parts))) - set(connected))
         privacy, together = setting.privacy, setting.availability.invited(len(clients))
         self._context = ClientContext.of(
@@ -333,7 +335,7 @@ class LocalRun(Run[A, E]):
         """Rows for the files that were left out, with reasons."""
         return self.data.reading.rows if self.data.reading else []
 
-    def recorded(self) -> RunSetting:
+    def describe_setting(self) -> RunSetting:
         """Return the content of ``setting.json``, which the report reads."""
         labels, classes = self.data.labels, self.data.classes
         held = [] if labels is None else [labels.cpu()[part] for part in self.parts]
@@ -346,10 +348,10 @@ class LocalRun(Run[A, E]):
             [own.bincount(minlength=len(classes)).tolist() for own in held] or None,
         )
 
-    def as_of(self, number: int) -> "LocalRun[A, E] | None":
+    def for_round(self, number: int) -> "LocalRun[A, E] | None":
         """Return the run with the clients connected in a round; None if they do not change."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
-        return None if there == self.connected else self._remade(number)
+        return None if there == self.connected else self._remake(number)
 
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
@@ -366,7 +368,7 @@ class LocalRun(Run[A, E]):
         side, varies = ClientSide(works, cohort), self.availability.varies
         return InProcess(self.clients, side, memories, self.randomness, merges, varies)
 
-    def trained(self, verbose: bool = False) -> tuple[Any, int]:
+    def train(self, verbose: bool = False) -> tuple[Any, int]:
         """Run all rounds in memory, and return the last state and the number of rounds.
 
         Args:

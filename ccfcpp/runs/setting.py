@@ -9,7 +9,7 @@ import torch
 from ccfcpp.core.config import PrecisionConfig, RunConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Member
@@ -73,7 +73,7 @@ class Setting:
         if late and missed >= rounds:
             raise UsageError(
                 f"availability.late_rounds = {missed} is refused: the run has "
-                f"{counted(rounds, 'round')}; give fewer"
+                f"{format_count(rounds, 'round')}; give fewer"
             )
 
 

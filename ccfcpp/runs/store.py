@@ -50,7 +50,7 @@ class History:
     taken: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
 
-    def hold(self, clients: Iterable[Client]) -> None:
+    def check_samples(self, clients: Iterable[Client]) -> None:
         """Store digests of the clients' samples, and compare them with earlier ones.
 
         Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.runs.paths import Json, RunPaths
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class MlflowLog:
         """Log the numbers of a round; the session's first one starts the run, or continues it."""
         from mlflow.entities import Metric
 
-        client, run = self._run = self._run or self._begun()
+        client, run = self._run = self._run or self._open()
         now = int(time.time() * 1000)
         metrics = [
             Metric(name.replace(" ", "_"), float(value), now, line["round"])
@@ -98,7 +98,7 @@ class MlflowLog:
             client, run = self._run
             client.set_terminated(run)
 
-    def _begun(self) -> tuple[Any, str]:
+    def _open(self) -> tuple[Any, str]:
         import mlflow
         from mlflow.entities import Param
 
@@ -110,7 +110,7 @@ class MlflowLog:
         found = client.get_experiment_by_name(_EXPERIMENT)
         of = found.experiment_id if found else client.create_experiment(_EXPERIMENT)
         run = str(client.create_run(of, run_name=self.name).info.run_id)
-        write_whole(self.file, json.dumps({"run_id": run}).encode())
+        write_atomically(self.file, json.dumps({"run_id": run}).encode())
         known = [Param(key, str(own)) for key, own in self.settings.items() if own is not None]
         for first in range(0, len(known), _MOST_AT_ONCE):
             client.log_batch(run, params=known[first : first + _MOST_AT_ONCE])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
 from ccfcpp.studies.grids import Axes
-from ccfcpp.studies.tables import by_cell, cell_rows, display, over_seeds
+from ccfcpp.studies.tables import cell_rows, describe_seeds, display, group_by_cell
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     measures = [*compared, "tail_share", "seconds"]
     rows = cell_rows(results, measures)
     shown = [display(row, measures) for row in rows]
-    cells = by_cell(results)
+    cells = group_by_cell(results)
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (axes, _) in enumerate(cells):
         place = tuple((key, own) for key, own in axes.items() if isinstance(own, int | float))
@@ -41,7 +41,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
                 tested = True
                 rows[number][f"{score} p-value"] = p
                 shown[number][score] += significance.MARK * (p < significance.LEVEL)
-    caption = over_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
+    caption = describe_seeds(max((row["runs"] for row in rows), default=1)).capitalize()
     if tested:
         caption += f"; {significance.caption('the best with the same numbers')}"
     return ClassificationTable(rows, shown, caption)

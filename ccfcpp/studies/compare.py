@@ -17,7 +17,7 @@ from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
 
 if TYPE_CHECKING:
     from ccfcpp.studies.comparison import Comparison
-    from ccfcpp.studies.grids import Order, Planned
+    from ccfcpp.studies.grids import PlannedRun, StudySpec
     from ccfcpp.studies.study import Study
 
 ALL_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -74,7 +74,7 @@ def compare(
         study.run(lambda title, run, folder: run.run(folder))
     else:
         run_in_processes(study, jobs, lambda: None, lambda: False)
-    found = tabulated(study)
+    found = write_tables(study)
     return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
 
 
@@ -101,28 +101,28 @@ def open_comparison(
         UsageError: A setting does not fit, has no effect, or would change existing runs.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
-    from ccfcpp.studies.grids import take_lists
-    from ccfcpp.studies.growth import check_new_runs, reopened
+    from ccfcpp.studies.grids import split_axes
+    from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
-    for key in take_lists(ClusterConfig, layers)[1].keys() & _NO_AXES.keys():
+    for key in split_axes(ClusterConfig, layers)[1].keys() & _NO_AXES.keys():
         raise UsageError(f"{key} is no axis of a comparison: {_NO_AXES[key]}")
     if resume:
         path = required_out(out)
-        study = reopened(path, ClusterConfig, plan_comparison, layers, seeds)
+        study = reopen_study(path, ClusterConfig, plan_comparison, layers, seeds)
     else:
-        order = _order([BESIDE_PUBLISHED, *layers], seeds, say)
-        runs = plan_comparison(order)
+        spec = _comparison_spec([BESIDE_PUBLISHED, *layers], seeds, say)
+        runs = plan_comparison(spec)
         path = out or new_path("comparison", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
-        study = Study(path, runs, order)
+        study = Study(path, runs, spec)
     if baseline is not None:
         study.compare_with(baseline)
     Comparison(study.runs, [], baseline)
-    return check_new_runs(study, layers, "cluster", _check)
+    return check_new_runs(study, layers, "cluster", _check_runs)
 
 
-def tabulated(study: Study[ClusterConfig]) -> Comparison:
+def write_tables(study: Study[ClusterConfig]) -> Comparison:
     """Write the tables of the runs that are finished, and return them."""
     from ccfcpp.studies.comparison import Comparison
 
@@ -131,11 +131,11 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
     return found
 
 
-def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
+def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> StudySpec:
     """Return the plan of a new comparison, of all methods and skews unless the user gives some."""
-    from ccfcpp.studies.grids import Order, take_lists
+    from ccfcpp.studies.grids import StudySpec, split_axes
 
-    (*files, own), axes = take_lists(ClusterConfig, layers)
+    (*files, own), axes = split_axes(ClusterConfig, layers)
     values = dict(flatten(own))
     single: dict[str, Sequence[object]] = {}
     for key in ("method", "partition.p"):
@@ -143,7 +143,9 @@ def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
             single[key] = [values.pop(key)]
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
     config = resolve(ClusterConfig, "cluster", *files, unflatten(values))
-    grid["method"] = _that_take(config.data_kind or "images", [*map(str, grid["method"])], say)
+    grid["method"] = _supported_methods(
+        config.data_kind or "images", [*map(str, grid["method"])], say
+    )
     if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.runs.environment import choose_device
@@ -158,10 +160,12 @@ def _order(layers: Layers, seeds: int, say: Callable[[str], None]) -> Order:
             KeyValue("partition.p", ...),
             f" has no effect on partition.kind = {kind!r}: leave it out",
         )
-    return Order(files, unflatten(values), [grid], seeds)
+    return StudySpec(files, unflatten(values), [grid], seeds)
 
 
-def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
+def _supported_methods(
+    kind: DataKind, methods: Sequence[str], say: Callable[[str], None]
+) -> list[str]:
     """Return the methods that can cluster this kind of data; ``say`` names the others."""
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
@@ -172,7 +176,7 @@ def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None
     return chosen
 
 
-def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:
+def _check_runs(runs: Sequence[PlannedRun[ClusterConfig]]) -> None:
     """Construct the first run of each method, so that errors show before hours of work."""
     from ccfcpp.clustering.run import clustering_run
     from ccfcpp.clustering.setup import load_data

@@ -9,21 +9,21 @@ from ccfcpp.clustering.evaluation.summary_text import MEASURES, missing_clusters
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies import significance
-from ccfcpp.studies.grids import Axes, Order, Planned
+from ccfcpp.studies.grids import Axes, PlannedRun, StudySpec
 from ccfcpp.studies.score_tables import published_score
 from ccfcpp.studies.tables import (
     as_latex,
     as_markdown,
-    axis_in_words,
-    by_cell,
+    axis_name,
     cell_rows,
-    in_latex,
-    over_seeds,
-    printed_number,
+    describe_seeds,
+    escape_latex,
+    format_number,
+    group_by_cell,
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
@@ -59,7 +59,7 @@ _Place = tuple[str, tuple[object, ...]]
 """A method, and its values on the axes besides the degree of heterogeneity."""
 
 
-def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
+def plan_comparison(spec: StudySpec) -> list[PlannedRun[ClusterConfig]]:
     """Plan one run for each method, combination of the other axes' values, and seed.
 
     If no client is absent, a centralised method runs once a seed, whatever the partition; and a
@@ -68,7 +68,7 @@ def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
     Raises:
         UsageError: A value is out of its range.
     """
-    return order.planned(ClusterConfig, "cluster", _own_axes)
+    return spec.plan_runs(ClusterConfig, "cluster", _own_axes)
 
 
 def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
@@ -133,7 +133,7 @@ class Comparison:
 
     def __init__(
         self,
-        runs: Sequence[Planned[ClusterConfig]],
+        runs: Sequence[PlannedRun[ClusterConfig]],
         results: Sequence[tuple[Axes, Json]],
         baseline: str | None = None,
     ) -> None:
@@ -151,8 +151,8 @@ class Comparison:
         places = dict.fromkeys(self._key(run.axes)[0] for run in runs)
         self._places = sorted(places, key=lambda place: self.methods.index(place[0]))
         configs = {self._key(run.axes): run.config for run in runs}
-        costed = [(axes, with_costs(by_presence(summary))) for axes, summary in results]
-        self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
+        costed = [(axes, with_costs(with_presence_scores(summary))) for axes, summary in results]
+        self._summaries = {self._key(axes): own for axes, own in group_by_cell(costed)}
         away = any(summary.get("scores_absent") for _, summary in results)
         self.scores = SCORES | (_BY_PRESENCE if away else {})
         self.rows = [
@@ -222,8 +222,7 @@ class Comparison:
             row: dict[str, TableEntry | str] = {"method": METHODS[method].title}
             shares = zip(self.rates, rates, strict=True)
             row |= {
-                axis_in_words(name): "" if own is None else printed_number(own)
-                for name, own in shares
+                axis_name(name): "" if own is None else format_number(own) for name, own in shares
             }
             for degree, heading in self._headings.items():
                 if cell := self._cells.get(self._at(place, degree)):
@@ -263,7 +262,7 @@ class Comparison:
 
     def captions(self) -> dict[str, str]:
         """Return the caption of each score's table: title, seeds, and the meaning of marks."""
-        seeds = over_seeds(max((row["runs"] for row in self.rows), default=1))
+        seeds = describe_seeds(max((row["runs"] for row in self.rows), default=1))
         reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
         tested, remarks = {score for score, _, _ in self._p}, self._remarks()
         return {
@@ -277,14 +276,14 @@ class Comparison:
 
     def _remarks(self) -> str:
         """Return remarks for the captions: axes without effect, runs with too few clusters."""
-        runs = counted(self._fewer, "run")
+        runs = format_count(self._fewer, "run")
         found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
         for name in self.rates:
             others = [key for key in ("method", *DEGREES, *self.rates) if key != name]
             rest = {tuple(row.get(key) for key in others) for row in self.rows}
             same = {tuple(row.get(key) for key in (*others, *self.scores)) for row in self.rows}
             if len(rest) == len(same) < len(self.rows) and self._known(*self.scores):
-                found += f"; {axis_in_words(name)} changes nothing"
+                found += f"; {axis_name(name)} changes nothing"
         return found
 
     def written(
@@ -317,7 +316,7 @@ class Comparison:
 
     def as_latex(self) -> str:
         """Format all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
-        tables = self.written(r"\textbf{{{}}}", in_latex).items()
+        tables = self.written(r"\textbf{{{}}}", escape_latex).items()
         return "\n".join(as_latex(title, rows) for title, rows in tables)
 
 
@@ -337,7 +336,7 @@ def _heading(degree: _Degree, config: ClusterConfig) -> str:
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
-def by_presence(summary: Json) -> Json:
+def with_presence_scores(summary: Json) -> Json:
     """Return a summary with the scores over connected and over absent clients added, if any."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {

@@ -35,7 +35,7 @@ def config_hash(config: RunConfig, **others: object) -> str:
 
 
 @dataclass(frozen=True)
-class Planned(Generic[C]):
+class PlannedRun(Generic[C]):
     """A planned run of a study: its configuration and its values on the study's axes.
 
     Attributes:
@@ -58,7 +58,7 @@ class Planned(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Order:
+class StudySpec:
     """Everything a study was asked for: settings, grids of values, and seeds.
 
     Attributes:
@@ -90,9 +90,9 @@ class Order:
                     cells.append(cell)
         return cells
 
-    def planned(
+    def plan_runs(
         self, kind: type[C], presets: str, axes: Callable[[C, Axes], Axes] = lambda _, cell: cell
-    ) -> list[Planned[C]]:
+    ) -> list[PlannedRun[C]]:
         """Return all runs, each cell with several seeds.
 
         Args:
@@ -104,17 +104,19 @@ class Order:
         Raises:
             UsageError: A value is out of its range.
         """
-        runs: list[Planned[C]] = []
+        runs: list[PlannedRun[C]] = []
         for cell in self.cells:
             config = resolve(kind, presets, *self.layers(cell))
             own = axes(config, cell)
             if own not in (run.axes for run in runs):
                 seeds = range(config.seed, config.seed + self.seeds)
-                runs += [Planned(own, config.model_copy(update={"seed": seed})) for seed in seeds]
+                runs += [
+                    PlannedRun(own, config.model_copy(update={"seed": seed})) for seed in seeds
+                ]
         return runs
 
 
-def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
+def split_axes(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
     """Split off lists that were given for keys with a single value: they are axes of a study.
 
     Args:
@@ -139,7 +141,7 @@ def take_lists(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str,
         if isinstance(value, str) and "," in value and (key == "method" or str not in kinds):
             value = [part.strip() for part in value.split(",")]
         if isinstance(value, list | tuple):
-            axes[key] = list(dict.fromkeys(map(as_number, value)))
+            axes[key] = list(dict.fromkeys(map(parse_number, value)))
             if not value or "" in value:
                 raise UsageError(
                     KeyValue(key, values[key]), " holds an empty value: give a list such as a,b"
@@ -157,7 +159,7 @@ def _kinds(annotation: object) -> set[object]:
     return {origin or annotation}
 
 
-def as_number(value: object) -> object:
+def parse_number(value: object) -> object:
     """Parse a text as the number that a file would have, so that equal values are one."""
     for kind in (int, float):
         with suppress(ValueError):
@@ -173,7 +175,7 @@ def without_grids(layers: Layers) -> Layers:
     ]
 
 
-def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
+def study_spec(kind: type[RunConfig], layers: Layers, seeds: int) -> StudySpec:
     """Return the order of a study: the user's settings, split in single values and grids.
 
     A single value replaces an axis. Of a list of grids, those that have the value remain;
@@ -188,23 +190,23 @@ def ordered(kind: type[RunConfig], layers: Layers, seeds: int) -> Order:
     Raises:
         UsageError: The grid does not consist of lists.
     """
-    (*files, values), axes = take_lists(kind, layers)
+    (*files, values), axes = split_axes(kind, layers)
     grid: object = next((layer["grid"] for layer in reversed(files) if "grid" in layer), {})
-    grids = [{**one, **axes} for one in grids_of(grid)]
+    grids = [{**one, **axes} for one in list_grids(grid)]
     # A flag's value is text, and as good as the number of a file.
-    given = {key: as_number(str(own)) for key, own in flatten(values)}
+    given = {key: parse_number(str(own)) for key, own in flatten(values)}
     chosen = [
         one
         for one in grids
         if all(
-            given[key] in map(as_number, map(str, one[key])) for key in one.keys() & given.keys()
+            given[key] in map(parse_number, map(str, one[key])) for key in one.keys() & given.keys()
         )
     ]
     free = [{key: own for key, own in one.items() if key not in given} for one in chosen or grids]
-    return Order(without_grids(files), values, free, seeds)
+    return StudySpec(without_grids(files), values, free, seeds)
 
 
-def grids_of(grid: object) -> list[Grid]:
+def list_grids(grid: object) -> list[Grid]:
     """Return the grids of a list, or the single grid.
 
     Raises:

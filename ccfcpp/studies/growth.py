@@ -22,20 +22,20 @@ from ccfcpp.runs.paths import MAY_CHANGE, C, RunPaths, writable
 from ccfcpp.runs.pipeline import M
 from ccfcpp.studies.grids import (
     Grid,
-    Order,
-    Planned,
-    as_number,
+    PlannedRun,
+    StudySpec,
     config_hash,
-    grids_of,
-    take_lists,
+    list_grids,
+    parse_number,
+    split_axes,
     without_grids,
 )
 from ccfcpp.studies.study import Study
 
-Plan = Callable[[Order], list[Planned[C]]]
+Plan = Callable[[StudySpec], list[PlannedRun[C]]]
 
 
-def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: int) -> Study[C]:
+def reopen_study(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: int) -> Study[C]:
     """Resume a study, and plan the runs that new settings add.
 
     A list is added to the values of its axis, or makes a new axis with the value that the runs have
@@ -52,42 +52,42 @@ def reopened(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: in
     Raises:
         UsageError: A setting would change existing runs, or the plan is damaged.
     """
-    layers, axes = take_lists(kind, layers)
+    layers, axes = split_axes(kind, layers)
     changes = dict(flatten(merge(*without_grids(layers))))
     machine = unflatten({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
     study = Study.reopen(path, kind, machine)
     named = [changes.get("data.encoder"), *axes.get("data.encoder", ())]
     for run in study.runs:
         refuse_program(values_of(run.config).get("data.encoder"), named)
-    order = study.order or Order()
-    known = {key for grid in order.grids for key in grid}
+    spec = study.spec or StudySpec()
+    known = {key for grid in spec.grids for key in grid}
     added: dict[str, list[object]] = {key: list(values) for key, values in axes.items()}
     for key in known & changes.keys():
-        added[key] = [as_number(changes.pop(key))]
+        added[key] = [parse_number(changes.pop(key))]
     _refuse_changes(study, kind, changes)
-    more = [one for layer in layers if "grid" in layer for one in grids_of(layer["grid"])]
+    more = [one for layer in layers if "grid" in layer for one in list_grids(layer["grid"])]
     if not (added or more or seeds > len({run.config.seed for run in study.runs})):
         return study
-    if study.order is None:
+    if study.spec is None:
         raise UsageError(
             f"an earlier version planned the runs in {path} and did not note what was asked for: "
             "go on without new values, or give another --out"
         )
-    bigger = Order(
-        order.files,
-        unflatten({key: own for key, own in flatten(order.values) if key not in added}),
-        [*(_grown(grid, added, study.runs) for grid in order.grids), *more],
-        max(order.seeds, seeds),
-        order.baseline,
+    bigger = StudySpec(
+        spec.files,
+        unflatten({key: own for key, own in flatten(spec.values) if key not in added}),
+        [*(_extend_grid(grid, added, study.runs) for grid in spec.grids), *more],
+        max(spec.seeds, seeds),
+        spec.baseline,
     )
-    return Study(path, _kept(study, plan(bigger)), bigger)
+    return Study(path, _keep_folders(study, plan(bigger)), bigger)
 
 
 def check_new_runs(
     study: Study[M],
     layers: Layers,
     presets: str,
-    check: Callable[[list[Planned[M]]], None],
+    check: Callable[[list[PlannedRun[M]]], None],
 ) -> Study[M]:
     """Check the new runs of a study, and write its plan.
 
@@ -113,7 +113,7 @@ def check_new_runs(
     return study
 
 
-def _grown(grid: Grid, added: Grid, runs: Sequence[Planned[C]]) -> Grid:
+def _extend_grid(grid: Grid, added: Grid, runs: Sequence[PlannedRun[C]]) -> Grid:
     """Add values to a grid; a new axis also has the values of the existing runs."""
     before = {
         key: list(dict.fromkeys(values_of(run.config).get(key) for run in runs)) for key in added
@@ -144,14 +144,14 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
             )
 
 
-def _kept(study: Study[C], plan: list[Planned[C]]) -> list[Planned[C]]:
+def _keep_folders(study: Study[C], plan: list[PlannedRun[C]]) -> list[PlannedRun[C]]:
     """Return a plan in which runs that the study already has keep their folders.
 
     Raises:
         UsageError: The plan lacks an existing run.
     """
     there = {config_hash(run.config): run for run in study.runs}
-    found: dict[str, Planned[C]] = {}
+    found: dict[str, PlannedRun[C]] = {}
     for run in plan:
         same, kept = config_hash(run.config), run
         if before := there.get(same):

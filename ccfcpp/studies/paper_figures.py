@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper, power
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure, power
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.studies.score_tables import ScoreTable
-from ccfcpp.studies.tables import over_seeds
+from ccfcpp.studies.tables import describe_seeds
 
 _MOST_MARKED = 30
 """Largest number of places on an axis that are marked; more are rounds."""
@@ -34,7 +34,7 @@ def _draw_panel(
     rows: list[dict[str, object]] = []
     # Marks stand beside each other, so that deviations do not hide each other.
     apart = _APART if any(score.deviation for score in table.scores.values()) else 0.0
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, system in enumerate(table.systems):
             known = {at: one for at in places if (one := table.get(panel, at, system))}
             if not known:
@@ -74,7 +74,7 @@ def _draw_panel(
         legend_above(axes, columns=3)
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
-    caption = f"{table.measure}{by}; {over_seeds(table.runs)}{beside}."
+    caption = f"{table.measure}{by}; {describe_seeds(table.runs)}{beside}."
     return DrawnFigure(
         slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows
     )
@@ -86,7 +86,7 @@ def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> DrawnFigu
     They are above 0, and stand under the name of their line.
     """
     rows: list[dict[str, object]] = []
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, (name, values) in enumerate(curves.items()):
             look = line_style(number) | {"marker": ""}
             axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **look)

@@ -14,20 +14,20 @@ from types import FrameType
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
-from ccfcpp.core.units import first_of
+from ccfcpp.core.units import list_first
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.paths import C
 from ccfcpp.runs.signals import handled_by
-from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.study import Study
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_POLL_SECONDS = 0.5
 _MOST_JOBS = 61
 """The most processes that Windows can wait for."""
 _MOST_NAMES = 5
 """Largest number of failed runs that a message names for one reason."""
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
-_SECONDS_OF_DOUBT = 10.0
+_SECONDS_TO_CONFIRM = 10.0
 """Time in which the first process must ask all to stop."""
 
 _stop: Event
@@ -58,7 +58,9 @@ def run_in_processes(
         return
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
-    pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
+    pool = ProcessPoolExecutor(
+        min(jobs, len(left), _MOST_JOBS), context, _init_worker, (jobs, stop)
+    )
     # What starts here ignores signals to the process group, which this process handles. Except on
     # Windows, processes inherit that, and ignore signals from their first instruction on.
     with handled_by(signal.SIG_IGN):
@@ -67,7 +69,7 @@ def run_in_processes(
         look()
         pending = set(runs)
         while pending:
-            _, pending = wait(pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            _, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
             if should_stop() and not stop.is_set():
                 stop.set()
                 pending = {future for future in pending if not future.cancel()}
@@ -81,19 +83,19 @@ def run_in_processes(
     pool.shutdown()
     folders: dict[str, list[Path]] = {}
     for future, run in runs.items():
-        if reason := _failure(future, stop.is_set()):
+        if reason := _failure_reason(future, stop.is_set()):
             folders.setdefault(reason, []).append(run.folder)
     if folders:
         failed = sum(map(len, folders.values()))
         named = "; ".join(
-            f"{first_of(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
+            f"{list_first(each, _MOST_NAMES)}: {reason}" for reason, each in folders.items()
         )
         raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
     if stop.is_set():
         raise StoppedError
 
 
-def _failure(future: Future[None], stopping: bool) -> str | None:
+def _failure_reason(future: Future[None], stopping: bool) -> str | None:
     """Return why a run failed; None if it is finished or was stopped.
 
     While all runs are stopping, the end of a process is no failure. An unknown error is raised.
@@ -108,28 +110,28 @@ def _failure(future: Future[None], stopping: bool) -> str | None:
     return None
 
 
-def _begin(jobs: int, stop: Event) -> None:
+def _init_worker(jobs: int, stop: Event) -> None:
     """Initialise a worker process: its signal handlers and its share of the processors."""
     global _stop
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ask_first_process)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     use_processors(jobs)
 
 
-def _ask_first_process(number: int, frame: FrameType | None) -> None:
+def _handle_sigterm(number: int, frame: FrameType | None) -> None:
     """Handle SIGTERM: the run stops when the first process, which also got it, says so.
 
     Otherwise the signal was for this process alone, as when the pool ends processes after one died.
     """
 
-    def wait_for_word() -> None:
-        if not _stop.wait(_SECONDS_OF_DOUBT):
+    def wait_for_stop() -> None:
+        if not _stop.wait(_SECONDS_TO_CONFIRM):
             os._exit(1)
 
-    threading.Thread(target=wait_for_word, daemon=True).start()
+    threading.Thread(target=wait_for_stop, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -140,8 +142,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run(path: Path, planned: Planned[C]) -> None:
+def _run(path: Path, planned: PlannedRun[C]) -> None:
     if _stop.is_set():
         raise StoppedError
-    run, folder = Study(path, [planned]).opened(planned)
+    run, folder = Study(path, [planned]).open_run(planned)
     run.run(folder, should_stop=_stop.is_set)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import drawable
-from ccfcpp.runs.paths import RunPaths, refuse_full, writable
+from ccfcpp.runs.paths import RunPaths, require_empty, writable
 
 if TYPE_CHECKING:
     from ccfcpp.reports.contents import Contents
@@ -72,7 +72,7 @@ def write_report(
 
 def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Contents]:
     from ccfcpp.reports.contents import contents
-    from ccfcpp.reports.labels import run_labels
+    from ccfcpp.reports.labels import label_runs
     from ccfcpp.reports.page import page
     from ccfcpp.reports.run_reader import read_run
 
@@ -86,7 +86,7 @@ def _write_runs(runs: Sequence[Path], folder: Path, say: Say) -> tuple[Path, Con
             )
         recorded.append(read_run(run))
     say("drawing …")
-    shown = run_labels(recorded)
+    shown = label_runs(recorded)
     drawn = contents(shown)
     return _write(folder, drawn, partial(page, shown, drawn))
 
@@ -109,7 +109,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     if len(runs) > 1 or out.resolve() != runs[0].resolve():
-        refuse_full(out)
+        require_empty(out)
     return out
 
 
@@ -117,7 +117,7 @@ def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
     """Write a page, made from the figures' SVGs by name, and the figures beside it."""
-    from ccfcpp.core.files import write_whole
+    from ccfcpp.core.files import write_atomically
     from ccfcpp.reports.figure_files import as_svg, write_figure
 
     with writable(folder):
@@ -126,5 +126,5 @@ def _write(
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
         write_figure(folder / "figures", figure, svgs[figure.name])
-    write_whole(folder / "report.html", drawable(page(svgs)).encode())
+    write_atomically(folder / "report.html", drawable(page(svgs)).encode())
     return folder / "report.html", drawn

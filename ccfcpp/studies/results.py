@@ -12,7 +12,7 @@ from ccfcpp.core.config_layers import values_of
 from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.score_tables import DATASETS
-from ccfcpp.studies.tables import printed_number
+from ccfcpp.studies.tables import format_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
@@ -60,12 +60,12 @@ def label(template: str, result: Result, facts: Facts | None = None) -> str:
         name = found[1]
         if facts and name in facts:
             return facts[name]
-        return NAMED[name](result) if name in NAMED else printed_number(result.settings[name])
+        return NAMED[name](result) if name in NAMED else format_number(result.settings[name])
 
     return _FACT.sub(fact, template)
 
 
-def by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]]:
+def group_by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]]:
     """Group runs by the label that ``template`` gives each of them."""
     groups: dict[str, list[Result]] = {}
     for result in results:
@@ -73,7 +73,7 @@ def by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]
     return groups
 
 
-def first_seeds(results: Sequence[Result]) -> list[Result]:
+def select_lowest_seed(results: Sequence[Result]) -> list[Result]:
     """Return the runs whose seed is the lowest of all."""
     lowest = min(result.config.seed for result in results)
     return [result for result in results if result.config.seed == lowest]
@@ -111,7 +111,7 @@ def _partition(result: Result) -> str:
     """Describe the partition of images among clients for classification."""
     if result.settings["partition.kind"] == "classes":
         return f"{result.settings['partition.classes_per_client']} classes a client"
-    return f"alpha = {printed_number(result.settings['partition.alpha'])}"
+    return f"alpha = {format_number(result.settings['partition.alpha'])}"
 
 
 def _term(result: Result) -> str:

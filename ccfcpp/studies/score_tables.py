@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.studies.tables import mean_and_deviation, printed_number
+from ccfcpp.studies.tables import format_number, mean_and_deviation
 
 Place = tuple[str, str, str]
 """Panel (the images), place on the axis, system."""
@@ -99,7 +99,7 @@ def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Sco
     return {place: Score(*mean_and_deviation(own), len(own)) for place, own in found.items()}
 
 
-def over_system(scores: Scores, system: str) -> dict[Place, Score]:
+def divide_by_system(scores: Scores, system: str) -> dict[Place, Score]:
     """Divide means by those of one system in the same place; places without it are left out."""
     bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == system}
     return {
@@ -133,6 +133,6 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
     """
     if dataset not in DATASETS or method not in METHODS:
         return None
-    place = DATASETS[dataset], ANY if p is None else printed_number(p), METHODS[method].title
+    place = DATASETS[dataset], ANY if p is None else format_number(p), METHODS[method].title
     score = published_scores(measure).get(place)
     return None if score is None else score.mean

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Generic
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import merge, read_yaml, to_yaml, validate
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import C, Json, RunPaths
-from ccfcpp.studies.grids import Axes, Order, Planned
+from ccfcpp.studies.grids import Axes, PlannedRun, StudySpec
 
 if TYPE_CHECKING:
     from ccfcpp.runs.run import AnyRun
@@ -44,15 +44,17 @@ class Study(Generic[C]):
         order: The order that was given; None if an earlier version planned it.
     """
 
-    def __init__(self, path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> None:
+    def __init__(
+        self, path: Path, runs: Sequence[PlannedRun[C]], spec: StudySpec | None = None
+    ) -> None:
         self.path = path
         self.runs = list(runs)
-        self.order = order
+        self.spec = spec
 
     @property
     def baseline(self) -> str | None:
         """Method with which others are compared; None for the best."""
-        return self.order.baseline if self.order else None
+        return self.spec.baseline if self.spec else None
 
     def compare_with(self, baseline: str) -> None:
         """Set the method with which the others are compared.
@@ -60,9 +62,9 @@ class Study(Generic[C]):
         Raises:
             UsageError: An earlier version planned the study.
         """
-        if self.order is None:
+        if self.spec is None:
             raise UsageError(f"an earlier version planned {self.path}: leave the baseline out")
-        self.order = replace(self.order, baseline=baseline)
+        self.spec = replace(self.spec, baseline=baseline)
 
     def write_plan(self) -> None:
         """Write ``study.yaml``: the order, and the runs."""
@@ -72,8 +74,8 @@ class Study(Generic[C]):
             for run in self.runs
         ]
         # By way of JSON, since YAML's safe form has no tuples.
-        asked = {"asked": json.loads(json.dumps(asdict(self.order)))} if self.order else {}
-        write_whole(RunPaths(self.path).study, to_yaml({**asked, "runs": listed}).encode())
+        asked = {"asked": json.loads(json.dumps(asdict(self.spec)))} if self.spec else {}
+        write_atomically(RunPaths(self.path).study, to_yaml({**asked, "runs": listed}).encode())
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
@@ -85,7 +87,7 @@ class Study(Generic[C]):
         file = RunPaths(path).study
         plan = read_yaml(file)
         try:
-            order = Order(**plan["asked"]) if "asked" in plan else None
+            spec = StudySpec(**plan["asked"]) if "asked" in plan else None
             listed = [
                 (dict(one["axes"]), dict(one["config"]), one.get("folder")) for one in plan["runs"]
             ]
@@ -94,10 +96,10 @@ class Study(Generic[C]):
                 f"{file} is damaged ({error}): start again with another --out"
             ) from error
         runs = [
-            Planned(axes, validate(kind, merge(config, changes)), Path(place) if place else None)
+            PlannedRun(axes, validate(kind, merge(config, changes)), Path(place) if place else None)
             for axes, config, place in listed
         ]
-        return cls(path, runs, order)
+        return cls(path, runs, spec)
 
     def run(
         self,
@@ -122,18 +124,18 @@ class Study(Generic[C]):
             if should_stop():
                 raise StoppedError
             title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
-            run_one(title, *self.opened(planned))
+            run_one(title, *self.open_run(planned))
             finished()
 
-    def folder(self, planned: Planned[C]) -> RunFolder:
+    def folder(self, planned: PlannedRun[C]) -> RunFolder:
         """Return the folder of a run."""
         return RunFolder(self.path / planned.folder)
 
-    def is_finished(self, planned: Planned[C]) -> bool:
+    def is_finished(self, planned: PlannedRun[C]) -> bool:
         """Return whether a run has its summary."""
         return self.folder(planned).summary.is_file()
 
-    def opened(self, planned: Planned[C]) -> "tuple[AnyRun, RunFolder]":
+    def open_run(self, planned: PlannedRun[C]) -> "tuple[AnyRun, RunFolder]":
         """Return a run and its folder, which is made or reopened."""
         run = make_run(planned.config)
         folder = self.folder(planned)
@@ -155,4 +157,4 @@ class Study(Generic[C]):
     def write_table(self, rows: Sequence[Json], markdown: str, latex: str) -> None:
         """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
-            write_whole(self.path / f"table.{name}", text.encode())
+            write_atomically(self.path / f"table.{name}", text.encode())

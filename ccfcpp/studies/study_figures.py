@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.reports.contents import Contents
-from ccfcpp.reports.drawing import DrawnFigure, legend_above, paper
+from ccfcpp.reports.drawing import DrawnFigure, legend_above, new_figure
 from ccfcpp.reports.drawing import axis_number as in_full
 from ccfcpp.reports.labels import slug
 from ccfcpp.reports.palette import line_style
 from ccfcpp.reports.run_reader import title_of_system
-from ccfcpp.studies.comparison import by_presence, with_costs
+from ccfcpp.studies.comparison import with_costs, with_presence_scores
 from ccfcpp.studies.grids import Axes
 from ccfcpp.studies.paper_figures import draw_scores
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.score_tables import ANY, ScoreTable, mean_scores
-from ccfcpp.studies.tables import axis_in_words, by_cell, over_seeds, printed_number
+from ccfcpp.studies.tables import axis_name, describe_seeds, format_number, group_by_cell
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
@@ -46,7 +46,7 @@ class StudyCells:
 
     def value(self, result: Result, key: str) -> float | None:
         """Return a score of a run; None if there is none."""
-        value: float | None = by_presence(result.summary).get(key)
+        value: float | None = with_presence_scores(result.summary).get(key)
         return value
 
     @cached_property
@@ -72,7 +72,7 @@ class StudyCells:
     def system(self, axes: Axes, result: Result) -> str:
         """Return the name of the compared system: the method, and settings that are no numbers."""
         others = [
-            f"{axis_in_words(key)} {printed_number(value)}"
+            f"{axis_name(key)} {format_number(value)}"
             for key, value in axes.items()
             if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
         ]
@@ -83,7 +83,7 @@ def _is_number(value: object) -> bool:
     return value == "inf" or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _begun(heading: str) -> str:
+def _capitalize(heading: str) -> str:
     return heading[0].upper() + heading[1:]
 
 
@@ -91,20 +91,20 @@ def study_figures(cells: StudyCells) -> Contents:
     """Draw all figures of a study, in sections."""
     found = Contents()
     for axis in cells.numbers:
-        drawn = [row for score in cells.scores if (row := _by(cells, axis, score))]
+        drawn = [row for score in cells.scores if (row := _draw_by_axis(cells, axis, score))]
         if all(len(row) == 1 for row in drawn):
             drawn = [[figure for row in drawn for figure in row]]
         if any(drawn):
-            found.sections[f"Scores by {axis_in_words(axis)}"] = drawn
+            found.sections[f"Scores by {axis_name(axis)}"] = drawn
     if not cells.numbers:
-        found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
+        found.sections["Scores"] = [[_draw_dots(cells, score) for score in cells.scores]]
     costs = {"MB of a client": ("mb_up", "mb_down"), "seconds of all": ("seconds",)}
     first = next(iter(cells.scores))
-    found.sections["Costs"] = [[_costs(cells, first, *cost) for cost in costs.items()]]
+    found.sections["Costs"] = [[_draw_costs(cells, first, *cost) for cost in costs.items()]]
     return found
 
 
-def _by(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]:
+def _draw_by_axis(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]:
     """Draw a score along one axis, a figure for each place on the others."""
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
@@ -117,25 +117,25 @@ def _by(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]:
             if all(axes.get(key, value) == value for key, value in fixed.items())
         ]
         there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
-        beside = [f"{axis_in_words(key)} = {printed_number(value)}" for key, value in fixed.items()]
-        ours = _table(cells, there, axis, score, beside)
-        theirs = _table(cells, there, axis, score, beside, published=True)
+        beside = [f"{axis_name(key)} = {format_number(value)}" for key, value in fixed.items()]
+        ours = _mean_table(cells, there, axis, score, beside)
+        theirs = _mean_table(cells, there, axis, score, beside, published=True)
         for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
             (figure,) = draw_scores(ours.of(panel), theirs.of(panel) if theirs.scores else None)
-            heading = f"{cells.scores[score]} by {axis_in_words(axis)}" + (
+            heading = f"{cells.scores[score]} by {axis_name(axis)}" + (
                 f": {panel}" if panel else ""
             )
-            drawn.append(_named(heading, figure.caption, figure.figure, figure.rows))
+            drawn.append(_make_figure(heading, figure.caption, figure.figure, figure.rows))
     return drawn
 
 
-def _named(
+def _make_figure(
     heading: str, caption: str, figure: Figure, rows: Sequence[Mapping[str, object]]
 ) -> DrawnFigure:
-    return DrawnFigure(slug(heading), _begun(heading), _begun(caption), figure, rows)
+    return DrawnFigure(slug(heading), _capitalize(heading), _capitalize(caption), figure, rows)
 
 
-def _table(
+def _mean_table(
     cells: StudyCells,
     runs: Iterable[tuple[Axes, Result]],
     axis: str,
@@ -147,21 +147,21 @@ def _table(
     values = []
     for axes, result in runs:
         panel = ", ".join([*cells.images_of(result), *beside])
-        place = panel, printed_number(axes.get(axis, ANY)), cells.system(axes, result)
+        place = panel, format_number(axes.get(axis, ANY)), cells.system(axes, result)
         value = cells.published(axes, score) if published else cells.value(result, score)
         values.append((place, value))
-    return ScoreTable(cells.scores[score], axis_in_words(axis), mean_scores(values), cells.systems)
+    return ScoreTable(cells.scores[score], axis_name(axis), mean_scores(values), cells.systems)
 
 
-def _dots(cells: StudyCells, score: str) -> DrawnFigure:
+def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
     """Draw the mean score of each system as a dot with error bars, if no axis is numeric."""
     title = cells.scores[score]
-    table = _table(cells, cells.results, "", score)
+    table = _mean_table(cells, cells.results, "", score)
     by_name = {
         ", ".join(dict.fromkeys((system, panel))) if len(table.panels) > 1 else system: one
         for (panel, _, system), one in table.scores.items()
     }
-    with paper(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
+    with new_figure(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
         for number, one in enumerate(by_name.values()):
             look = line_style(number)
             axes.errorbar(
@@ -173,13 +173,13 @@ def _dots(cells: StudyCells, score: str) -> DrawnFigure:
     rows = [
         {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
     ]
-    caption = f"{title}; {over_seeds(table.runs)}."
-    return _named(title, caption, figure, rows)
+    caption = f"{title}; {describe_seeds(table.runs)}."
+    return _make_figure(title, caption, figure, rows)
 
 
-def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
+def _draw_costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
     """Draw a scatter plot of a score against costs, summed over ``keys``, by cell."""
-    of_cells = by_cell(cells.results)
+    of_cells = group_by_cell(cells.results)
     marks: dict[str, list[tuple[float, float]]] = {}
     rows: list[dict[str, object]] = []
     for axes_of, runs in of_cells:
@@ -189,7 +189,7 @@ def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> Dra
             system = cells.system(axes_of, runs[0])
             marks.setdefault(system, []).append((price, mean))
             rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
-    with paper() as (figure, axes):
+    with new_figure() as (figure, axes):
         for number, (system, found) in enumerate(marks.items()):
             look = line_style(number) | {"linestyle": "none"}
             axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)
@@ -203,4 +203,4 @@ def _costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> Dra
     heading = f"{cells.scores[score]} by {name}"
     means = ", means over its seeds" if max(len(runs) for _, runs in of_cells) > 1 else ""
     caption = f"{heading}, in the whole run: a mark for each cell of the study{means}."
-    return _named(heading, caption, figure, rows)
+    return _make_figure(heading, caption, figure, rows)

@@ -11,17 +11,17 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten, read_yaml, to_yaml, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.core.unused_settings import needs_of
 from ccfcpp.runs.paths import MAY_CHANGE, Json, RunPaths
 from ccfcpp.studies.classification import score_keys, tabulate
 from ccfcpp.studies.comparison import DEGREES, Comparison
-from ccfcpp.studies.grids import Axes, Planned
-from ccfcpp.studies.reproduction.output import made_by
+from ccfcpp.studies.grids import Axes, PlannedRun
+from ccfcpp.studies.reproduction.output import describe_sessions
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import StudyCells
-from ccfcpp.studies.tables import axis_in_words, printed_number
+from ccfcpp.studies.tables import axis_name, format_number
 from supervised.config import ClassifyConfig
 
 Tables = dict[str, list[dict[str, str]]]
@@ -46,7 +46,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         UsageError: A plan or a result is damaged, none of the runs is finished, or some studies are
             of clustering and others of classification.
     """
-    studies = [_reopened(path) for path in paths]
+    studies = [_open_study(path) for path in paths]
     kinds = {type(study.runs[0].config) for study in studies}
     if len({kind.__name__ for kind in kinds}) > 1:
         raise UsageError(
@@ -66,7 +66,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         )
     results = [(axes, result.summary) for axes, result in runs]
     clustered = [
-        Planned(run.axes, run.config)
+        PlannedRun(run.axes, run.config)
         for run in joined.runs
         if isinstance(run.config, ClusterConfig)
     ]
@@ -79,9 +79,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
         table = tabulate(results)
         rows = table.rows
         tables = {
-            table.caption: [
-                {axis_in_words(key): v for key, v in row.items()} for row in table.shown
-            ]
+            table.caption: [{axis_name(key): v for key, v in row.items()} for row in table.shown]
         }
         keys = score_keys([summary for _, summary in results])
         cells = StudyCells(runs, {key: _SCORES.get(key, key) for key in keys})
@@ -93,22 +91,22 @@ def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
     if len(studies) == 1:
         return studies[0]
     names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
-    apart = {"study"} if _differing(studies, names) else set()
+    apart = {"study"} if _differing_settings(studies, names) else set()
     here: Study[RunConfig] = Study(Path(), [])
-    found: dict[str, Planned[RunConfig]] = {}
+    found: dict[str, PlannedRun[RunConfig]] = {}
     for study in studies:
         for run in study.runs:
             axes = _with_all_axes(run, names)
             axes |= dict.fromkeys(apart, study.path.resolve().name)
             same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
             if same not in found or not here.is_finished(found[same]):
-                found[same] = Planned(axes, run.config, study.path / run.folder)
+                found[same] = PlannedRun(axes, run.config, study.path / run.folder)
     # The seeds of a cell follow each other, also where they are of several studies.
     cells = list(dict.fromkeys(str(run.axes) for run in found.values()))
     return Study(Path(), sorted(found.values(), key=lambda run: cells.index(str(run.axes))))
 
 
-def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
+def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
     """Return a run's axes, and those of other studies with the run's own values."""
     values = values_of(run.config)
     return run.axes | {
@@ -120,12 +118,12 @@ def _with_all_axes(run: Planned[RunConfig], names: Sequence[str]) -> Axes:
     }
 
 
-def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
+def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
     """Return shared settings with an effect that differ between studies, with their values.
 
     Axes and settings that a method fixes are left out.
     """
-    shared = [_shared([values_of(run.config) for run in study.runs]) for study in studies]
+    shared = [_shared_settings([values_of(run.config) for run in study.runs]) for study in studies]
     configs = [run.config for study in studies for run in study.runs]
     fixed = {key for one in configs for key, _ in flatten(one.fixed_by(one.model_dump()))}
     left = {*axes, *(f"availability.{key}" for key in axes), "method", "seed"}
@@ -144,7 +142,7 @@ def _differing(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json
     }
 
 
-def _reopened(path: Path) -> Study[RunConfig]:
+def _open_study(path: Path) -> Study[RunConfig]:
     file = RunPaths(path).study
     try:
         method = read_yaml(file)["runs"][0]["config"]["method"]
@@ -156,7 +154,7 @@ def _reopened(path: Path) -> Study[RunConfig]:
 
 def _facts(
     studies: Sequence[Study[RunConfig]],
-    runs: Sequence[Planned[RunConfig]],
+    runs: Sequence[PlannedRun[RunConfig]],
     cells: StudyCells,
     tables: Tables,
 ) -> dict[str, object]:
@@ -165,10 +163,10 @@ def _facts(
     names = list(dict.fromkeys(map(images, results)))
     seeds = sorted({run.config.seed for run in runs})
     done, planned = len(results), len(runs)
-    shared = _shared([values_of(run.config) for run in runs])
+    shared = _shared_settings([values_of(run.config) for run in runs])
     folders = [study.path.resolve().name for study in studies]
     axes = list(dict.fromkeys(key for run in runs for key in run.axes))
-    if len(studies) > 1 and (differing := _differing(studies, axes)):
+    if len(studies) > 1 and (differing := _differing_settings(studies, axes)):
         tables = tables | {
             "Settings in which the studies differ": [
                 {"setting": key} | dict(zip(folders, map(str, values), strict=True))
@@ -179,13 +177,13 @@ def _facts(
         "systems": ", ".join(systems),
         "images": ", ".join(names),
         **{
-            axis_in_words(key): ", ".join(map(printed_number, values))
+            axis_name(key): ", ".join(map(format_number, values))
             for key, values in cells.numbers.items()
         },
         "seeds": ", ".join(map(str, seeds)),
     }
     return {
-        "title": f"{counted(len(systems), 'system')} on {' and '.join(names)}",
+        "title": f"{format_count(len(systems), 'system')} on {' and '.join(names)}",
         "under": f"{'Study' if len(folders) == 1 else 'Studies'} {', '.join(folders)}",
         "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
         "tiles": {
@@ -197,11 +195,11 @@ def _facts(
         "tables": tables,
         "setting": setting,
         "config": to_yaml(shared),
-        "sessions": made_by(results),
+        "sessions": describe_sessions(results),
     }
 
 
-def _shared(settings: Sequence[Json]) -> Json:
+def _shared_settings(settings: Sequence[Json]) -> Json:
     """Return the settings that have the same value in all runs, by dotted key."""
     first, *others = settings
     return {

@@ -15,7 +15,7 @@ Text = Mapping[str, str]
 """A row of a table for people."""
 
 
-def by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
+def group_by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
     """Group runs by their cell; runs of one cell are adjacent."""
     cells = itertools.groupby(results, key=lambda result: result[0])
     return [(axes, [own for _, own in runs]) for axes, runs in cells]
@@ -26,7 +26,7 @@ def cell_rows(results: Sequence[tuple[Axes, Json]], measures: Sequence[str]) -> 
 
     Measures are keys of the summaries.
     """
-    return [{**axes, **_means(summaries, measures)} for axes, summaries in by_cell(results)]
+    return [{**axes, **_means(summaries, measures)} for axes, summaries in group_by_cell(results)]
 
 
 def _means(summaries: Sequence[Json], measures: Sequence[str]) -> Json:
@@ -54,19 +54,19 @@ def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-def over_seeds(runs: int) -> str:
+def describe_seeds(runs: int) -> str:
     """Describe a table or a figure of cells with at most ``runs`` runs each."""
     return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
 
 
-def printed_number(value: object) -> str:
+def format_number(value: object) -> str:
     """Format a number as papers print it."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     return str(value)
 
 
-def axis_in_words(key: str) -> str:
+def axis_name(key: str) -> str:
     """Return the readable name of the axis with this dotted key."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
@@ -92,11 +92,11 @@ def as_latex(caption: str, rows: Sequence[Text]) -> str:
     """
     names = _columns(rows)
     lines = [[row.get(name, "") for name in names] for row in rows]
-    head = " & ".join(map(in_latex, names))
+    head = " & ".join(map(escape_latex, names))
     body = "".join(f"{' & '.join(cells)} \\\\\n" for cells in lines)
     columns = "l" + "r" * (len(names) - 1)
     return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{in_latex(caption)}}}\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{escape_latex(caption)}}}\n"
         f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}"
         "\\bottomrule\n\\end{tabular}\n\\end{table}\n"
     )
@@ -110,6 +110,6 @@ _IN_LATEX = {
 _SIGNS = re.compile("|".join(map(re.escape, _IN_LATEX)))
 
 
-def in_latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Escape a text for LaTeX."""
     return _SIGNS.sub(lambda found: _IN_LATEX[found[0]], text)

@@ -71,7 +71,9 @@ class Aggregation(Generic[Known]):
         return {name: mean[name] - entry for name, entry in self.before.items()}
 
 
-def decayed(known: ModelState | None, change: ModelState, decay: float, share: float) -> ModelState:
+def update_momentum(
+    known: ModelState | None, change: ModelState, decay: float, share: float
+) -> ModelState:
     """Compute decay · known + share · change, where ``known`` is 0 at first."""
     if known is None:
         return {name: share * entry for name, entry in change.items()}

@@ -6,7 +6,7 @@ from supervised.config import ClassifyConfig, SmallNetwork
 from supervised.messages import LocalUpdate
 from supervised.methods.local import LocalMethod
 from supervised.methods.method import Method
-from supervised.sharing import PersonalNormalisation, hold
+from supervised.sharing import PersonalNormalisation, to_memory
 
 
 class KeptNormalisation(LocalMethod):
@@ -15,11 +15,13 @@ class KeptNormalisation(LocalMethod):
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Copy the batch normalisation layers to the client's local state."""
         model, shared = self.network.state(), update.model
-        client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
+        client.memory = to_memory(
+            {n: entry.clone() for n, entry in model.items() if n not in shared}
+        )
         return update
 
 
-def _has_normalisations(config: ClassifyConfig) -> None:
+def _check_normalisations(config: ClassifyConfig) -> None:
     if isinstance(config.model, SmallNetwork) and not config.model.batch_norm:
         raise UsageError(
             "method = 'fedbn' keeps batch normalisation at the clients, and model.name = "
@@ -33,5 +35,5 @@ FEDBN = Method(
     sharing=PersonalNormalisation,
     remembers=True,
     personal=True,
-    check=_has_normalisations,
+    check=_check_normalisations,
 )

@@ -16,7 +16,7 @@ from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
 
 
-def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
+def _initial_state(model: ModelState, weights: Tensor) -> ServerState:
     return ServerState(model)
 
 
@@ -24,11 +24,11 @@ def _no_projection(config: ClassifyConfig) -> Sequence[int]:
     return ()
 
 
-def _no_more(message: Any) -> UpdateFormat:
+def _no_parts(message: Any) -> UpdateFormat:
     return {}
 
 
-def _model_of(state: ServerState) -> Broadcast:
+def _broadcast_model(state: ServerState) -> Broadcast:
     return Broadcast(state.model)
 
 
@@ -69,9 +69,9 @@ class Method:
     message: type[Broadcast] = Broadcast
     update: type[LocalUpdate] = LocalUpdate
     parts: Mapping[str, Part] = field(default_factory=dict)
-    update_format: Callable[[Any], UpdateFormat] = _no_more
-    begin: Callable[[ModelState, Tensor], ServerState] = _model_alone
-    broadcast: Callable[[Any], Broadcast] = _model_of
+    update_format: Callable[[Any], UpdateFormat] = _no_parts
+    begin: Callable[[ModelState, Tensor], ServerState] = _initial_state
+    broadcast: Callable[[Any], Broadcast] = _broadcast_model
     projection: Callable[[ClassifyConfig], Sequence[int]] = _no_projection
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)

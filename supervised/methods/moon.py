@@ -13,7 +13,7 @@ from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
 from supervised.methods.local import LocalContext, LocalMethod
 from supervised.methods.method import Method
-from supervised.sharing import held, hold
+from supervised.sharing import from_memory, to_memory
 
 
 class MoonConfig(Section):
@@ -54,7 +54,9 @@ class ModelContrast(LocalMethod):
     def begin(self, message: Broadcast, client: Client) -> None:
         """Load the global and the previous model."""
         self._global.load(message.model)
-        self._previous.load(held(client.memory, self.context.sharing.device) or message.model)
+        self._previous.load(
+            from_memory(client.memory, self.context.sharing.device) or message.model
+        )
 
     def penalty(self, images: Tensor, representations: Tensor) -> Tensor | None:
         """Compute μ times the model-contrastive loss."""
@@ -66,7 +68,7 @@ class ModelContrast(LocalMethod):
 
     def finish(self, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Store the trained model in the client's local state."""
-        client.memory = hold(self.network.state())
+        client.memory = to_memory(self.network.state())
         return update
 
 

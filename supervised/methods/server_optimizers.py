@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.core.config import BelowOne, PositiveNumber, Section
 from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
-from supervised.methods.aggregation import Aggregation, decayed
+from supervised.methods.aggregation import Aggregation, update_momentum
 from supervised.methods.method import Method
 
 
@@ -43,7 +43,7 @@ class ServerMomentum(Aggregation[MomentumState]):
         """Move the parameters by the momentum."""
         settings = self.config.section(ServerMomentumConfig)
         share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
-        velocity = decayed(self.state.momentum, self.change(mean), settings.momentum, share)
+        velocity = update_momentum(self.state.momentum, self.change(mean), settings.momentum, share)
         moved = {name: entry + velocity[name] for name, entry in self.before.items()}
         return replace(self.state, model=moved, momentum=velocity)
 
@@ -92,7 +92,7 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
         """Move the parameters by the moments."""
         settings = self.config.section(AdaptiveConfig)
         change = self.change(mean)
-        first = decayed(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
+        first = update_momentum(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
         known = self.state.second_moment or {
             name: torch.full_like(entry, settings.tau**2) for name, entry in change.items()
         }

@@ -26,7 +26,7 @@ from ccfcpp.core.config_layers import (
     unflatten,
 )
 from ccfcpp.core.presets import preset_folder
-from ccfcpp.studies.grids import Planned, ordered
+from ccfcpp.studies.grids import PlannedRun, study_spec
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp, refused, succeeded
@@ -44,10 +44,10 @@ def _plan(
     values: Tree | None = None,
     seeds: int = 1,
     axes: dict[str, list[object]] | None = None,
-) -> list[Planned[ClassifyConfig]]:
+) -> list[PlannedRun[ClassifyConfig]]:
     single = merge(values or {}, unflatten(axes or {}))
-    asked = ordered(ClassifyConfig, [*read_configs(files), single], seeds)
-    return asked.planned(ClassifyConfig, "classify")
+    asked = study_spec(ClassifyConfig, [*read_configs(files), single], seeds)
+    return asked.plan_runs(ClassifyConfig, "classify")
 
 
 def complaint(*arguments: object) -> str:

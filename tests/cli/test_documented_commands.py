@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ccfcpp.cli import terminal
-from ccfcpp.cli.single_run import Shown
+from ccfcpp.cli.single_run import RunDisplay
 from ccfcpp.clustering import setup
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.registry import DATASETS
@@ -96,7 +96,7 @@ PAGES = [
 def test_commands_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup, "open_dataset", blank)
-    monkeypatch.setattr(Shown, "run", begin)
+    monkeypatch.setattr(RunDisplay, "run", begin)
     monkeypatch.setattr(
         differential_privacy, "least_noise", lambda *_: 10.0
     )  # It takes seconds to find.

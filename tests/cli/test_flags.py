@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.cli import classify, cluster, compare, flags
-from ccfcpp.cli.setting_options import keyed
+from ccfcpp.cli.setting_options import with_flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
@@ -137,7 +137,7 @@ def test_help_has_each_flag_under_the_systems_that_have_it(
 )
 def test_a_flag_of_one_kind_of_partition_names_it(given: flags.Named, kind: flags.Named) -> None:
     named = dict(given)
-    flags.name_partition(named)
+    flags.set_partition_kind(named)
     assert named == given | kind
 
 
@@ -150,13 +150,13 @@ def test_a_flag_of_one_kind_of_partition_names_it(given: flags.Named, kind: flag
 )
 def test_flags_of_two_kinds_of_partition_are_refused(given: flags.Named) -> None:
     with pytest.raises(UsageError, match=r"--alpha and --.* each name a partition"):
-        flags.name_partition(given)
+        flags.set_partition_kind(given)
 
 
 def test_a_switch_that_is_not_given_leaves_a_file_its_word() -> None:
     seen: list[flags.Named] = []
 
-    @keyed([flags.PRIVACY[0], flags.DATASET], ClusterConfig)
+    @with_flags([flags.PRIVACY[0], flags.DATASET], ClusterConfig)
     def command(named: flags.Named) -> None:
         seen.append(named)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.single_run import absence, chosen_by_default
+from ccfcpp.cli.single_run import chosen_by_default, describe_absent
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
@@ -20,8 +20,8 @@ def test_what_the_user_did_not_choose_is_named_by_its_flags() -> None:
 
 
 def test_many_absent_clients_are_not_all_named() -> None:
-    assert absence(["a", "b"]) == "absent for the whole run: a, b"
-    assert absence(list(map(str, range(25)))).endswith(", 19 and 5 more")
+    assert describe_absent(["a", "b"]) == "absent for the whole run: a, b"
+    assert describe_absent(list(map(str, range(25)))).endswith(", 19 and 5 more")
 
 
 def test_a_run_says_what_it_is_about_to_do(tmp_path: Path) -> None:

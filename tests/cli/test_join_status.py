@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ccfcpp.cli.join_status import Telling
+from ccfcpp.cli.join_status import StatusLine
 from ccfcpp.deployment.link.server_status import ServerStatus
 from tests.support.command import refused
 
@@ -23,13 +23,13 @@ DAY = [
 
 def told(terminal: bool) -> str:
     console = Console(file=StringIO(), width=100, force_terminal=terminal)
-    telling = Telling(console)
-    with telling.shown():
+    display = StatusLine(console)
+    with display.live():
         for _ in range(2):
-            telling.stands("connecting to server.example.org:9092")
-        telling.line("connected to server.example.org:9092")
+            display.show_status("connecting to server.example.org:9092")
+        display.print_line("connected to server.example.org:9092")
         for news in DAY:
-            telling.heard(news)
+            display.show_progress(news)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 

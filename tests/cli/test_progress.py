@@ -8,10 +8,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from ccfcpp.cli.progress import RunProgress, shorter
+from ccfcpp.cli.progress import RunProgress, shortening_hint
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.config_layers import validate
-from ccfcpp.core.progress import RoundProgress, followed, tell_exchanges, tell_images, tell_round
+from ccfcpp.core.progress import (
+    RoundProgress,
+    report_exchanges,
+    report_images,
+    report_progress_to,
+    report_round,
+)
 from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
 from supervised.classification import classification_run
@@ -54,9 +60,9 @@ def test_a_round_of_many_exchanges_says_little_of_those_of_one(
     output, exchanges = io.StringIO(), [20, *[1] * 100]
     console, headline = Console(file=output, width=100), ("nmi", "NMI")
     progress = RunProgress(console, 101, headline, SAMPLES, exchanges=lambda: exchanges)
-    with progress, followed(progress.pace):
+    with progress, report_progress_to(progress.pace):
         for number in range(3):
-            tell_round(number)
+            report_round(number)
             now[0] += 6 * exchanges[number]
             progress(RoundReport(number, [0]), {})
     said = output.getvalue().splitlines()
@@ -90,22 +96,22 @@ def test_only_what_makes_a_run_shorter_is_proposed(
     pixels = torch.zeros(1, 1, side, side, dtype=torch.uint8)
     experiment.data = ImageData("mine", pixels, None, ())
     experiment.parts = [torch.arange(images)]
-    hint = shorter(experiment)
+    hint = shortening_hint(experiment)
     assert hint.startswith("shorter: ")
     assert all(way in hint for way in proposed)
     assert not any(way in hint for way in not_proposed)
     # A run that goes on has its settings.
     begun = "Ctrl-C keeps what is done, and --resume goes on"
-    assert shorter(experiment, begun=True) == begun
+    assert shortening_hint(experiment, begun=True) == begun
     experiment.algorithm.rounds = 1
-    assert "rounds" not in shorter(experiment)
+    assert "rounds" not in shortening_hint(experiment)
 
 
 def test_classification_is_shorter_with_fewer_training_images() -> None:
     few = {"data": {"test_images": 10}, "partition": {"kind": "iid"}, "device": "cpu"}
     experiment = classification_run(validate(ClassifyConfig, few))
     experiment.parts = [torch.arange(5000)]
-    assert "--set data.train_images=2000" in shorter(experiment)
+    assert "--set data.train_images=2000" in shortening_hint(experiment)
 
 
 def during_the_first_round(
@@ -117,8 +123,8 @@ def during_the_first_round(
     output = io.StringIO()
     console, headline = Console(file=output, width=100), ("nmi", "NMI")
     progress = RunProgress(console, 130, headline, SAMPLES, hint="shorter: less")
-    with progress, followed(progress.pace):
-        tell_round(0)
+    with progress, report_progress_to(progress.pace):
+        report_round(0)
         now[0] = 50
         tell()
         now[0] += seconds
@@ -129,7 +135,7 @@ def during_the_first_round(
 
 def test_a_first_step_tells_how_long_a_long_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     # 10 of 5 times 100 images in 4 s: 200 s a round.
-    said = during_the_first_round(monkeypatch, 4, lambda: tell_images(10, 5))
+    said = during_the_first_round(monkeypatch, 4, lambda: report_images(10, 5))
     assert said[0] == "about 433:20 min for 130 rounds, by the first steps' time"
     assert said[1].startswith("shorter: ")
     assert sum("about" in line for line in said) == 1
@@ -137,12 +143,12 @@ def test_a_first_step_tells_how_long_a_long_run_will_take(monkeypatch: pytest.Mo
 
 def test_where_no_images_are_counted_exchanges_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     trips = itertools.count(4, 4)
-    said = during_the_first_round(monkeypatch, 5, lambda: tell_exchanges(next(trips), 40))
+    said = during_the_first_round(monkeypatch, 5, lambda: report_exchanges(next(trips), 40))
     assert said[0] == "about 108:20 min for 130 rounds, by the first steps' time"
 
 
 def test_too_little_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = during_the_first_round(monkeypatch, 1, lambda: tell_images(10, 5))
+    said = during_the_first_round(monkeypatch, 1, lambda: report_images(10, 5))
     assert said[0].endswith("by the first one's time")
 
 
@@ -152,7 +158,7 @@ def test_rounds_are_told_to_their_ends(method: str) -> None:
     told: list[tuple[int, float]] = []
     pace = RoundProgress(len(experiment.data), lambda: told.append((pace.round, pace.share)))
     state = experiment.algorithm.initial_state(experiment.randomness)
-    with followed(pace):
+    with report_progress_to(pace):
         for _, report in experiment.federation().run(state):
             number, share = told[-1]
             assert number == report.round

@@ -15,7 +15,7 @@ from ccfcpp import report as ccfcpp_report
 from ccfcpp.clustering.run import clustering_run
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.reports.class_figures import table
+from ccfcpp.reports.class_figures import heat_map
 from ccfcpp.reports.drawing import DrawnFigure
 from ccfcpp.reports.figure_files import as_svg
 from ccfcpp.runs.folder import RunFolder
@@ -79,7 +79,7 @@ def test_names_that_are_no_utf8_have_a_page(tmp_path: Path) -> None:
     name = os.fsdecode(b"r\xe9sultat")
     page = ccfcpp_report(begun(tmp_path / name), begun(tmp_path / "other"), out=tmp_path / "page")
     assert "r\ufffdsultat" in page.read_text()
-    figure = table(torch.ones(1, 1), torch.ones(1, 1), [name], ["a\x07"], ("", ""), "")
+    figure = heat_map(torch.ones(1, 1), torch.ones(1, 1), [name], ["a\x07"], ("", ""), "")
     drawn = as_svg(DrawnFigure("names", "", "", figure, [{"name": name}]))
     assert "r\ufffdsultat" in drawn
     assert "a\ufffd" in drawn

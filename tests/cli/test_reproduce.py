@@ -73,7 +73,7 @@ def run_here(
     """In place of processes, each of which takes seconds to begin."""
     for planned in study.runs:
         if not study.is_finished(planned):
-            run, folder = study.opened(planned)
+            run, folder = study.open_run(planned)
             run.run(folder, should_stop=should_stop)
             look()
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ccfcpp.cli.progress import watched
+from ccfcpp.cli.progress import watch_runs
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.study import Study
 
 
 def study_of(path: Path, seeds: int) -> Study[ClusterConfig]:
-    return Study(path, [Planned({}, ClusterConfig(seed=seed)) for seed in range(seeds)])
+    return Study(path, [PlannedRun({}, ClusterConfig(seed=seed)) for seed in range(seeds)])
 
 
 def end(study: Study[ClusterConfig], number: int) -> None:
@@ -24,7 +24,7 @@ def end(study: Study[ClusterConfig], number: int) -> None:
 def test_without_a_terminal_each_run_that_ends_is_a_line(tmp_path: Path) -> None:
     study, out = study_of(tmp_path, 3), io.StringIO()
     end(study, 1)
-    with watched(study, Console(file=out, soft_wrap=True)) as look:
+    with watch_runs(study, Console(file=out, soft_wrap=True)) as look:
         look()
         header = f"3 runs, 1 of them finished: ccfc++; on digits; in {tmp_path}"
         assert " ".join(out.getvalue().split()) == header
@@ -46,7 +46,7 @@ def test_what_has_ended_is_shown_at_first_and_after_each_run(tmp_path: Path) -> 
         calls.append(sum(map(study.is_finished, study.runs)))
         return ""
 
-    with watched(study, Console(file=io.StringIO()), finished) as look:
+    with watch_runs(study, Console(file=io.StringIO()), finished) as look:
         look()
         end(study, 0)
         look()
@@ -62,7 +62,7 @@ def test_on_a_terminal_running_ones_are_shown_with_their_rounds(tmp_path: Path) 
     folder = study.folder(study.runs[1])
     folder.path.mkdir()
     folder.metrics.write_text("{}\n{}\n{}\n")
-    with watched(study, Console(file=out, force_terminal=True), lambda: "the table") as look:
+    with watch_runs(study, Console(file=out, force_terminal=True), lambda: "the table") as look:
         look()
     shown = out.getvalue()
     assert "1 of 2 runs finished" in shown
@@ -74,11 +74,11 @@ def test_on_a_terminal_running_ones_are_shown_with_their_rounds(tmp_path: Path) 
 def test_the_time_left_is_told_by_method(tmp_path: Path) -> None:
     methods = ["km", "km", "ccfc++", "ccfc++", "fcm"]
     runs = [
-        Planned({"method": method}, ClusterConfig(method=method, seed=seed))
+        PlannedRun({"method": method}, ClusterConfig(method=method, seed=seed))
         for seed, method in enumerate(methods)
     ]
     study, out = Study(tmp_path, runs), io.StringIO()
-    with watched(study, Console(file=out, soft_wrap=True), jobs=2) as look:
+    with watch_runs(study, Console(file=out, soft_wrap=True), jobs=2) as look:
         for number, seconds in ((0, 10), (2, 300)):
             folder = study.folder(runs[number])
             folder.path.mkdir(parents=True)

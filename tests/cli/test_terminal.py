@@ -6,9 +6,9 @@ import pytest
 import typer
 from rich.console import Console
 
-from ccfcpp.cli.options import Asked
+from ccfcpp.cli.options import RunOptions
 from ccfcpp.cli.terminal import (
-    EmbeddingTold,
+    EmbeddingProgress,
     print_rows,
     progress_console,
     resumable,
@@ -22,7 +22,7 @@ def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> 
     file = tmp_path / "own.yaml"
     file.write_text("seed: 1\n")
     named = {"seed": "2", "partition.p": "0.5", "rounds": "4"}
-    found = Asked(named, [file], settings=["seed=3"]).layers()
+    found = RunOptions(named, [file], settings=["seed=3"]).layers()
     assert found == [{"seed": 1}, {"seed": 3, "partition": {"p": "0.5"}, "rounds": "4"}]
 
 
@@ -77,7 +77,7 @@ def test_names_of_columns_are_broken_and_not_cut(
 
 def test_the_time_of_embedding_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Once in the beginning and once in the end, where it is no terminal; not what is quick."""
-    told = EmbeddingTold(progress_console())
+    told = EmbeddingProgress(progress_console())
     for done in (50, 100):
         told("quick", done, 100, done / 50)
     for done in range(100, 1100, 100):

@@ -214,7 +214,7 @@ def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> Non
     points = F.normalize(points, dim=1) if seen.by_angle else points
     # An image that no client holds adds to no sum.
     held = np.load(run / "assignments.npz")["client"] >= 0
-    inside, found = points[held], seen.found[held]
+    inside, found = points[held], seen.labels[held]
     assert summary["silhouette"] == pytest.approx(slow_silhouette(inside, found), abs=1e-5)
     by_sklearn = davies_bouldin_score(inside.numpy(), found.numpy())
     assert summary["davies_bouldin"] == pytest.approx(by_sklearn, rel=1e-4)

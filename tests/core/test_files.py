@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ccfcpp.core import files
-from ccfcpp.core.files import read_tensors, save_tensors, write_table, write_whole
+from ccfcpp.core.files import read_tensors, save_tensors, write_atomically, write_table
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torch.zeros(0, 2)}
 HEADER = {"round": "3", "facts": "{}"}
@@ -22,7 +22,7 @@ def test_a_strangers_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / name).symlink_to(tmp_path / "victim")
         (tmp_path / name.replace("x", "y")).symlink_to(tmp_path / "nothing")
     writes: list[Callable[[Path], None]] = [
-        lambda path: write_whole(path, b"new"),
+        lambda path: write_atomically(path, b"new"),
         lambda path: write_table(path, [{"a": "b"}]),
         lambda path: save_tensors(path, TENSORS),
     ]
@@ -35,14 +35,14 @@ def test_a_strangers_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_names_of_temporary_files_differ(tmp_path: Path) -> None:
-    with files.whole_file(tmp_path / "x") as first, files.whole_file(tmp_path / "x") as second:
+    with files.atomic_file(tmp_path / "x") as first, files.atomic_file(tmp_path / "x") as second:
         assert first != second
         assert first.match(files.TEMPORARY)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), files.whole_file(tmp_path / "x"):
+    with pytest.raises(KeyboardInterrupt), files.atomic_file(tmp_path / "x"):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_no_flipped_byte_goes_unnoticed(tmp_path: Path) -> None:
 def test_the_mode_is_that_of_the_user(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "x", b"")
+        write_atomically(tmp_path / "x", b"")
     finally:
         os.umask(before)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.core.name_matching import called, canonical, spellings
+from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_a_canonical_name_is_its_own_and_numbers_keep_their_value(name: str) -> 
 
 
 def test_pairs_are_named() -> None:
-    (line,) = spellings(["1", "1.0", "2"], "classes")
+    (line,) = describe_spellings(["1", "1.0", "2"], "classes")
     assert line == "classes '1' and '1.0' are taken for one, '1'"
-    (line,) = spellings(["Low", "low", "high"], "classes")
+    (line,) = describe_spellings(["Low", "low", "high"], "classes")
     assert "'Low' and 'low' look alike" in line
-    assert spellings(["a", "b"], "classes") == []
+    assert describe_spellings(["a", "b"], "classes") == []
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,12 @@ def test_pairs_are_named() -> None:
 )
 def test_names_that_look_alike_stay_two_and_are_named(one: str, other: str) -> None:
     assert canonical(one) != canonical(other)
-    (line,) = spellings([one, other], "labels")
+    (line,) = describe_spellings([one, other], "labels")
     assert line.endswith("look alike: rename one if they are the same")
 
 
 def test_names_are_shown_as_they_are_written_first() -> None:
-    assert called(["001", " e\u0301", "1", "\xe9"]) == {"1": "001", "\xe9": "\xe9"}
-    assert spellings(["07", "7", "07"], "labels") == ["labels '07' and '7' are taken for one, '07'"]
+    assert display_names(["001", " e\u0301", "1", "\xe9"]) == {"1": "001", "\xe9": "\xe9"}
+    assert describe_spellings(["07", "7", "07"], "labels") == [
+        "labels '07' and '7' are taken for one, '07'"
+    ]

@@ -7,7 +7,7 @@ import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import Positive, Section, Tree, Unused, require, without
+from ccfcpp.core.config import Positive, Section, Tree, Unused, require, unused_without
 from ccfcpp.core.config_layers import (
     merge,
     parse_assignments,
@@ -175,7 +175,7 @@ class OwnConfig(Section):
 
     def unused(self) -> Unused:
         if self.rule != "bound":
-            yield from without("own.weight", require("own.rule", "bound"))
+            yield from unused_without("own.weight", require("own.rule", "bound"))
 
 
 def test_a_strangers_section_has_rules_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,9 +245,9 @@ def test_a_client_goes_through_its_proxy(
         thread.start()
 
         class Told:
-            def line(self, text: str) -> None: ...
+            def print_line(self, text: str) -> None: ...
 
-            def stands(self, text: str) -> None:
+            def show_status(self, text: str) -> None:
                 assert "p@" not in text
 
         key = read_key(keys / "clients" / "clinic-1.key")

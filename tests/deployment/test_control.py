@@ -16,9 +16,9 @@ from rich.console import Console
 
 from ccfcpp.cli.participants import Attendance
 from ccfcpp.cli.progress import RunProgress
-from ccfcpp.cli.terminal import Stop, at_once, graceful_interruption
+from ccfcpp.cli.terminal import Stop, graceful_interruption, interruptible
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.progress import followed, tell_exchanges, tell_round
+from ccfcpp.core.progress import report_exchanges, report_progress_to, report_round
 from ccfcpp.deployment.server.control import ask, controlled
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.federation import RoundReport
@@ -37,12 +37,12 @@ def training(shown: Attendance) -> Attendance:
     shown.begin(MEMBERS)
     shown.silent = lambda: {"ward-a": 1.0, "ward-c": 200.0}
     shown.progress = RunProgress(shown.console, 4, ("nmi", "NMI"), names=names)
-    with shown.progress, followed(shown.progress.pace):
-        tell_round(0)
+    with shown.progress, report_progress_to(shown.progress.pace):
+        report_round(0)
         absent = {2: ["steps: no answer within 5 s"]}
         shown.progress(RoundReport(0, [0], absent=absent), {})
-        tell_round(1)
-        tell_exchanges(1, 2)
+        report_round(1)
+        report_exchanges(1, 2)
     return shown
 
 
@@ -51,10 +51,10 @@ def training(shown: Attendance) -> Attendance:
 
 def test_while_it_waits_it_says_who_is_there(tmp_path: Path) -> None:
     shown = attendance()
-    shown.told("ward-b", "cannot take part: it holds no image")
-    shown.told("ward-a", "1,200 images")
+    shown.on_answer("ward-b", "cannot take part: it holds no image")
+    shown.on_answer("ward-a", "1,200 images")
     run = tmp_path / "run"
-    with controlled(run, lambda asked: shown.answers(asked, Stop())):
+    with controlled(run, lambda asked: shown.answer(asked, Stop())):
         result = ccfcpp("status", run)
         found = json.loads(ccfcpp("status", run, "--json").stdout)
     assert "waiting for clients: 1 of 3 are there" in " ".join(result.stdout.split())
@@ -68,7 +68,7 @@ def test_while_it_waits_it_says_who_is_there(tmp_path: Path) -> None:
 
 def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
     shown = training(attendance())
-    with controlled(tmp_path, lambda asked: shown.answers(asked, Stop())):
+    with controlled(tmp_path, lambda asked: shown.answer(asked, Stop())):
         result = ccfcpp("status", tmp_path)
         found = json.loads(ccfcpp("status", tmp_path, "--json").stdout)
     assert (found["round"], found["rounds"]) == (1, 4)
@@ -86,11 +86,11 @@ def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
 def test_after_the_last_round_results_are_collected() -> None:
     progress = training(attendance()).progress
     assert progress is not None
-    with followed(progress.pace):
-        tell_round(3)
-        tell_exchanges(2, 2)
+    with report_progress_to(progress.pace):
+        report_round(3)
+        report_exchanges(2, 2)
         assert str(progress.server_status) == "the rounds are over; the results are collected"
-        tell_round(4)  # an epilogue's
+        report_round(4)  # an epilogue's
         assert progress.server_status.phase == "ending"
 
 
@@ -114,7 +114,7 @@ def until_it_stops(run: Path, *words: str) -> None:
 def test_a_stop_waits_for_the_end_of_the_round(tmp_path: Path) -> None:
     shown, stop, announced = training(attendance()), Stop(), list[str]()
     with (
-        controlled(tmp_path, lambda asked: shown.answers(asked, stop)),
+        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
         graceful_interruption(lambda: announced.append("x"), stop) as should_stop,
     ):
         assert stopped(tmp_path, "stop").startswith("it stops after this round (training round 2")
@@ -127,7 +127,7 @@ def test_a_stop_waits_for_the_end_of_the_round(tmp_path: Path) -> None:
 def test_a_stop_now_ends_it_at_once(tmp_path: Path, before: bool) -> None:
     shown, stop = training(attendance()), Stop(before)
     with (
-        controlled(tmp_path, lambda asked: shown.answers(asked, stop)),
+        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
         pytest.raises(KeyboardInterrupt),
         graceful_interruption(lambda: None, stop),
     ):
@@ -137,9 +137,9 @@ def test_a_stop_now_ends_it_at_once(tmp_path: Path, before: bool) -> None:
 def test_a_stop_while_it_waits_for_clients_ends_it_at_once(tmp_path: Path) -> None:
     shown, stop = attendance(), Stop()
     with (
-        controlled(tmp_path, lambda asked: shown.answers(asked, stop)),
+        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
         pytest.raises(typer.Exit) as ended,
-        at_once("stopped"),
+        interruptible("stopped"),
     ):
         until_it_stops(tmp_path, "stop")
     assert ended.value.exit_code == 130

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ccfcpp.cli.serve import fitted
+from ccfcpp.cli.serve import with_suited_settings
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
@@ -68,7 +68,7 @@ def test_three_clients_are_the_same_as_one_process(
     begun, grid = opening(), grid_of(photos)
     channel, names = Channel(grid, AT_ONCE, told := Told()), list(grid.workers)
     enrolment = enrol(channel, begun.config, "cluster", names, None)
-    begun = fitted(begun, enrolment.spec)
+    begun = with_suited_settings(begun, enrolment.spec)
     enrolment = enrolment.with_config(begun.config)
     folder = RunFolder.create(tmp_path / "deployed", begun.config)
     there = enrolment.begun(begun.config, channel)

@@ -77,13 +77,13 @@ class Owner:
     states: list[str] = field(default_factory=list)
     heard_of: list[ServerStatus] = field(default_factory=list)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.lines.put(text)
 
-    def stands(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         self.states.append(text)
 
-    def heard(self, status: ServerStatus) -> None:
+    def show_progress(self, status: ServerStatus) -> None:
         self.heard_of.append(status)
 
     def next(self) -> str:

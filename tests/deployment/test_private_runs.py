@@ -21,8 +21,8 @@ from ccfcpp.deployment.server.run import DeployedRun
 from ccfcpp.engine.exchange import AnyExchange, Exchange
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
-from ccfcpp.engine.update_format import Part, groups
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, StepMessage
+from ccfcpp.engine.update_format import Part, group_names
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import PoissonSampling
 from ccfcpp.privacy.noise.mechanism import client_bounds
@@ -139,7 +139,7 @@ def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -
     norms = [
         torch.cat([parts[name].flatten() for name in names]).norm().item()
         for parts in sent
-        for names in groups(parts_of_all(experiment), parts).values()
+        for names in group_names(parts_of_all(experiment), parts).values()
     ]
     assert len(sent) >= len(SIZES)
     assert max(norms) <= clip
@@ -197,7 +197,7 @@ def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
     assert not report.refused
     assert len(published) == len(inner) / 2
     for total, one, other in zip(published, inner[::2], inner[1::2], strict=True):
-        for names in groups(parts_of_all(experiment), total).values():
+        for names in group_names(parts_of_all(experiment), total).values():
             rest = [(total[n] - one[n] - other[n]).flatten() for n in names]
             assert torch.cat(rest).norm() <= clip * (1 + 1e-9)
 
@@ -460,7 +460,7 @@ def test_limits_that_are_none_are_refused(
 
 def test_clipping_twice_changes_no_bit() -> None:
     """Over lengths and sizes: else a server that clips again would change honest parts."""
-    exchange = Exchange("step", Known, Contribution, PARTS)
+    exchange = Exchange("step", StepMessage, Contribution, PARTS)
     bounds = client_bounds(PrivacyConfig(level="client", clip=0.7), exchange)
     for number in range(300):
         numbers = Randomness(number).generator("test")

@@ -21,7 +21,7 @@ from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.setting_bounds import out_of_bounds
 from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
 from ccfcpp.deployment.link.packet import Packet
-from ccfcpp.engine.synchronised.contract import Known
+from ccfcpp.engine.synchronised.contract import StepMessage
 from scripts.curious import OPEN, Owner, read
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
@@ -107,7 +107,7 @@ class Asked:
             round=round,
             **place,
         )
-        known = serialize(Known(version, self.model))
+        known = serialize(StepMessage(version, self.model))
         answer = self.worker.answer(Packet(request.written(), known))
         return Response.to(request, answer.header), answer.payload
 

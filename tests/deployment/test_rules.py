@@ -31,7 +31,7 @@ from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import OWN_IMAGES, RunSpec
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.privacy.sums.identity import Floor
 from ccfcpp.reports.owner_page import owner_page
 from tests.support.clustering import clients_of_sizes, made, tiny
@@ -230,7 +230,7 @@ def test_images_are_shown_in_groups_that_stay_together(
     samples: int, share: float, least: int, client: int, seed: int
 ) -> None:
     source, steps = Randomness(seed).of_client(client), 400
-    shown = [turn(samples, share, step, source, least).tolist() for step in range(steps)]
+    shown = [select_images(samples, share, step, source, least).tolist() for step in range(steps)]
     together = [set(images) for images in shown]
     groups = {
         frozenset(i for i in range(samples) if all((i in t) == (one in t) for t in together))
@@ -248,7 +248,7 @@ def test_groups_are_those_of_a_source_of_their_own() -> None:
     runs = [Randomness(seed).of_client(0) for seed in (1, 2)]
 
     def groups(source: Randomness, grouping: Randomness | None) -> set[frozenset[int]]:
-        steps = [turn(20, 5.0, s, source, 5, 0.0, grouping).tolist() for s in range(4)]
+        steps = [select_images(20, 5.0, s, source, 5, 0.0, grouping).tolist() for s in range(4)]
         return {frozenset(step) for step in steps}
 
     assert groups(runs[0], Randomness(3)) == groups(runs[1], Randomness(3))

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from ccfcpp.cli.participants import Attendance
-from ccfcpp.cli.serve import fitted, header, missing_rows
+from ccfcpp.cli.serve import describe_deployed_run, missing_rows, with_suited_settings
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
@@ -32,7 +32,7 @@ def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) 
     config = resolve(ClusterConfig, "cluster", *given)
     opening = Opening(Path("run"), config, layers=[*given, {}])
     spec = RunSpec(command="cluster", config={}, image_shape=shape, samples=samples)
-    return fitted(opening, spec).config.section(ScanConfig)
+    return with_suited_settings(opening, spec).config.section(ScanConfig)
 
 
 def test_steps_over_a_network_are_few_and_large() -> None:
@@ -52,7 +52,7 @@ def test_the_header_counts_exchanges(method: str, tmp_path: Path) -> None:
     grid = grid_of(clients, tmp_path)
     experiment = experiment_on(grid, tiny(method, {"clusters": 3, "device": "cpu"}))
     grid.requests.clear()
-    said = header(experiment, seconds=30.0)
+    said = describe_deployed_run(experiment, seconds=30.0)
     federation = experiment.federation()
     for _, _report in federation.run(experiment.algorithm.initial_state(experiment.randomness), 0):
         pass
@@ -78,17 +78,17 @@ def printed(shown: Attendance) -> str:
 
 def test_a_terminal_shows_how_each_client_fares() -> None:
     shown = attendance(terminal=True)
-    shown.told("ward-b", "cannot take part: it holds no image")
+    shown.on_answer("ward-b", "cannot take part: it holds no image")
     shown.console.print(shown)
     assert "not there yet" in printed(shown)
     shown.begin(MEMBERS[:1])
-    shown.stands(MEMBERS[0], "waiting", "training")
+    shown.on_standing(MEMBERS[0], "waiting", "training")
     shown.console.print(shown)
     row = next(line for line in printed(shown).splitlines() if "1,200" in line)
     assert "ward-a" in row
     assert "at work" in row
     assert "cannot take part: it holds no image" in printed(shown)
-    shown.stands(MEMBERS[0], "training", "late")
+    shown.on_standing(MEMBERS[0], "training", "late")
     assert str(next(iter(shown.__rich__().columns[2].cells))) == "late"
 
 
@@ -100,11 +100,11 @@ def test_who_was_not_there_at_the_start_is_not_waited_for() -> None:
 
 def test_elsewhere_each_change_that_matters_is_a_line() -> None:
     shown = attendance(terminal=False)
-    with shown.awaiting(shown.standings, None):
-        shown.told("ward-a", "1,200 images")
+    with shown.wait_for(shown.standings, None):
+        shown.on_answer("ward-a", "1,200 images")
     for before, now in (("away", "waiting"), ("waiting", "training"), ("training", "late")):
-        shown.stands(MEMBERS[0], before, now)  # type: ignore[arg-type]
-    shown.stands(MEMBERS[0], "late", "waiting")
+        shown.on_standing(MEMBERS[0], before, now)  # type: ignore[arg-type]
+    shown.on_standing(MEMBERS[0], "late", "waiting")
     assert printed(shown).splitlines() == [
         "waiting for 2 of 2 clients: ward-a and ward-b",
         "ward-a: 1,200 images; still missing: ward-b",
@@ -114,7 +114,7 @@ def test_elsewhere_each_change_that_matters_is_a_line() -> None:
 
 def test_the_end_says_who_is_without_the_model() -> None:
     shown = attendance(terminal=False)
-    shown.lingers(["ward-a", "ward-b"], 59.7)
+    shown.on_linger(["ward-a", "ward-b"], 59.7)
     assert printed(shown) == "waiting up to 60 s to give the model to ward-a, ward-b\n"
     assert missing_rows({"without_model": {}}) == {}
     found = missing_rows({"without_model": {"ward-b": "it is not online", "ward-a": "late"}})

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 
-from ccfcpp.cli.serve import fitted
+from ccfcpp.cli.serve import with_suited_settings
 from ccfcpp.clustering.api import CLUSTERING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.run import clustering_run
@@ -61,7 +61,7 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     begun = CLUSTERING.open(layers, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
-    begun = fitted(begun, enrolment.spec)
+    begun = with_suited_settings(begun, enrolment.spec)
     there = enrolment.with_config(begun.config).begun(begun.config, grid.channel)
     there.run(RunFolder.create(tmp_path / "deployed", begun.config))
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.engine.checkpoint import (
     Checkpoint,
     CheckpointClock,
@@ -51,14 +51,14 @@ def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    write_whole(path, b"old")
+    write_atomically(path, b"old")
 
     def fail(_: int) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, by_size
+from ccfcpp.engine.client import Client, sort_by_size
 from ccfcpp.engine.exchange import Metrics, RefusedUpdateError, Task
 from tests.support.election import (
     HOPELESS,
@@ -146,7 +146,7 @@ def test_a_run_ends_where_every_update_is_refused(planned: int, numbers: tuple[i
     seen = min(planned, 2)
     for _ in range(seen):  # The log has the rounds' reasons.
         assert next(rounds)[1].refused.keys() == set(numbers)
-    wanted = f"of {counted(len(numbers), 'client')}; client 0: vote: value holds NaN or Inf"
+    wanted = f"of {format_count(len(numbers), 'client')}; client 0: vote: value holds NaN or Inf"
     with pytest.raises(FederationError, match=f"refused in round 1, {wanted}"):
         next(rounds)
 
@@ -252,7 +252,13 @@ def test_updates_without_a_local_model_are_not_shown() -> None:
 
 def test_clients_work_from_large_ones_to_small_ones() -> None:
     who = [Client(n, "", torch.zeros(size, 1, 2, 2)) for n, size in enumerate((3, 9, 9, 1, 5))]
-    assert [member.id for member in by_size(client.member for client in who)] == [1, 2, 4, 0, 3]
+    assert [member.id for member in sort_by_size(client.member for client in who)] == [
+        1,
+        2,
+        4,
+        0,
+        3,
+    ]
     cohorts: list[list[int]] = []
 
     class Noted(Voting):

@@ -20,7 +20,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_format
-from ccfcpp.engine.stages import ExchangeRequest, checked, sent_bytes
+from ccfcpp.engine.stages import ExchangeRequest, check_reply, count_sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat, format_of
 
@@ -150,10 +150,10 @@ def test_only_what_is_declared_is_looked_at() -> None:
         for tensor in of_every_kind():
             plain = tensor.layout == torch.strided and not tensor.is_meta and len(tensor) == 2
             if plain and tensor.dtype == kind:
-                checked(request, Reply(0, One(tensor)))
+                check_reply(request, Reply(0, One(tensor)))
             else:
                 with pytest.raises(RefusedUpdateError, match="'value' is"):
-                    checked(request, Reply(0, One(tensor)))
+                    check_reply(request, Reply(0, One(tensor)))
 
 
 @pytest.mark.parametrize("value", [2**70, "x", [1.0], object(), {"a": 3}, {"a": None}, b"x"])
@@ -162,8 +162,8 @@ def test_what_is_no_tensor_is_refused(value: object) -> None:
         Taking({}), Task("test", "take", 0, 0), Nothing(), [Member(0, "a", 1)]
     )
     with pytest.raises(RefusedUpdateError):
-        checked(request, Reply(0, One(value)))  # type: ignore[arg-type]
-    assert sent_bytes(Reply(0, One(value))) == 0  # type: ignore[arg-type]
+        check_reply(request, Reply(0, One(value)))  # type: ignore[arg-type]
+    assert count_sent_bytes(Reply(0, One(value))) == 0  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from torch import Tensor
 from ccfcpp.engine.payload import (
     INLINE,
     PayloadError,
-    generic,
-    not_finite,
+    count_bytes,
+    find_non_finite,
     pack,
-    size,
+    parametrize,
     sum_updates,
     unpack,
 )
@@ -64,15 +64,15 @@ def test_sizes_are_counted_in_bytes() -> None:
     payload = Outer(
         {"w": torch.zeros(3, 2)}, rate=0.5, inner=Inner(torch.zeros(4, dtype=torch.int8))
     )
-    assert size(pack(payload)) == 3 * 2 * 4 + 8 + 1 + 4 + 8
+    assert count_bytes(pack(payload)) == 3 * 2 * 4 + 8 + 1 + 4 + 8
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_are_found(bad: float) -> None:
     good = Outer({"w": torch.tensor([1e38, 3e38])}, rate=1.0)
-    assert not_finite(pack(good)) is None
-    assert not_finite(pack(Outer({"w": torch.tensor([1.0, bad])}, rate=1.0))) == "model/w"
-    assert not_finite(pack(Outer({}, rate=bad))) == "rate"
+    assert find_non_finite(pack(good)) is None
+    assert find_non_finite(pack(Outer({"w": torch.tensor([1.0, bad])}, rate=1.0))) == "model/w"
+    assert find_non_finite(pack(Outer({}, rate=bad))) == "rate"
 
 
 def test_what_is_no_tensor_or_number_is_refused() -> None:
@@ -111,7 +111,7 @@ class Pair(Generic[First, Second]):
 
 @pytest.mark.parametrize("second", [None, Pair(Inner(torch.ones(2), 3))])
 def test_generic_dataclasses_are_unpacked_by_their_arguments(second: Pair[Inner, None]) -> None:
-    kind = generic(Pair, Outer, generic(Pair, Inner, Inner))
+    kind = parametrize(Pair, Outer, parametrize(Pair, Inner, Inner))
     packed = pack(Pair(Outer({"w": torch.zeros(1)}, 0.5), second))
     assert packed.keys() == {"model/w", "rate", "done"} | (
         {"second/values", "second/count"} if second else set()

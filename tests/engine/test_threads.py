@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from ccfcpp.core.profiling import profiling, section
-from ccfcpp.core.progress import CutShortError, RoundProgress, followed, stoppable, tell_images
+from ccfcpp.core.progress import (
+    CutShortError,
+    RoundProgress,
+    report_images,
+    report_progress_to,
+    stoppable,
+)
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
@@ -77,7 +83,7 @@ class Endless(Voting):
             raise KeyboardInterrupt
         while True:
             self.begun.set()
-            tell_images(1, 1)
+            report_images(1, 1)
 
 
 def test_an_interrupt_ends_all_threads() -> None:
@@ -95,13 +101,13 @@ class Slow(Voting):
         self, task: Task, message: Mean, clients: Sequence[Client], randomness: Randomness
     ) -> list[Vote | RefusedUpdateError]:
         with section("vote"):
-            tell_images(len(clients), 1)
+            report_images(len(clients), 1)
             return super().local_updates(task, message, clients, randomness)
 
 
 def test_progress_and_times_of_all_threads_are_counted() -> None:
     pace = RoundProgress(4, lambda: None)
-    with followed(pace), profiling() as profile:
+    with report_progress_to(pace), profiling() as profile:
         ThreadedWork([Slow(), Slow()]).local_updates(
             TASK, MESSAGE, voters(0, 1, 2, 3), Randomness(0)
         )
@@ -112,11 +118,11 @@ def test_progress_and_times_of_all_threads_are_counted() -> None:
 def test_work_that_is_not_stopped_goes_on() -> None:
     stop = Event()
     with stoppable(stop):
-        tell_images(1, 1)
+        report_images(1, 1)
         stop.set()
         with pytest.raises(CutShortError):
-            tell_images(1, 1)
-    tell_images(1, 1)
+            report_images(1, 1)
+    report_images(1, 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

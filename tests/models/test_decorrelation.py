@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.decorrelation import centred, squared_norms, squared_products
+from ccfcpp.models.decorrelation import squared_norms, squared_products, subtract_mean
 
 SEEDS = st.integers(0, 10**6)
 
@@ -22,7 +22,7 @@ def test_centring_takes_each_batchs_own_mean_away(
     batches: int, samples: int, dimensions: int, seed: int
 ) -> None:
     z = normal(seed, batches, samples, dimensions)
-    for found, batch in zip(centred(z).tolist(), z.tolist(), strict=True):
+    for found, batch in zip(subtract_mean(z).tolist(), z.tolist(), strict=True):
         for axis in range(dimensions):
             mean = sum(sample[axis] for sample in batch) / samples
             expected = [sample[axis] - mean for sample in batch]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ccfcpp.models.network import FlatNetwork
-from ccfcpp.models.pooled import rounding
+from ccfcpp.models.pooled import rounding_dtype
 
 CPU = torch.device("cpu")
 
@@ -24,16 +24,16 @@ def test_auto_is_sixteen_bits_where_the_processor_multiplies_them(
     there: Mapping[str, bool], expected: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: there)
-    assert rounding("auto", CPU) == expected
-    assert rounding("bfloat16", CPU) == torch.bfloat16
-    assert rounding("float32", CPU) is None
-    assert rounding("tf32", CPU) is None
+    assert rounding_dtype("auto", CPU) == expected
+    assert rounding_dtype("bfloat16", CPU) == torch.bfloat16
+    assert rounding_dtype("float32", CPU) is None
+    assert rounding_dtype("tf32", CPU) is None
 
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_gpu_says_itself_what_it_multiplies(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: able)
-    assert rounding("auto", torch.device("cuda")) == (torch.bfloat16 if able else None)
+    assert rounding_dtype("auto", torch.device("cuda")) == (torch.bfloat16 if able else None)
 
 
 @pytest.mark.parametrize("has", [True, False])

@@ -21,8 +21,8 @@ from ccfcpp.models.steps import (
     Record,
     Step,
     Training,
-    recorder_of,
-    side_by_side,
+    make_recorder,
+    train_side_by_side,
 )
 from tests.support.recording import Recorder
 
@@ -94,8 +94,8 @@ def test_captured_steps_give_the_same_bits(optimizer: str) -> None:
     recorder = Recorder()
     captured = Trainer(recorder, optimizer)
     for samples, seed in ((12, 0), (9, 1), (19, 2), (12, 0)):
-        (found,) = side_by_side([captured.train(samples, seed)], CPU)
-        (expected,) = side_by_side([Trainer(None, optimizer).train(samples, seed)], CPU)
+        (found,) = train_side_by_side([captured.train(samples, seed)], CPU)
+        (expected,) = train_side_by_side([Trainer(None, optimizer).train(samples, seed)], CPU)
         assert_equal(found, expected)
     # Once for the first client, and once more where the larger one's images took another place.
     assert recorder.records == 2
@@ -178,7 +178,7 @@ def test_results_come_in_the_order_of_the_clients() -> None:
         return steps
 
     trainings = [training(steps) for steps in (3, 0, 5)]
-    assert side_by_side(trainings, CPU) == [3, 0, 5]
+    assert train_side_by_side(trainings, CPU) == [3, 0, 5]
 
 
 def test_the_mean_loss_is_none_without_a_step() -> None:
@@ -197,14 +197,14 @@ def test_on_a_gpu_clients_side_by_side_give_the_bits_of_each_alone(
     """Captured and side by side, in two rounds; uncaptured and one after the other."""
     device = torch.device("cuda")
     clients = [(19, 0), (12, 1), (9, 2), (4, 3)]
-    captured = [Trainer(recorder_of(device), optimizer, device) for _ in clients]
+    captured = [Trainer(make_recorder(device), optimizer, device) for _ in clients]
     for turn in range(2):
         chosen = [(samples, seed + 10 * turn) for samples, seed in clients]
-        together = side_by_side(
+        together = train_side_by_side(
             [own.train(*client) for own, client in zip(captured, chosen, strict=True)], device
         )
         for found, client in zip(together, chosen, strict=True):
-            (alone,) = side_by_side([Trainer(None, optimizer, device).train(*client)], device)
+            (alone,) = train_side_by_side([Trainer(None, optimizer, device).train(*client)], device)
             assert_equal(found, alone)
     assert len(captures) >= len(clients) - 1  # The smallest has no whole batch to capture.
 

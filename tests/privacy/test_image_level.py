@@ -21,9 +21,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import StepWork, Turn
-from ccfcpp.engine.update_format import groups
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart, StepWork
+from ccfcpp.engine.update_format import group_names
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import bounds_of
 from ccfcpp.privacy.noise.per_image_clipping import ImageBounding
@@ -132,7 +132,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
             for client in clients
         ]
         added = {key: sent[0][key] - sent[1][key] for key in sent[0]}
-        for group, names in groups(work.exchange.parts, added).items():
+        for group, names in group_names(work.exchange.parts, added).items():
             norm = float(sum(added[key].square().sum() for key in names)) ** 0.5
             assert norm <= 0.01 * (1 + 1e-9), (name, group)
             assert norm > 0.009 or name not in (LABELS.name, REFINEMENT.name, CENTRES.name)
@@ -163,7 +163,7 @@ def test_views_follow_from_the_runs_seed_only_where_noise_does(reproducible: boo
         """Batches that are never shown."""
 
         def batch(
-            self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+            self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
         ) -> Batch | None:
             sources.append(randomness)
             return None
@@ -174,7 +174,7 @@ def test_views_follow_from_the_runs_seed_only_where_noise_does(reproducible: boo
             work.steps.batches = Seen()
             for _ in range(2):
                 task = Task("ccfc++", work.exchange.name, 0, 0)
-                work.local_sum(task, Known(0), run.clients, run.randomness)
+                work.local_sum(task, StepMessage(0), run.clients, run.randomness)
     assert len(sources) == 6  # Fed-SCAN's steps, pre-training, contrast: twice each
     assert len(set(sources) | {run.randomness}) == (1 if reproducible else 7)
 

@@ -21,15 +21,15 @@ from ccfcpp.clustering.systems.fed_scan.objective import PREDICTIONS
 from ccfcpp.clustering.systems.fed_scan.objective import program as scan_program
 from ccfcpp.engine.exchange import Exchange
 from ccfcpp.engine.payload import sum_updates
-from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
-from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
-from ccfcpp.engine.update_format import groups
+from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, StepMessage
+from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearse_plans
+from ccfcpp.engine.update_format import group_names
 from ccfcpp.models.encoders import ConvBackbone
-from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled, moved_parameters
+from ccfcpp.models.pooled import Objective, Pool, Program, apply_pooled, updated_parameters
 from ccfcpp.privacy.noise.mechanism import Bounds
 from ccfcpp.privacy.noise.per_image_clipping import ImageSums, ShownImages
 
-STEP = Exchange("step", Known, Contribution, PARTS)
+STEP = Exchange("step", StepMessage, Contribution, PARTS)
 Make = Callable[..., Program]
 
 
@@ -52,7 +52,7 @@ def program(module: nn.Module, pairs: Tensor) -> Program:
 
 def each_by_itself(module: nn.Module, images: Tensor, bounds: Bounds) -> list[Contribution]:
     """All trips of a step: a tape for each image, and its parts clipped one by one."""
-    parameters = moved_parameters(module)
+    parameters = updated_parameters(module)
     tapes = [Tape(program(module, pair), parameters) for pair in torch.split(images, 1)]
     known, found = Contribution(), []
     while not known.gradient:
@@ -84,9 +84,11 @@ def test_clipped_parts_are_those_of_each_image(clip: float) -> None:
     images = torch.rand(6, 2, 1, 8, 8, generator=generator, dtype=torch.float64)
     bounds = Bounds(STEP, clip, {"sums": 10 * clip}, batch=2.0)
     expected = each_by_itself(module, images, bounds)
-    plan, _ = rehearsed(lambda: Tape(program(module, images[:1]), moved_parameters(module)), Lags())
+    plan, _ = rehearse_plans(
+        lambda: Tape(program(module, images[:1]), updated_parameters(module)), Lags()
+    )
     assert len(plan.trips) == len(expected)
-    parameters = moved_parameters(module)
+    parameters = updated_parameters(module)
     batch = Batch(partial(program, module), (images,))
     sums = ImageSums(module, batch, parameters, bounds, plan.trips)
     known = Contribution()
@@ -114,12 +116,12 @@ def check_steps(
     make: Make, shown: ShownImages, module: nn.Module, lags: Lags | None = None
 ) -> None:
     """Two steps, of which the second may take something from the first."""
-    parameters, bounds, before = moved_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
+    parameters, bounds, before = updated_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
 
     def tape() -> Tape:
         return Tape(make(*shown), parameters)
 
-    for plan in rehearsed(tape, lags or Lags()):
+    for plan in rehearse_plans(tape, lags or Lags()):
         whole = tape()
         each = ImageSums(module, Batch(make, shown), parameters, bounds, plan.trips)
         totals = {pool: before.sums[pool] for pool in plan.lags.totals}
@@ -176,9 +178,9 @@ def test_one_image_changes_the_sums_of_a_phase_by_its_bound_at_most(phase: str) 
     """In each trip, given the same totals: with it and without it; some images reach the bound."""
     module = contrastive()
     make, shown = steps_of(phase, module)
-    parameters = moved_parameters(module)
+    parameters = updated_parameters(module)
     bounds = Bounds(STEP, 0.05, {"sums": 2.0, "slopes": 1e-3}, batch=8.0)
-    plan, _ = rehearsed(lambda: Tape(make(*(of[:1] for of in shown)), parameters), Lags())
+    plan, _ = rehearse_plans(lambda: Tape(make(*(of[:1] for of in shown)), parameters), Lags())
     without = tuple(of[:-1] for of in shown)
     both = [
         ImageSums(module, Batch(make, of), parameters, bounds, plan.trips)
@@ -192,7 +194,7 @@ def test_one_image_changes_the_sums_of_a_phase_by_its_bound_at_most(phase: str) 
             for kind, parts in vars(one).items()
             for name, part in parts.items()
         }
-        for group, names in groups(PARTS, added).items():
+        for group, names in group_names(PARTS, added).items():
             norm = float(sum(added[name].square().sum() for name in names)) ** 0.5
             assert norm <= bounds.of(group) * (1 + 1e-9)
             if norm > bounds.of(group) * (1 - 1e-9):

@@ -15,8 +15,8 @@ from scipy.stats import kstest, norm
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
-from ccfcpp.engine.update_format import groups
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, StepMessage
+from ccfcpp.engine.update_format import group_names
 from ccfcpp.privacy.noise.accountant import (
     Accountant,
     Budget,
@@ -30,12 +30,12 @@ from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
 
-STEP = Exchange("step", Known, Contribution, PARTS)
+STEP = Exchange("step", StepMessage, Contribution, PARTS)
 NAMES = ["sums/a", "sums/b", "gradient/w", "gradient/v", "figures/loss"]
 
 
 def group_of(name: str) -> str:
-    (group,) = groups(PARTS, [name])
+    (group,) = group_names(PARTS, [name])
     return group
 
 
@@ -47,7 +47,7 @@ def test_a_contribution_is_within_its_bounds(clip: float, other: float, seed: in
     parts = {n: 10 * torch.randn(3, generator=generator, dtype=torch.float64) for n in NAMES}
     found = bounds.clipped(parts)
     expected = {"sums/a": other, "sums/b": clip, "gradient": clip / 4, "figures": clip / 4}
-    for group, names in groups(PARTS, parts).items():
+    for group, names in group_names(PARTS, parts).items():
         before = math.sqrt(sum(x * x for name in names for x in parts[name].tolist()))
         factor = min(1.0, expected[group] / before)
         for name in names:
@@ -59,7 +59,7 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
     bounds, z = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0
     parts = {name: torch.full((4,), 1e6, dtype=torch.float64) for name in NAMES}
     found = bounds.clipped(parts)
-    weights = shares(PARTS, groups(PARTS, parts))
+    weights = shares(PARTS, group_names(PARTS, parts))
     assert sum(weights.values()) == pytest.approx(1)
     squares = 0.0
     for name, part in found.items():
@@ -81,7 +81,7 @@ def test_no_contributor_can_spoil_a_sum(spoilt: float) -> None:
 def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
     bounds, z, size = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0, 100_000
     zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}
-    weights = shares(PARTS, groups(PARTS, zeros))
+    weights = shares(PARTS, group_names(PARTS, zeros))
     for name, noise in bounds.noised(zeros, z, NoiseSource()).items():
         expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
         assert float(noise.std()) == pytest.approx(expected, rel=0.015)

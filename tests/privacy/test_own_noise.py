@@ -16,7 +16,7 @@ from ccfcpp.engine.exchange import (
     Exchange,
     RefusedUpdateError,
 )
-from ccfcpp.engine.update_format import Sum, groups
+from ccfcpp.engine.update_format import Sum, group_names
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.agreement import terms_of
@@ -70,7 +70,7 @@ def test_of_the_sure_clients_alone_the_noise_is_what_the_accountant_is_told(
         assert torch.equal(with_it[name], with_it[name].round())
     # And the noise is not larger than it has to be.
     scaled = own.scaled(dict.fromkeys(one, torch.tensor(deviation, dtype=torch.float64)))
-    weights = shares(PARTS, groups(PARTS, one))
+    weights = shares(PARTS, group_names(PARTS, one))
     assert float(scaled["sums/a"]) == pytest.approx(
         noise * 3 * clip / math.sqrt(weights["sums/a"]), rel=1e-4
     )

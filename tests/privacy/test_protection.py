@@ -26,10 +26,10 @@ from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.engine.stages import Deliver, ExchangeRequest
 from ccfcpp.engine.transport import InProcess, Reply
-from ccfcpp.engine.update_format import Mean, declared_part, format_of, groups
+from ccfcpp.engine.update_format import Mean, find_part, format_of, group_names
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.differential_privacy import ClientLevel, Level
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
@@ -126,7 +126,7 @@ def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) 
         nonlocal received
         for reply in deliver(task, message, members):
             if stage is None or not (task.exchange.endswith(stage) and reply.client == 2):
-                received += size(pack(part_for(message, reply.client)))
+                received += count_bytes(pack(part_for(message, reply.client)))
             yield reply
 
     running.transport.deliver = watched  # type: ignore[method-assign]
@@ -244,7 +244,7 @@ class Watched:
             for name, tensor in pack(reply.update).items():
                 kind, _, _ = name.partition("/")
                 expected = torch.full_like(tensor, MARK)
-                if isinstance(declared_part(request.exchange.parts, name), Mean):
+                if isinstance(find_part(request.exchange.parts, name), Mean):
                     floats = before[name].is_floating_point()
                     expected = before[name] + self.share if floats else before[name]
                 elif kind == "samples":
@@ -366,7 +366,7 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
 def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
     bounding = bounding_of(PrivacyConfig(level="image"))
     assert bounding is not None
-    draws = [bounding.turn(1000, 200.0, 0, Randomness(0)) for _ in range(50)]
+    draws = [bounding.select_images(1000, 200.0, 0, Randomness(0)) for _ in range(50)]
     sizes = torch.tensor([len(draw) for draw in draws], dtype=torch.float64)
     assert abs(float(sizes.mean()) - 200) < 10
     assert float(sizes.std()) > 5  # a batch of fixed size would not do
@@ -406,7 +406,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
         )
         sent, without = pack(one), pack(other)
         changes = {name: part.double() - without[name].double() for name, part in sent.items()}
-        for group, names in groups(work.exchange.parts, changes).items():
+        for group, names in group_names(work.exchange.parts, changes).items():
             norm = float(sum(changes[name].square().sum() for name in names)) ** 0.5
             bound = 0.01 if group.startswith("sums") else 0.01 / samples
             assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)

@@ -22,8 +22,8 @@ from ccfcpp.engine.exchange import (
     RefusedUpdateError,
     Task,
 )
-from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import ExchangeRequest, checked
+from ccfcpp.engine.payload import count_bytes, pack
+from ccfcpp.engine.stages import ExchangeRequest, check_reply
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.agreement import BelowThresholdError, Terms, fewest_holders, terms_of
@@ -97,7 +97,7 @@ def test_the_sum_is_the_plain_one_to_the_bit(
     }
     request, replies = summed(vectors, form, threshold, lambda stage, n: stages.get(n) == stage)
     *others, reply = replies
-    found = checked(request, reply)
+    found = check_reply(request, reply)
     assert isinstance(found, Vector)
     left = {n: v for n, v in vectors.items() if stages.get(n) in (None, "agreement", "unmasking")}
     expected = plain_sum([*left.values()], form)
@@ -137,7 +137,7 @@ def test_with_few_holders_the_sum_is_the_plain_one_to_the_bit(
     vectors = {n: torch.randn(3, dtype=torch.float64) for n in numbers_of(30)}
     loses = lambda stage, n: stages.get(n) == stage  # noqa: E731
     request, replies = summed(vectors, FORMS[1], None, loses, holders=20)
-    found = checked(request, replies[-1])
+    found = check_reply(request, replies[-1])
     assert isinstance(found, Vector)
     left = [v for n, v in vectors.items() if stages.get(n) in (None, "agreement", "unmasking")]
     expected = plain_sum(left, FORMS[1])
@@ -163,7 +163,7 @@ def test_bytes_are_those_of_the_messages() -> None:
     mail = others * (each + box) + others * (each + 1)
     tags = others * (each + 16)
     assert reply.bytes_down == count * (count * number + told + mail + 2 * tags)
-    assert size(pack(reply.update)) == numbers * word
+    assert count_bytes(pack(reply.update)) == numbers * word
 
 
 # --- by hand --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ccfcpp.reports.statistics import CannotDrawError, Embedding
 from ccfcpp.reports.statistics import tsne as embed_shown
-from ccfcpp.runs.report_samples import shown_points
+from ccfcpp.runs.report_samples import plot_arrays
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)
@@ -18,7 +18,7 @@ BY_ANGLE = pytest.mark.parametrize("by_angle", [False, True])
 
 def embed(points: Tensor, by_angle: bool) -> Embedding:
     """The embedding of representations as a run keeps them."""
-    shown = shown_points(points, torch.arange(len(points)), by_angle)
+    shown = plot_arrays(points, torch.arange(len(points)), by_angle)
     return embed_shown(shown["points"], shown["index"], by_angle)
 
 

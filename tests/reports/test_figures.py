@@ -23,12 +23,12 @@ from ccfcpp.clustering.run import clustering_run
 from ccfcpp.reports import contents as table_of
 from ccfcpp.reports import summary_tables
 from ccfcpp.reports.contents import Contents, contents
-from ccfcpp.reports.drawing import DrawnFigure, axis_number, power, short, thinned
-from ccfcpp.reports.labels import run_labels
+from ccfcpp.reports.drawing import DrawnFigure, axis_number, power, short, thin_ticks
+from ccfcpp.reports.labels import label_runs
 from ccfcpp.reports.rounds import STATES
 from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.report_samples import shown_points
+from ccfcpp.runs.report_samples import plot_arrays
 from tests.support.command import succeeded
 from tests.support.finished_runs import points_of
 
@@ -52,7 +52,7 @@ def figures(run: RecordedRun) -> Metrics:
 
 @pytest.fixture(scope="module")
 def overlaid(digits_run: Path, ccfc_run: Path, classifier_run: Path) -> Contents:
-    runs = run_labels([read_run(path) for path in (digits_run, ccfc_run, classifier_run)])
+    runs = label_runs([read_run(path) for path in (digits_run, ccfc_run, classifier_run)])
     overlays = {
         title: tuple(entry for entry in entries if isinstance(entry, table_of.Overlaid))
         for title, entries in table_of._SECTIONS.items()
@@ -122,7 +122,7 @@ def test_confusion_is_that_of_the_images(figures: Metrics, run: RecordedRun) -> 
     np.testing.assert_allclose(shares, columns(drawn, "share")[0])
     for row in drawn.rows:
         of_class = run.classes == run.class_names.index(str(row["class"]))
-        assert row["images"] == int((of_class & (run.found == int(str(row["cluster"])))).sum())
+        assert row["images"] == int((of_class & (run.labels == int(str(row["cluster"])))).sum())
     assert run.summary is not None
     agreed = sum(int(str(row["images"])) for row in drawn.rows if row["matched"])
     assert agreed / len(run.classes) == pytest.approx(run.summary["accuracy"])
@@ -150,10 +150,10 @@ def test_images_by_their_distance_from_the_centroid(
     z = points.numpy()
     c = load_file(run.path / "model.safetensors")["centroids"].double().numpy()
     rows = figures[name].rows
-    assert len({row["cluster"] for row in rows}) == len(set(run.found.tolist()))
+    assert len({row["cluster"] for row in rows}) == len(set(run.labels.tolist()))
     for cluster in {row["cluster"] for row in rows}:
         assert isinstance(cluster, int)
-        members = [image for image in range(len(z)) if run.found[image] == cluster]
+        members = [image for image in range(len(z)) if run.labels[image] == cluster]
         angles = [
             np.degrees(np.arccos(np.clip(
                 z[i] @ c[cluster] / np.linalg.norm(z[i]) / np.linalg.norm(c[cluster]), -1, 1)))
@@ -191,7 +191,7 @@ def test_points_in_the_plane(figures: Metrics, run: RecordedRun, name: str, kind
     assert sorted(map(tuple, offsets.tolist())) == sorted(
         zip(*columns(drawn, "x", "y"), strict=True)
     )
-    true = run.found if kind == "cluster" else run.classes
+    true = run.labels if kind == "cluster" else run.classes
     assert [int(str(row[kind])) for row in drawn.rows] == true.tolist()
 
 
@@ -269,7 +269,7 @@ def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
 
 def with_points(run: RecordedRun, points: Tensor) -> RecordedRun:
     """The run as if these were the representations of its images."""
-    shown = shown_points(points, torch.arange(len(points)), by_angle=True)
+    shown = plot_arrays(points, torch.arange(len(points)), by_angle=True)
     kept = {name: own for name, own in run.shown.items() if name.startswith("pictur")}
     return replace(run, shown={**kept, **shown}, spectra={})
 
@@ -334,9 +334,9 @@ def test_the_clusters_and_classes_that_runs_have_recorded_are_shown(
     ):
         copy = tmp_path / file
         shutil.copytree(path, copy)
-        others = (read_run(copy).found.numpy() + 1) % 10
+        others = (read_run(copy).labels.numpy() + 1) % 10
         rewritten(copy, f"{file}.npz", **{name: others})
-        assert read_run(copy).found.tolist() == others.tolist()
+        assert read_run(copy).labels.tolist() == others.tolist()
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -380,7 +380,7 @@ def test_long_names_keep_what_tells_them_apart() -> None:
     names = {short(f"a rather long name {number}") for number in range(30)}
     assert len(names) == 30
     assert max(map(len, names)) == 14
-    places, thin = thinned([str(number) for number in range(100)], most=20)
+    places, thin = thin_ticks([str(number) for number in range(100)], most=20)
     assert places == list(range(0, 100, 5))
     assert thin == [str(place) for place in places]
 
@@ -396,7 +396,7 @@ def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
         settings = ("--method", "k-fed", "--clients", 3, "--set", "data.images=60")
         succeeded("cluster", *settings, "--clusters", k, "--out", tmp_path / str(k))
         runs.append(read_run(tmp_path / str(k)))
-    found = {figure.name: figure for figure in contents(run_labels(runs)).figures}
+    found = {figure.name: figure for figure in contents(label_runs(runs)).figures}
     for key, name in (
         ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k"),
         ("stability", "stability-between-halves-by-k"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.core.metrics import counts_by, covariance, distances
+from ccfcpp.core.metrics import contingency_table, covariance, distances_to_centroids
 from ccfcpp.reports.statistics import (
     all_finite,
     matched_classes,
@@ -45,7 +45,7 @@ def test_a_constant_dimension_has_no_correlations(points: Tensor) -> None:
 
 def test_counts_are_those_of_each_pair() -> None:
     rows, columns = torch.tensor([0, 1, 1, 2, 1]), torch.tensor([1, 0, 1, 1, 1])
-    counts = counts_by(rows, columns, 4, 2)
+    counts = contingency_table(rows, columns, 4, 2)
     for row, column in itertools.product(range(4), range(2)):
         expected = sum((r, c) == (row, column) for r, c in zip(rows, columns, strict=True))
         assert counts[row, column] == expected
@@ -85,7 +85,7 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
             return float(math.degrees(math.acos(min(1, product / math.hypot(*a) / math.hypot(*b)))))
         return math.dist(a, b)
 
-    distance = distances(points, found, centroids, by_angle)
+    distance = distances_to_centroids(points, found, centroids, by_angle)
     expected = torch.tensor([slow(image) for image in range(30)], dtype=torch.float64)
     torch.testing.assert_close(distance, expected, rtol=1e-5, atol=1e-2 if by_angle else 1e-5)
     sign = -1 if farthest else 1

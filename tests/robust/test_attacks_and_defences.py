@@ -31,13 +31,13 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Metrics, ServerWork, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import ExchangeRequest
-from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, StepMessage
 from ccfcpp.engine.transport import Reply
 from ccfcpp.engine.update_format import Count, Mean, Opaque, UpdateFormat
 from ccfcpp.privacy.trust_summary import trust_rows
 from ccfcpp.reports.run_reader import read_run
 from ccfcpp.reports.summary_tables import setting
-from ccfcpp.robust.attacks import ATTACKS, Attack, acts_on, chosen_attackers
+from ccfcpp.robust.attacks import ATTACKS, Attack, acts_on, choose_attackers
 from ccfcpp.robust.config import RULES, AttackOfSome, DefenceConfig, RobustMean, ScaledAttack
 from ccfcpp.robust.defence import Defence
 from supervised.algorithm import training_exchange as classifier_exchange
@@ -47,7 +47,7 @@ from tests.support.command import TINY, refused, succeeded
 
 PRETRAINING = local_training_exchange("pre-training", with_centroids=True)
 REFINEMENT = refinement_exchange(unit_length=True)
-STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
+STEP = Exchange("step, trip 1", StepMessage, Contribution, PARTS)
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
 NO_SIZES = {"k-fed": {"false-sizes"}}
 SUMS_ALONE = ("fed-scan", "fed-emp", "feddp-kmeans", "fed-km", "fed-fcm", "fed-em")
@@ -130,17 +130,17 @@ def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
     clients = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8]
     for share, count in ((0.1, 1), (0.25, 3), (0.3, 3), (0.45, 5)):
         config = ScaledAttack(kind="noise", attackers=share)
-        found = chosen_attackers(config, clients, 7)
-        assert found == chosen_attackers(config, clients[::-1], 7)
+        found = choose_attackers(config, clients, 7)
+        assert found == choose_attackers(config, clients[::-1], 7)
         assert len(found) == count
         assert set(found) <= set(clients)
-    assert len({tuple(chosen_attackers(config, clients, seed)) for seed in range(8)}) > 1
+    assert len({tuple(choose_attackers(config, clients, seed)) for seed in range(8)}) > 1
 
 
 @pytest.mark.parametrize("share", [0.01, 0.99])
 def test_there_is_a_client_of_either_kind(share: float) -> None:
     with pytest.raises(UsageError, match="leaves one of either kind"):
-        chosen_attackers(ScaledAttack(kind="noise", attackers=share), range(10), 0)
+        choose_attackers(ScaledAttack(kind="noise", attackers=share), range(10), 0)
 
 
 # --- what they send -----------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
     known = attack(kind, scale=scale)
     exchange: Exchange[Any, Any] = EXCHANGES[type(update)]
     task = Task("ccfc++", "x", 2, 0)
-    return known.falsified(exchange, task, message, update, known.attackers[0])
+    return known.falsify(exchange, task, message, update, known.attackers[0])
 
 
 def test_a_false_model_differs_as_it_is_said_to() -> None:
@@ -204,10 +204,10 @@ def test_false_centroids_and_sums_differ_as_they_are_said_to() -> None:
 
 def test_the_server_takes_false_sizes_for_what_is_said() -> None:
     lies = attack("false-sizes")
-    known = {member.id: member.samples for member in lies.known(MEMBERS)}
+    known = {member.id: member.samples for member in lies.reported_members(MEMBERS)}
     assert {number for number, size in known.items() if size == 100} == set(lies.attackers)
     assert {size for number, size in known.items() if number not in lies.attackers} == {10}
-    assert attack("noise").known(MEMBERS) == MEMBERS
+    assert attack("noise").reported_members(MEMBERS) == MEMBERS
 
 
 # --- what the server makes of them --------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_sums_of_clusters_become_robust_means() -> None:
     counts[:, 2] = 0
     sums = torch.randn(9, 3, 2, generator=generator).double() * counts.unsqueeze(2)
     updates = [ClusterSums(s, c) for s, c in zip(sums, counts, strict=True)]
-    (found,) = combined("median", REFINEMENT, Known(0), updates)
+    (found,) = combined("median", REFINEMENT, StepMessage(0), updates)
     for cluster in range(2):
         votes = [
             (s[cluster] / c[cluster]).tolist()
@@ -300,7 +300,7 @@ def test_a_bound_of_sums_is_that_of_one_image() -> None:
     parts = [[3.0, 4.0], [0.6, 0.8], [0.3, 0.4], [30.0, 40.0], *[[0.6, 0.8]] * 5]
     updates = [Contribution(gradient={"w": torch.tensor(part)}) for part in parts]
     members = [replace(m, samples=50 if m.id == 3 else 10) for m in MEMBERS]
-    found = combined("bound", STEP, Known(0), updates, members, norm=1.0, weight=2.0)
+    found = combined("bound", STEP, StepMessage(0), updates, members, norm=1.0, weight=2.0)
     norms = [math.hypot(*own.gradient["w"].tolist()) for own in found]
     # The median of the norms for each image is 0.1; client 3 may count for 20 images of its 50.
     assert norms == pytest.approx([1.0, 1.0, 0.5, 2.0, *[1.0] * 5])
@@ -332,7 +332,7 @@ class Steps:
 
 
 STEPS = Exchange(
-    "steps", Known, Steps,
+    "steps", StepMessage, Steps,
     {
         "direction": Mean("steps"), "steps": Count(), "table": Count(),
         "slack": Mean("steps", optional=True),
@@ -348,10 +348,10 @@ def stepped() -> list[Steps]:
 
 
 def test_means_from_zero_and_numbers_that_some_do_not_have_are_defended() -> None:
-    bounded = combined("bound", STEPS, Known(0), stepped(), norm=1.0)
+    bounded = combined("bound", STEPS, StepMessage(0), stepped(), norm=1.0)
     assert [float(own.direction[0]) for own in bounded] == pytest.approx([*range(5), *[4] * 4])
     assert [own.slack for own in bounded] == [None, *[1.0] * 8]
-    (found,) = combined("median", STEPS, Known(0), stepped())
+    (found,) = combined("median", STEPS, StepMessage(0), stepped())
     assert found.direction.tolist() == [4.0, 4.0]
     assert found.slack == 1.0
 
@@ -359,7 +359,7 @@ def test_means_from_zero_and_numbers_that_some_do_not_have_are_defended() -> Non
 def test_who_counts_for_less_holds_nothing_more_than_before() -> None:
     """Of whole numbers what is 0 stays 0, and what is not stays 1 at least."""
     members = [replace(member, samples=1000 if member.id == 0 else 10) for member in MEMBERS]
-    first, *_ = combined("bound", STEPS, Known(0), stepped(), members, weight=1.0)
+    first, *_ = combined("bound", STEPS, StepMessage(0), stepped(), members, weight=1.0)
     assert first.table.tolist() == [0, 1, 1]
     assert first.steps == 1
 
@@ -370,7 +370,7 @@ def test_weights_are_false_where_sizes_are(kind: str) -> None:
     attacking = attack(kind)
     task = Task("test", "steps", 0, 0)
     client = attacking.attackers[0]
-    false: Any = attacking.falsified(STEPS, task, Known(0), stepped()[2], client)
+    false: Any = attacking.falsify(STEPS, task, StepMessage(0), stepped()[2], client)
     assert false.steps == (100 if kind == "false-sizes" else 9)
 
 
@@ -451,7 +451,7 @@ def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> No
 def test_clients_work_in_the_order_of_their_true_sizes() -> None:
     # The last client is the smallest, and lies: the server takes it for one of the largest.
     config = ScaledAttack(kind="false-sizes", attackers=0.3)
-    seed = next(s for s in range(99) if 8 in chosen_attackers(config, range(9), s))
+    seed = next(s for s in range(99) if 8 in choose_attackers(config, range(9), s))
     uneven: Tree = {"data": {"images": 104}, "seed": seed, "compute": {"cohort": 9}}
     state, experiment = run("ccfc++", hostile("false-sizes"), uneven)
     assert [len(client) for client in experiment.clients] == [12] * 8 + [8]

@@ -13,14 +13,14 @@ from ccfcpp.robust.centroids import disagreement, robust_kmeans
 from ccfcpp.robust.config import RobustMean
 from ccfcpp.robust.estimators import (
     assumed_hostile,
-    estimator,
     krum_order,
+    make_estimator,
     median,
     pairwise_squares,
     trimmed_mean,
 )
 
-geometric_median = estimator(RobustMean(rule="geometric-median"))
+geometric_median = make_estimator(RobustMean(rule="geometric-median"))
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 
 
@@ -110,7 +110,7 @@ def test_hostile_points_move_no_estimate_out_of_the_honest_ones(
     points = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     points[:hostile] += size
     honest = points[hostile:]
-    found = estimator(config)(points)
+    found = make_estimator(config)(points)
     if rule == "geometric-median":
         # Minsker, *Geometric Median and Robust Estimation in Banach Spaces* (2015), Lemma 2.1
         share = hostile / n
@@ -134,7 +134,7 @@ def test_there_is_always_a_point_left() -> None:
     for rule in RULES:
         only = torch.tensor([[3.0, 4.0]])
         config = RobustMean(rule=rule)
-        torch.testing.assert_close(estimator(config)(only), only[0])
+        torch.testing.assert_close(make_estimator(config)(only), only[0])
 
 
 # --- centroids ----------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_point_on_which_attackers_agree_gets_no_centre(rule: str, place: float
     honest = [true + 0.1 * torch.randn(3, 2, generator=generator) for _ in range(7)]
     hostile = [torch.full((3, 2), place) for _ in range(3)]
     config = RobustMean(rule=rule, hostile=0.3)
-    centres, _ = robust_kmeans([*hostile, *honest], estimator(config), 3)
+    centres, _ = robust_kmeans([*hostile, *honest], make_estimator(config), 3)
     nearest = torch.cdist(true, centres).amin(dim=1)
     assert float(nearest.max()) < 1.0
     assert int(disagreement([*hostile, *honest]).argmin()) >= 3

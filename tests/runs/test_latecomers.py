@@ -29,7 +29,7 @@ def _in_rounds() -> list[str]:
 
 def _by_hand(experiment: AnyLocalRun) -> Any:
     """Two federations, one after the other, with the same state and memories."""
-    first = experiment.as_of(0)
+    first = experiment.for_round(0)
     assert first is not None
     memories = ClientMemories(torch.device("cpu"), 10**9)
     state, report = first.federation(first.transport(memories)).run_round(first.initial_state, 0)
@@ -112,4 +112,4 @@ def test_what_does_not_fit_is_refused(more: Tree, line: str, tmp_path: Path) -> 
 
 def test_a_run_in_memory_refuses_them() -> None:
     with pytest.raises(UsageError, match=r"availability\.late has no effect here"):
-        clustering_run(tiny("fed-km", _LATE)).trained()
+        clustering_run(tiny("fed-km", _LATE)).train()

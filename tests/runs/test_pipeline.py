@@ -25,7 +25,7 @@ def asked(method: str, rounds: object, **values: object) -> Layers:
 
 @pytest.mark.parametrize("method", [name for name in METHODS.own() if name not in FIXED])
 def test_every_system_takes_a_number_of_rounds(method: str) -> None:
-    config = CLUSTERING.resolved(asked(method, "7", partition={"clients": 3}))
+    config = CLUSTERING.resolve_settings(asked(method, "7", partition={"clients": 3}))
     algorithm = clustering_run(config).algorithm
     # Of CCFC and CCFC++ they are those after pre-training.
     before = algorithm.describe().get("pretrain_rounds", 0)
@@ -47,25 +47,23 @@ def test_a_folder_that_could_not_be_read_again_is_refused_before(tmp_path: Path)
 @pytest.mark.parametrize("method", FIXED)
 def test_a_system_of_one_round_refuses_a_number(method: str) -> None:
     with pytest.raises(UsageError, match=f"rounds = 3 has no effect on {method}, whose number"):
-        CLUSTERING.resolved(asked(method, "3"))
+        CLUSTERING.resolve_settings(asked(method, "3"))
 
 
 def test_a_round_of_fed_scan_is_so_many_steps() -> None:
-    config = CLUSTERING.resolved(asked("fed-scan", "4", scan={"steps_per_round": 7}))
+    config = CLUSTERING.resolve_settings(asked("fed-scan", "4", scan={"steps_per_round": 7}))
     assert config.model_dump()["scan"]["steps"] == 28
     # A single value of the key itself lies over it.
-    assert (
-        CLUSTERING.resolved(asked("fed-scan", "4", scan={"steps": 5})).model_dump()["scan"]["steps"]
-        == 5
-    )
-    assert CLASSIFICATION.resolved([{"rounds": "6"}]).training.rounds == 6
+    config = CLUSTERING.resolve_settings(asked("fed-scan", "4", scan={"steps": 5}))
+    assert config.model_dump()["scan"]["steps"] == 5
+    assert CLASSIFICATION.resolve_settings([{"rounds": "6"}]).training.rounds == 6
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "some", "1.5", "100000000"])
 @pytest.mark.parametrize("method", ["fed-scan", "ffcm-km", "ppfc-gan"])
 def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str) -> None:
     with pytest.raises(UsageError, match=rf"^rounds = {rounds} is refused: it should be"):
-        CLUSTERING.resolved(asked(method, rounds))
+        CLUSTERING.resolve_settings(asked(method, rounds))
 
 
 def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
@@ -87,11 +85,11 @@ def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
         ({"attack": {"scale": 2}}, "attack.scale = 2 has no effect: it needs attack.kind = scaled"),
     ):
         with pytest.raises(UsageError, match=complaint):
-            CLUSTERING.resolved([values])
+            CLUSTERING.resolve_settings([values])
         with pytest.raises(UsageError, match=complaint):
-            CLUSTERING.resolved([values, {}])
+            CLUSTERING.resolve_settings([values, {}])
     with pytest.raises(UsageError, match=r"moon.mu = 1 has no effect on fedavg: .* one of moon"):
-        CLASSIFICATION.resolved([{"moon": {"mu": 1}}])
+        CLASSIFICATION.resolve_settings([{"moon": {"mu": 1}}])
 
 
 def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) -> None:

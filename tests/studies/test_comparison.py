@@ -19,7 +19,7 @@ from ccfcpp.core.unused_settings import refuse_unused
 from ccfcpp.runs.paths import Json
 from ccfcpp.studies.compare import compare
 from ccfcpp.studies.comparison import Comparison, TableEntry
-from ccfcpp.studies.grids import Axes, Planned
+from ccfcpp.studies.grids import Axes, PlannedRun
 from tests.support.command import ccfcpp, succeeded
 from tests.support.comparisons import planned_comparison
 from tests.support.forks import Fork
@@ -37,8 +37,8 @@ def summary(nmi: float, kappa: float = 0.5, seconds: float = 2.0) -> Json:
     }  # fmt: skip
 
 
-def planned(*axes: Axes, dataset: str = "digits") -> list[Planned[ClusterConfig]]:
-    return [Planned(own, ClusterConfig(dataset=dataset)) for own in axes]
+def planned(*axes: Axes, dataset: str = "digits") -> list[PlannedRun[ClusterConfig]]:
+    return [PlannedRun(own, ClusterConfig(dataset=dataset)) for own in axes]
 
 
 def skews(*values: str) -> dict[str, tuple[str, ...]]:

@@ -11,8 +11,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import unflatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.studies.comparison import plan_comparison
-from ccfcpp.studies.grids import Grid, Order, ordered, take_lists
-from ccfcpp.studies.growth import reopened
+from ccfcpp.studies.grids import Grid, StudySpec, split_axes, study_spec
+from ccfcpp.studies.growth import reopen_study
 from ccfcpp.studies.study import Study
 from supervised.config import ClassifyConfig
 from tests.support.studies import planned_study
@@ -21,8 +21,8 @@ METHODS = ["k-fed", "ffcm-km", "ccfc++"]
 
 
 def begun(path: Path, grid: Grid, **values: object) -> Study[ClusterConfig]:
-    order = Order([], values, [grid])
-    return planned_study(path, plan_comparison(order), order)
+    spec = StudySpec([], values, [grid])
+    return planned_study(path, plan_comparison(spec), spec)
 
 
 def grown(
@@ -30,7 +30,7 @@ def grown(
 ) -> Study[ClusterConfig]:
     named = {key.replace("__", "."): value for key, value in values.items()}
     layers = [unflatten({**named, **(axes or {})})]
-    return reopened(path, ClusterConfig, plan_comparison, layers, seeds)
+    return reopen_study(path, ClusterConfig, plan_comparison, layers, seeds)
 
 
 def cells(study: Study[ClusterConfig]) -> list[tuple[object, ...]]:
@@ -55,7 +55,7 @@ def test_a_study_that_grows_has_the_runs_of_the_bigger_one_and_keeps_its_own(
     before = begun(path, {"method": methods, "partition.p": places})
     after = grown(path, {"method": others, "partition.p": more}, seeds)
     whole: Grid = {"method": [*methods, *others], "partition.p": [*places, *more]}
-    expected = plan_comparison(Order([], {}, [whole], seeds))
+    expected = plan_comparison(StudySpec([], {}, [whole], seeds))
     assert [(run.axes, run.config) for run in after.runs] == [
         (run.axes, run.config) for run in expected
     ]
@@ -101,8 +101,8 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Path) -> None:
-    order = Order([], {}, [{"method": ["k-fed"], "partition.p": [0.0]}])
-    planned_study(tmp_path / "study", plan_comparison(order))
+    spec = StudySpec([], {}, [{"method": ["k-fed"], "partition.p": [0.0]}])
+    planned_study(tmp_path / "study", plan_comparison(spec))
     assert len(grown(tmp_path / "study").runs) == 1
     with pytest.raises(UsageError, match="an earlier version planned the runs"):
         grown(tmp_path / "study", seeds=2)
@@ -111,13 +111,13 @@ def test_what_an_earlier_version_planned_goes_on_but_does_not_grow(tmp_path: Pat
 def test_a_list_of_grids_grows_in_each(tmp_path: Path) -> None:
     files = [{"grid": [{"method": ["fedavg"], "model.name": ["small"]}, {"method": ["moon"]}]}]
 
-    order = ordered(ClassifyConfig, [*files, {}], 1)
+    spec = study_spec(ClassifyConfig, [*files, {}], 1)
     path = tmp_path / "study"
-    planned_study(path, order.planned(ClassifyConfig, "classify"), order)
-    study = reopened(
+    planned_study(path, spec.plan_runs(ClassifyConfig, "classify"), spec)
+    study = reopen_study(
         path,
         ClassifyConfig,
-        lambda order: order.planned(ClassifyConfig, "classify"),
+        lambda spec: spec.plan_runs(ClassifyConfig, "classify"),
         [{"model": {"name": ["resnet20"]}}],
         1,
     )
@@ -136,7 +136,7 @@ def test_lists_for_single_values_are_axes() -> None:
         "centroids.search": "k-means,lloyd",
         "compute.cohort": "1,2",
     }
-    (values,), axes = take_lists(ClusterConfig, [unflatten(settings)])
+    (values,), axes = split_axes(ClusterConfig, [unflatten(settings)])
     assert axes == {
         "loss.eta": [0, 0.01, 0.1],
         "method": ["km", "k-fed"],
@@ -148,4 +148,4 @@ def test_lists_for_single_values_are_axes() -> None:
         "compute": {"cohort": "1,2"},
     }
     with pytest.raises(UsageError, match=r"loss\.eta = 0, holds an empty value"):
-        take_lists(ClusterConfig, [{"loss": {"eta": "0,"}}])
+        split_axes(ClusterConfig, [{"loss": {"eta": "0,"}}])

@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import FederationError, StoppedError
-from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.parallel import run_in_processes
 from ccfcpp.studies.study import Study
 from tests.support.forks import Fork
@@ -40,7 +40,7 @@ def study_of(path: Path, *settings: Tree) -> Study[ClusterConfig]:
     runs = []
     for number, tree in enumerate(settings):
         config = resolve(ClusterConfig, "cluster", merge(SMALL, tree))
-        runs.append(Planned({"run": number}, config))
+        runs.append(PlannedRun({"run": number}, config))
     return planned_study(path, runs)
 
 
@@ -114,7 +114,7 @@ def test_a_study_that_is_asked_to_stop_begins_no_other_run_and_goes_on_later(
     assert 2 <= rounds < 20_000
     assert multiprocessing.active_children() == []
     # What was begun goes on where it was, once it is asked for alone.
-    experiment, folder = study.opened(study.runs[0])
+    experiment, folder = study.open_run(study.runs[0])
     later: list[int] = []
 
     with pytest.raises(StoppedError):

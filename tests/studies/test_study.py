@@ -13,13 +13,13 @@ from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.paths import Json
-from ccfcpp.studies.grids import Axes, Planned, ordered
+from ccfcpp.studies.grids import Axes, PlannedRun, study_spec
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.tables import as_markdown, cell_rows, display
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
-    return ordered(ClusterConfig, [{"grid": grid}, values], 1).cells
+    return study_spec(ClusterConfig, [{"grid": grid}, values], 1).cells
 
 
 VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
@@ -71,7 +71,7 @@ def test_what_is_no_grid_is_refused(grid: object) -> None:
 
 
 def test_folders_of_runs_name_cell_and_seed() -> None:
-    run = Planned({"partition.p": 0.5, "dataset": "/data/x"}, ClusterConfig(seed=3))
+    run = PlannedRun({"partition.p": 0.5, "dataset": "/data/x"}, ClusterConfig(seed=3))
     assert run.folder == Path("partition.p=0.5,dataset=_data_x/seed-3")
 
 
@@ -95,7 +95,7 @@ def test_tables_are_written_for_programs_and_for_people(tmp_path: Path) -> None:
 
 
 def test_close_values_have_folders_of_their_own() -> None:
-    close = [Planned({"p": value}, ClusterConfig()).folder for value in (0.1234567, 0.1234568)]
+    close = [PlannedRun({"p": value}, ClusterConfig()).folder for value in (0.1234567, 0.1234568)]
     assert len(set(close)) == 2
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_plan_is_said_to_be_damaged(plan: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", ["", "{", "[1]"])
 def test_a_damaged_summary_is_said_to_be_damaged(content: str, tmp_path: Path) -> None:
-    study = Study(tmp_path, [Planned({}, ClusterConfig())])
+    study = Study(tmp_path, [PlannedRun({}, ClusterConfig())])
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "summary.json").write_text(content)
 

@@ -12,7 +12,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest, unflatten
 from ccfcpp.reports.contents import Contents
 from ccfcpp.runs.paths import Json
-from ccfcpp.studies.grids import Planned, ordered
+from ccfcpp.studies.grids import PlannedRun, study_spec
 from ccfcpp.studies.study import Study
 from ccfcpp.studies.study_figures import study_figures
 from ccfcpp.studies.study_page import examine_studies
@@ -31,7 +31,9 @@ COSTS: Json = {
 }  # fmt: skip
 
 
-def finish(study: Study[ClassifyConfig], planned: Planned[ClassifyConfig], summary: Json) -> None:
+def finish(
+    study: Study[ClassifyConfig], planned: PlannedRun[ClassifyConfig], summary: Json
+) -> None:
     folder = study.folder(planned)
     folder.path.mkdir(parents=True)
     folder.summary.write_text(json.dumps(summary | COSTS))
@@ -73,7 +75,7 @@ def figures(compared: Path) -> Contents:
 
 def classified(path: Path, axes: dict[str, list[object]]) -> Path:
     values = nest("partition.clients", 3)
-    plan = ordered(ClassifyConfig, [unflatten(values | axes)], 2).planned(
+    plan = study_spec(ClassifyConfig, [unflatten(values | axes)], 2).plan_runs(
         ClassifyConfig, "classify"
     )
     study = planned_study(path, plan)
@@ -205,7 +207,7 @@ def test_several_studies_are_one_page(tmp_path: Path) -> None:
 def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
     """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none."""
     axes: dict[str, list[object]] = {"method": ["fedavg", "moon", "fedprox"]}
-    plan = ordered(ClassifyConfig, [unflatten(axes)], 3).planned(ClassifyConfig, "classify")
+    plan = study_spec(ClassifyConfig, [unflatten(axes)], 3).plan_runs(ClassifyConfig, "classify")
     study = planned_study(tmp_path / "study", plan)
     for number, planned in enumerate(plan):
         base = {"fedavg": 0.5, "moon": 0.8, "fedprox": 0.79}[planned.config.method]
@@ -223,7 +225,7 @@ def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_neither_means_nor_deviations(tmp_path: Path) -> None:
-    plan = ordered(ClassifyConfig, [{"method": ["fedavg", "moon"]}], 1).planned(
+    plan = study_spec(ClassifyConfig, [{"method": ["fedavg", "moon"]}], 1).plan_runs(
         ClassifyConfig, "classify"
     )
     study = planned_study(tmp_path / "study", plan)

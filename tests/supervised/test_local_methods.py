@@ -12,7 +12,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.models.network import FlatLayout
 from ccfcpp.models.state import ModelState, build
-from ccfcpp.models.steps import side_by_side
+from ccfcpp.models.steps import train_side_by_side
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig, FedDecorr
 from supervised.local_training import LocalTrainer
@@ -260,7 +260,7 @@ def trainer_of(config: ClassifyConfig) -> LocalTrainer:
 def trained(
     trainer: LocalTrainer, message: Broadcast, client: Client, randomness: Randomness
 ) -> LocalUpdate:
-    (update,) = side_by_side([trainer.train(message, client, randomness)], CPU)
+    (update,) = train_side_by_side([trainer.train(message, client, randomness)], CPU)
     return update
 
 

@@ -13,7 +13,7 @@ from ccfcpp.engine.client import Client, Member, Memory
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.engine.transport import Reply, Transport
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -221,10 +221,10 @@ def test_bytes_are_those_of_what_travels() -> None:
     run, wire = run_observed(small_config(SCAFFOLD), labelled_clients(*SIZES))
     assert {type(message) for message in wire.messages} == {ControlledBroadcast}
     assert {type(update) for update in wire.updates} == {ControlledUpdate}
-    down = sum(size(pack(message)) for message in wire.messages) * len(SIZES)
+    down = sum(count_bytes(pack(message)) for message in wire.messages) * len(SIZES)
     assert sum(report.bytes_down for report in run.reports) == down
     assert sum(report.bytes_up for report in run.reports) == sum(
-        size(pack(update)) for update in wire.updates
+        count_bytes(pack(update)) for update in wire.updates
     )
 
 

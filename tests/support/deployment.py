@@ -52,10 +52,10 @@ class Told(Observer):
     def lines(self) -> list[str]:
         return [f"{name}: {line}" for name, line in self.said]
 
-    def told(self, name: str, line: str) -> None:
+    def on_answer(self, name: str, line: str) -> None:
         self.said.append((name, line))
 
-    def lingers(self, names: Sequence[str], seconds: float) -> None:
+    def on_linger(self, names: Sequence[str], seconds: float) -> None:
         self.awaited.append((names, seconds))
 
 

@@ -143,7 +143,7 @@ def seen(config: RunConfig) -> Iterator[object]:
     else:
         assert isinstance(config, ClassifyConfig)
         experiment = classification_run(config)
-    experiment = experiment.as_of(0) or experiment
+    experiment = experiment.for_round(0) or experiment
     yield _digest({str(n): part for n, part in enumerate(experiment.parts)})
     yield _digest({client.name: client.images for client in experiment.clients})
     yield experiment.algorithm.rounds, experiment.client_side.cohort

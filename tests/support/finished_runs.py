@@ -16,7 +16,7 @@ from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.reports.contents import contents
 from ccfcpp.reports.figure_files import as_svg
-from ccfcpp.reports.labels import run_labels
+from ccfcpp.reports.labels import label_runs
 from ccfcpp.reports.page import page
 from ccfcpp.reports.run_reader import read_run
 from ccfcpp.runs.folder import RunFolder
@@ -94,7 +94,7 @@ def unlabelled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no figure's picture, which takes most of a report's time."""
-    monkeypatch.setattr("ccfcpp.reports.figure_files._saved", lambda *_: b"<svg></svg>")
+    monkeypatch.setattr("ccfcpp.reports.figure_files._render", lambda *_: b"<svg></svg>")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def side_by_side(
     digits_run: Path, ccfc_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The page of two runs, without its files."""
-    runs = run_labels([read_run(digits_run), read_run(ccfc_run)])
+    runs = label_runs([read_run(digits_run), read_run(ccfc_run)])
     found = contents(runs)
     path = tmp_path_factory.mktemp("several") / "report.html"
     path.write_text(page(runs, found, {figure.name: as_svg(figure) for figure in found.figures}))

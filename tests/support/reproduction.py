@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from ccfcpp.core.config_layers import preset
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies import paper_figures
-from ccfcpp.studies.grids import Planned
+from ccfcpp.studies.grids import PlannedRun
 from ccfcpp.studies.reproduction.claims import CHECKS, Count, Values, count
 from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, Item
 from ccfcpp.studies.reproduction.plan import plan_item
 from ccfcpp.studies.results import Result
 
-Plan = Sequence[Planned[Any]]
+Plan = Sequence[PlannedRun[Any]]
 Domains = Mapping[str, Sequence[str]]
 ROUNDS = 5
 DIMENSIONS = 12
@@ -83,7 +83,7 @@ def _line(number: int, accuracy: float, seconds: float) -> str:
     return json.dumps({"round": number, "seconds": seconds, "scores": scores}) + "\n"
 
 
-def finish(root: Path, run: Planned[Any], domains: Domains) -> Result:
+def finish(root: Path, run: PlannedRun[Any], domains: Domains) -> Result:
     """A run's folder as if it had ended, with numbers by its folder's name."""
     folder = RunFolder(root / run.folder)
     result = Result(run.config, folder)

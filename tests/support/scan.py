@@ -27,7 +27,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.engine.transport import InProcess, Reply
 from tests.support.clustering import digits, made
 from tests.support.federation import CPU
@@ -191,7 +191,7 @@ class PlainLoop:
             )
             share = self.config.batch * len(client) / self.samples
             more = share * (min(self.samples / there, 4) - 1)
-            turns = turn(len(client), share, step, source, more=more).tolist()
+            turns = select_images(len(client), share, step, source, more=more).tolist()
             chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
             self.shown[client.id] = len(chosen)
             others = drawn_neighbours(own, chosen, source, step)

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ccfcpp.runs.paths import C, writable
-from ccfcpp.studies.grids import Order, Planned
+from ccfcpp.studies.grids import PlannedRun, StudySpec
 from ccfcpp.studies.study import Study
 
 
-def planned_study(path: Path, runs: Sequence[Planned[C]], order: Order | None = None) -> Study[C]:
+def planned_study(
+    path: Path, runs: Sequence[PlannedRun[C]], spec: StudySpec | None = None
+) -> Study[C]:
     """A study in a new folder."""
-    study = Study(path, runs, order)
+    study = Study(path, runs, spec)
     with writable(path):
         study.write_plan()
     return study

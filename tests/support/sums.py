@@ -25,7 +25,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combined, wrap_transport
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, Stage, combine_replies, wrap_transport
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.engine.update_format import Spec, Sum, UpdateFormat
 from ccfcpp.privacy.config import PrivacyConfig
@@ -100,7 +100,9 @@ class InTheOpen:
         ]
         sums = [sum(column) / one for column in zip(*rows, strict=True)]
         totals = unflattened(torch.tensor(sums, dtype=torch.float64), like)
-        yield combined(addition.whole(request.update_format, totals, 1.0), replies, Reply(0, None))
+        yield combine_replies(
+            addition.whole(request.update_format, totals, 1.0), replies, Reply(0, None)
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import (
     calibration,
     clustering_scores,
-    counts_by,
+    contingency_table,
     effective_rank,
     match_clusters,
     spectrum,
@@ -31,12 +31,12 @@ from ccfcpp.data.images import ImageData, random_part, to_float
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.evaluator import Arrays, Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.runs.paths import Json
-from ccfcpp.runs.report_samples import shown_pictures, shown_points
+from ccfcpp.runs.report_samples import plot_arrays, plot_thumbnails
 from ccfcpp.runs.run import Holdings
 
 _COMPARED, _MOST_COMPARED = "images on which models are compared", 10_000
@@ -158,7 +158,7 @@ class ClusteringEvaluator(Evaluator[Any]):
             "scores_absent": self._scores_over(self._samples_of(self._absent), clusters),
             **cluster_sizes(images["client"], clusters, len(self.parts), k),
             **self._pixel_kmeans_scores(k),
-            "bytes_delivered": size(
+            "bytes_delivered": count_bytes(
                 model_tensors(pack(self.algorithm.final_model(state)), typical)
             ),
             **last,
@@ -217,12 +217,12 @@ class ClusteringEvaluator(Evaluator[Any]):
         """Return the arrays to save in a run's folder: of all images, and of some for plots."""
         shown: dict[str, Tensor] = {}
         if points is not None:
-            shown |= shown_points(points, self._compared_index, self.algorithm.by_angle)
+            shown |= plot_arrays(points, self._compared_index, self.algorithm.by_angle)
         if "distance" in images:
             data = self.data
             pictures = None if isinstance(data, ImageData) else data.pictures
             assigned = images["cluster"], images["distance"]
-            shown |= shown_pictures(*assigned, data.values, data.names, pictures)
+            shown |= plot_thumbnails(*assigned, data.values, data.names, pictures)
         return {"assignments": {"name": np.array(self._sample_names), **images}, "shown": shown}
 
     @property
@@ -301,5 +301,7 @@ def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dic
     return {
         "clusters_found": int((clusters.bincount() > 0).sum()),
         "cluster_sizes": clusters.bincount(minlength=k).tolist(),
-        "client_cluster_sizes": counts_by(owners[held], clusters[held], clients, k).tolist(),
+        "client_cluster_sizes": contingency_table(
+            owners[held], clusters[held], clients, k
+        ).tolist(),
     }

@@ -14,7 +14,7 @@ from ccfcpp.clustering.mahalanobis import MOST_DIMENSIONS, SampleDistribution
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, Metrics
-from ccfcpp.engine.payload import generic, pack, sum_updates
+from ccfcpp.engine.payload import pack, parametrize, sum_updates
 from ccfcpp.engine.update_format import Count, Sum, UpdateFormat, format_of
 
 FinalModel = TypeVar("FinalModel")
@@ -133,7 +133,7 @@ class EvaluationExchanges:
     @staticmethod
     def about(final_model: type[object]) -> "EvaluationExchanges":
         """Return the exchanges for a class of final models."""
-        message: Any = generic(EvaluationMessage, final_model)
+        message: Any = parametrize(EvaluationMessage, final_model)
         of_spreads = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
         return EvaluationExchanges(
             Exchange("members", message, ClusterSums, PARTS),

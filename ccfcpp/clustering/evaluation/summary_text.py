@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 
 MEASURES = {
     "silhouette": ("simplified silhouette", "from \N{MINUS SIGN}1 to 1, which is best"),
@@ -60,7 +60,7 @@ def scores_caveat(summary: Mapping[str, Any]) -> str:
     if not classes or clusters is None or 1 < classes <= clusters:
         return ""
     of = "1 class" if classes == 1 else f"{classes} classes"
-    return f" ({counted(clusters, 'cluster')}, {of})"
+    return f" ({format_count(clusters, 'cluster')}, {of})"
 
 
 def sizes_table(summary: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -65,15 +65,15 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
         self.by_pixels = system.by_pixels
         self.by_model = system.by_model
 
-    def _preprocess(self, value: Value, client: Client) -> Client:
+    def _prepare(self, value: Value, client: Client) -> Client:
         """Return a copy of the client that holds the preprocessed samples.
 
         Raises:
             FederationError: The phase was not completed, since no client took part in it.
         """
-        if not self.is_whole(value):
+        if not self.is_complete(value):
             raise FederationError("nobody took part in the preparation")
-        return self.shown(value, client)
+        return self.preprocess(value, client)
 
     def knows_clusters(self, state: Value) -> bool:
         """Return whether samples can be assigned to clusters."""
@@ -85,33 +85,31 @@ class PhasedClustering(Phased[Any, Any], ClusteringAlgorithm[Any]):
 
     def assign(self, state: Value, client: Client) -> Tensor:
         """Return the cluster of each sample, int64 of shape (samples,)."""
-        return self.system.assign(state.system, self._preprocess(state, client))
+        return self.system.assign(state.system, self._prepare(state, client))
 
     def represent(self, state: Value, client: Client) -> Tensor | None:
         """Map a client's samples to points of shape (samples, dimensions); None before the fit."""
-        if not self.is_whole(state):
+        if not self.is_complete(state):
             return None
-        return self.system.represent(state.system, self._preprocess(state, client))
+        return self.system.represent(state.system, self._prepare(state, client))
 
     def final_model(self, state: Value) -> Value:
         """Return the system's final model, with the fitted state of the phase."""
-        known = self.phase.public(self.known(state))
+        known = self.phase.public(self.phase_state(state))
         return PreparedClusters(self.system.final_model(state.system), known)
 
     @property
     def final_model_type(self) -> type[object]:
         """The class of the final model."""
-        return self.with_preparation(self.system.final_model_type)
+        return self.prepared_type(self.system.final_model_type)
 
     def assign_by_model(self, final_model: Value, client: Client) -> Tensor:
         """Return the cluster of each sample under a final model, int64 of shape (samples,)."""
-        return self.system.assign_by_model(
-            final_model.system, self._preprocess(final_model, client)
-        )
+        return self.system.assign_by_model(final_model.system, self._prepare(final_model, client))
 
     def probabilities(self, known: Value, client: Client) -> Tensor | None:
         """Return the probability of each cluster, of shape (samples, k); None if there are none."""
-        return self.system.probabilities(known.system, self._preprocess(known, client))
+        return self.system.probabilities(known.system, self._prepare(known, client))
 
     def pictures(self, state: Value) -> Mapping[str, Tensor]:
         """Return the system's pictures by name."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import content_hash
-from ccfcpp.core.progress import tell_embedded
+from ccfcpp.core.progress import report_embedded
 from ccfcpp.data.cache import cache_folder, read_entry, write_entry
 from ccfcpp.data.decoding import UnreadableError
 
@@ -83,7 +83,7 @@ class Encoder:
                 if samples:
                     rows = self._checked(self.batch([sample for _, sample in samples]))
                     found |= zip((key for key, _ in samples), rows, strict=True)
-                tell_embedded(str(self), start + len(batch), len(todo), time.monotonic() - began)
+                report_embedded(str(self), start + len(batch), len(todo), time.monotonic() - began)
                 if time.monotonic() - since > _KEPT_AFTER:
                     kept, since = shelf.keep(found, kept), time.monotonic()
         finally:

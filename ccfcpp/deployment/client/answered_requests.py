@@ -6,10 +6,10 @@ from pydantic import ValidationError
 
 from ccfcpp.core.config import Section
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.link.messages import MessageError, Request
-from ccfcpp.engine.synchronised.contract import Known
+from ccfcpp.engine.synchronised.contract import StepMessage
 from ccfcpp.privacy.sums.messages import STAGES
 
 _FOLDER = "answered"
@@ -71,7 +71,7 @@ class Answered:
         after = _with(self._read(request.run), request, message)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_whole(self._path(request.run), after.model_dump_json().encode())
+        write_atomically(self._path(request.run), after.model_dump_json().encode())
 
     def _path(self, run: str) -> Path:
         return self._folder / f"{run}.json"
@@ -99,7 +99,7 @@ def _with(before: _Progress, request: Request, message: object) -> _Progress | N
     if request.session < now.session or place < now.place or name in here or other:
         return None
     known, version = getattr(message, "message", message), now.version
-    if isinstance(known, Known) and known.model:
+    if isinstance(known, StepMessage) and known.model:
         if known.version <= version:
             return None
         version = known.version

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line
+from ccfcpp.core.files import append_line
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.deployment.client.privacy_spent import Spending
 
@@ -72,7 +72,7 @@ class AuditLog:
 
     def add(self, entry: AuditEntry) -> None:
         """Append an entry."""
-        add_line(self._path, json.dumps(asdict(entry)))
+        append_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[AuditEntry]:
         """Yield the entries in order of time; add a message per unreadable line to ``damaged``.

@@ -64,13 +64,13 @@ Answer = Callable[[Packet], Packet]
 class Tells(Protocol):
     """Interface of the display of a client's status for its owner."""
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line."""
 
-    def stands(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show the client's status, until it changes."""
 
-    def heard(self, status: ServerStatus) -> None:
+    def show_progress(self, status: ServerStatus) -> None:
         """Show the server's progress."""
 
 
@@ -111,7 +111,7 @@ class FleetClient:
             try:
                 self._look_up(told=not lost)
                 with self._place() as calls:
-                    self.tells.line(f"{'re' * known}connected to {self.server}")
+                    self.tells.print_line(f"{'re' * known}connected to {self.server}")
                     known, lost, pause = True, "", _PAUSE
                     self._take_part(calls)
             except Exception as error:  # Bytes of others can make Flower's readers fail in any way.
@@ -128,18 +128,18 @@ class FleetClient:
         """Look up the server's name, which takes long if the network is misconfigured."""
         host, _, port = self.server.rpartition(":")
         if told:
-            self.tells.stands(f"resolving {host}")
+            self.tells.show_status(f"resolving {host}")
         if self._proxy is None:  # else that does it
             socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         if told:
-            self.tells.stands(f"connecting to {self.server}")
+            self.tells.show_status(f"connecting to {self.server}")
 
     def _tell_lost(self, found: Reason, first: bool) -> None:
         """Explain once why there is no connection, unless the run has ended."""
         if found == ENDED:
-            self.tells.line(f"{found.text}; this client waits for its next one")
+            self.tells.print_line(f"{found.text}; this client waits for its next one")
         else:
-            self.tells.line(f"{'connection lost: ' * first}{found.text}; it is tried again")
+            self.tells.print_line(f"{'connection lost: ' * first}{found.text}; it is tried again")
 
     def stop(self) -> None:
         """Leave the federation after the current call."""
@@ -170,7 +170,7 @@ class FleetClient:
         """Record the server's progress from a response header."""
         status = ServerStatus.read(header)
         if status is not None and self._node is not None:
-            self.tells.heard(status)
+            self.tells.show_progress(status)
 
     def _leave(self, client: Connection) -> None:
         if self._node is not None:

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import whole_file
+from ccfcpp.core.files import atomic_file
 from ccfcpp.core.randomness import Randomness
 
 _FILE, _BYTES = "secret", 32
@@ -36,7 +36,7 @@ class OwnDraws:
 
     def _secret(self) -> bytes:
         if not self._path.exists():
-            with whole_file(self._path) as temporary:
+            with atomic_file(self._path) as temporary:
                 temporary.chmod(0o600)
                 temporary.write_bytes(secrets.token_bytes(_BYTES))
         content = self._path.read_bytes()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import add_line, lines_of, write_whole
+from ccfcpp.core.files import append_line, read_lines, write_atomically
 from ccfcpp.deployment.client.rules import ForbiddenError
 from ccfcpp.engine.exchange import AnyExchange, Images
-from ccfcpp.engine.synchronised.descent import TRIP
+from ccfcpp.engine.synchronised.descent import EXCHANGE_NUMBER
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
 
@@ -64,7 +64,7 @@ class Part:
         images = exchange.images
         if privacy.level == "client" or not isinstance(images, Images):
             return Part(run, privacy.noise, 1.0, follows=False)
-        steps = exchange.name.partition(TRIP)[0]
+        steps = exchange.name.partition(EXCHANGE_NUMBER)[0]
         return Part(run, privacy.noise, images.share, exchange.follows, steps)
 
 
@@ -99,10 +99,10 @@ class Spending:
                     f"with this sum {what} would cost its images ε = {spent:.3g}, and its owner "
                     f"allows {most:g}"
                 )
-        if lines_of(self._path)[1]:  # It was cut short.
+        if read_lines(self._path)[1]:  # It was cut short.
             whole = [json.dumps(vars(each)) for each in self._parts]
-            write_whole(self._path, "\n".join([*whole, ""]).encode())
-        add_line(self._path, json.dumps(vars(part)), durable=True)
+            write_atomically(self._path, "\n".join([*whole, ""]).encode())
+        append_line(self._path, json.dumps(vars(part)), durable=True)
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
@@ -110,7 +110,7 @@ class Spending:
         return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
-        lines, rest = lines_of(self._path)
+        lines, rest = read_lines(self._path)
         parts: list[Part] = []
         for number, line in enumerate(lines, 1):
             try:

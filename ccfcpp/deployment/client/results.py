@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.data.vectors import Pictures
-from ccfcpp.runs.contact_sheets import small_ones
+from ccfcpp.runs.contact_sheets import thumbnails
 from ccfcpp.runs.paths import RunPaths
 from ccfcpp.runs.report_samples import EACH
 
@@ -52,7 +52,7 @@ def save_results(
     ends = (*typical(rows).values(), *unsure(rows).values())
     index = sorted({number for chosen in ends for number in chosen})
     names = [str(next(iter(row.values()))) for row in rows]
-    if small := small_ones(index, images, names, pictures, _LARGEST):
+    if small := thumbnails(index, images, names, pictures, _LARGEST):
         shown = torch.stack(list(small.values()))
         _save(folder / _PICTURES, index=torch.tensor(list(small)), images=shown)
 
@@ -61,7 +61,7 @@ def _save(path: Path, **arrays: Tensor) -> None:
     buffer = io.BytesIO()
     content = {name: array.numpy() for name, array in arrays.items()}
     np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
-    write_whole(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 def typical(rows: Sequence[Row]) -> Chosen:

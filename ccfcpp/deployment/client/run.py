@@ -23,8 +23,8 @@ from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.data_kinds import kind_of
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import save_tensors, write_whole
-from ccfcpp.core.metrics import counts_by
+from ccfcpp.core.files import save_tensors, write_atomically
+from ccfcpp.core.metrics import contingency_table
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Columns
@@ -214,7 +214,7 @@ class ClusteringClient(ClientRun[FinalMessage[Any]]):
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
-        write_whole(paths.config, dump_yaml(config).encode())
+        write_atomically(paths.config, dump_yaml(config).encode())
         tensors = model_tensors(pack(model.model), model.typical)
         facts = ModelFacts.of(self.spec.clusters, self.spec.image_shape, self.spec.columns)
         save_tensors(paths.model, tensors, facts.header)
@@ -278,7 +278,7 @@ class Counting(ClientWork[Model, Counts]):
         classes = self.run.test_classes if self.tells else None
         if classes is None:
             return [NO_COUNTS]
-        return [Counts(counts_by(classes, found, *self.run.spec.table_shape))]
+        return [Counts(contingency_table(classes, found, *self.run.spec.table_shape))]
 
 
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:

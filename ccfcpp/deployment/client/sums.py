@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
-from ccfcpp.core.units import first_of
+from ccfcpp.core.files import write_atomically
+from ccfcpp.core.units import list_first
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
@@ -100,7 +100,7 @@ class Rosters:
         path = self._path(roster.digest)
         if not path.exists():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, content)
+            write_atomically(path, content)
             self._say(f"secure sums with {_described(roster)}")
 
     def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
@@ -142,6 +142,6 @@ class Rosters:
 
 def _described(roster: SignedRoster) -> str:
     return (
-        f"{len(roster.keys)} clients, signed by the authority: {first_of([*roster.keys])} "
+        f"{len(roster.keys)} clients, signed by the authority: {list_first([*roster.keys])} "
         f"(roster {roster.digest[:16]})"
     )

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
@@ -103,7 +103,7 @@ def renew_server(folder: Path, days: int) -> datetime:
         raise UsageError(f"{file} is not signed by the authority in {folder}: it is not renewed")
     hosts = [host_of(host) for host in hosts_of(before)]
     certificate = server_certificate(public, hosts, days, authority, key)
-    write_whole(file, certificate_pem(certificate))
+    write_atomically(file, certificate_pem(certificate))
     return certificate.not_valid_after_utc
 
 
@@ -128,7 +128,7 @@ def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
     """
     _, authority = read_authority(folder)
     signed, path = SignedRoster.signed(roster_keys(roster), authority), signed_file(roster)
-    write_whole(path, signed.content)
+    write_atomically(path, signed.content)
     return signed, path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
@@ -138,7 +138,7 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
         make_client(folder, name, passphrase)
     except UsageError:
         old.rename(key)
-        write_whole(public, content)
+        write_atomically(public, content)
         raise
     return _written(folder, name, read_key(key, passphrase), before)
 
@@ -147,7 +147,7 @@ def _written(
     folder: Path, name: str, key: PrivateKey, before: PrivateKey | None = None
 ) -> tuple[Path, str]:
     path = folder / f"{name}{SUFFIX}"
-    write_whole(path, RosterRequest.made(name, key, before))
+    write_atomically(path, RosterRequest.made(name, key, before))
     return path, fingerprint(key.public_key())
 
 
@@ -176,7 +176,7 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
     if there is None:
         write_new(roster, {path: (content, PUBLIC)})
     else:
-        write_whole(path, content)
+        write_atomically(path, content)
     return request, path
 
 

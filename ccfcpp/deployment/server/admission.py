@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import format_count
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
@@ -80,15 +80,15 @@ class Admission:
         else:
             other = any(_kind(each) != _kind(facts) for each in self.found.values())
             self.found[name] = facts
-            skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
+            skipped = f", {format_count(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
-            self.observer.told(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
+            self.observer.on_answer(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out of the run, for a reason that the observer is told."""
         self.found.pop(name, None)
         self.refused.add(name)
-        self.observer.told(name, f"{LEFT_OUT}: {reason}")
+        self.observer.on_answer(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of those that take part, in the order of names."""

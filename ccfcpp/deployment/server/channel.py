@@ -40,13 +40,13 @@ class Timeouts:
 class Observer:
     """Observer of a server's clients, whose methods do nothing here."""
 
-    def told(self, name: str, line: str) -> None:
+    def on_answer(self, name: str, line: str) -> None:
         """Handle a client's answer, or the reason why it cannot take part."""
 
-    def stands(self, member: "Member", before: Standing, now: Standing) -> None:
+    def on_standing(self, member: "Member", before: Standing, now: Standing) -> None:
         """Handle a change of a client's standing."""
 
-    def lingers(self, names: Sequence[str], seconds: float) -> None:
+    def on_linger(self, names: Sequence[str], seconds: float) -> None:
         """Handle the wait for some clients after the last round, of some seconds."""
 
 

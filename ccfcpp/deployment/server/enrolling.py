@@ -51,7 +51,7 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
     while True:
         online = channel.link.online().keys() & names
         for name in sorted(online - known):
-            channel.observer.told(name, "there")
+            channel.observer.on_answer(name, "there")
         if len(online) >= wanted:
             return
         known = online

@@ -16,7 +16,7 @@ from ccfcpp.core.config import DataConfig, RunConfig, Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.deployment.link.packet import Nobody
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
@@ -87,7 +87,7 @@ class Enrolment:
 
     def save(self, path: Path) -> None:
         """Write the enrolment as JSON."""
-        write_whole(path, _FILE.dump_json(self, by_alias=True, indent=2))
+        write_atomically(path, _FILE.dump_json(self, by_alias=True, indent=2))
 
     @staticmethod
     def load(path: Path) -> "Enrolment":

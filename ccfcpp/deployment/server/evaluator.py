@@ -17,14 +17,14 @@ from ccfcpp.clustering.evaluation.server import EvaluationState
 from ccfcpp.clustering.mahalanobis import FinalMessage, model_tensors
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.core.metrics import sum_of_tables, table_scores
+from ccfcpp.core.metrics import sum_tables, table_scores
 from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
-from ccfcpp.engine.client import Member, by_size
+from ccfcpp.engine.client import Member, sort_by_size
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.runs.evaluator import Evaluator, Results, Scores
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Json
@@ -101,7 +101,7 @@ class CountsEvaluator(Evaluator[Any]):
         if not due or not knows:
             return {}
         found, _ = self._counts(number, self._sent_to_count(state), self._members)
-        table = sum_of_tables(found)
+        table = sum_tables(found)
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
@@ -118,7 +118,7 @@ class CountsEvaluator(Evaluator[Any]):
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        table = sum_of_tables(found)
+        table = sum_tables(found)
         scores: Json = {} if table is None else table_scores(table, self.spec.command == "cluster")
         got = {
             "counted_clients": [m.name for m in self._members if m.id in found],
@@ -129,7 +129,7 @@ class CountsEvaluator(Evaluator[Any]):
         known = {
             "scores_connected": None,
             "scores_absent": None,
-            "bytes_delivered": size(pack(message)),
+            "bytes_delivered": count_bytes(pack(message)),
             **algorithm.summarize(state),
         }
         spec = self.spec
@@ -151,7 +151,7 @@ class CountsEvaluator(Evaluator[Any]):
         Clients that do not send counts are in neither.
         """
         task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
-        members = by_size(members)
+        members = sort_by_size(members)
         held = {member.id: member.samples for member in members}
         found, missing = {}, {}
         for reply in self.deployed.deliver(task, message, members):
@@ -185,7 +185,7 @@ class CountsEvaluator(Evaluator[Any]):
             if not late or time.monotonic() >= until or deployed.stopped():
                 return found, missing
             if late != said:
-                deployed.channel.observer.lingers([member.name for member in late], left)
+                deployed.channel.observer.on_linger([member.name for member in late], left)
             waiting = said = late
             time.sleep(deployed.channel.timeouts.poll)
 

@@ -104,7 +104,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             absent,
         )
 
-    def recorded(self) -> RunSetting:
+    def describe_setting(self) -> RunSetting:
         """Return the facts for the report, without the clients' classes, which only they know."""
         return RunSetting(
             self.algorithm.rounds,
@@ -115,7 +115,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
             None,
         )
 
-    def as_of(self, number: int) -> "DeployedRun | None":
+    def for_round(self, number: int) -> "DeployedRun | None":
         """Return the run with the clients that have joined since the last round, if any."""
         larger = self._larger()
         if larger is not None:
@@ -129,7 +129,9 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         self.deployed.heed(should_stop)
         return self.deployed
 
-    def ended(self, federation: Federation[Any, Transport], state: Any) -> tuple[Any, Summary]:
+    def run_epilogue(
+        self, federation: Federation[Any, Transport], state: Any
+    ) -> tuple[Any, Summary]:
         """Run the exchanges after the last round, without waiting if all clients have left."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
-        return super().ended(federation, state)
+        return super().run_epilogue(federation, state)

@@ -205,7 +205,7 @@ class Deployed:
         before = self.standings.get(member.id, "away")
         self.standings[member.id] = now
         if now != before:
-            self.channel.observer.stands(member, before, now)
+            self.channel.observer.on_standing(member, before, now)
 
 
 def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:

@@ -62,7 +62,7 @@ D = TypeVar("D", bound=DescendingState)
 
 
 @dataclass(frozen=True)
-class Known:
+class StepMessage:
     """The server's message in one exchange of a step: what clients do not know yet.
 
     Attributes:
@@ -96,7 +96,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Own(Contribution):
+class ClientContribution(Contribution):
     """The contribution of one client whose number is known.
 
     Attributes:
@@ -141,8 +141,10 @@ class Advancing(Protocol):
 class Bounding(Protocol):
     """Interface of bounds on what each image adds to a sum, for privacy."""
 
-    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Draw a client's images of a step secretly; arguments as for the function ``turn``."""
+    def select_images(
+        self, samples: int, share: float, step: int, randomness: Randomness
+    ) -> Tensor:
+        """Draw a client's images of a step secretly; see the function ``select_images``."""
 
     def views(self, randomness: Randomness) -> Randomness:
         """Return a secret source of random numbers for views, in place of the run's."""
@@ -161,7 +163,7 @@ class Bounding(Protocol):
         """Start a step in which each image's part is bounded."""
 
 
-def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
+def round_gradient(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
     """Round a gradient to the precision in which it is sent."""
     if precision is None:
         return gradient

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from torch import Tensor
 
 from ccfcpp.engine.synchronised.contract import Advancing, Batch, Contribution
-from ccfcpp.engine.synchronised.tape import Tape, all_trips
+from ccfcpp.engine.synchronised.tape import Tape, run_all_exchanges
 from ccfcpp.models.steps import Inputs, Record, Step
 
 _MOST_KINDS = 8
@@ -18,7 +18,7 @@ _MOST_KINDS = 8
 step, and each graph takes memory and time of its own."""
 
 
-class WholeSteps:
+class CapturedSteps:
     """The training steps of one network, captured as graphs if the device supports it.
 
     Args:
@@ -59,7 +59,7 @@ class _Kind:
 
     def _run(self, samples: int) -> None:
         program = self._program(*(self._inputs[name] for name in self._names))
-        trips = all_trips(Tape(program, self._parameters))
+        trips = run_all_exchanges(Tape(program, self._parameters))
         for place, found in zip(self._trips, trips, strict=False):
             _fill(place, found)
         self._trips = self._trips or [_copied(trip) for trip in trips]

@@ -25,25 +25,25 @@ from ccfcpp.engine.synchronised.contract import (
     Contribution,
     D,
     DescentState,
-    Known,
-    narrowed,
+    StepMessage,
+    round_gradient,
 )
-from ccfcpp.engine.synchronised.cuda_graphs import WholeSteps
+from ccfcpp.engine.synchronised.cuda_graphs import CapturedSteps
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.server import StepExchange
-from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
-from ccfcpp.models.pooled import Program, moved_parameters
+from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearse_plans
+from ccfcpp.models.pooled import Program, updated_parameters
 from ccfcpp.models.state import ModelState
-from ccfcpp.models.steps import recorder_of
+from ccfcpp.models.steps import make_recorder
 
-TRIP = ", trip "
+EXCHANGE_NUMBER = ", trip "
 """Separator of the steps' name and the exchange's number, in the names of exchanges."""
 _MOST = 4.0
 """Times its usual share that a client shows if others are away."""
 
 
 @dataclass(frozen=True)
-class Turn:
+class BatchPart:
     """A client and its images in a step's batch: int64 indices on their device, perhaps none."""
 
     client: Client
@@ -54,7 +54,7 @@ class BatchMaker(Protocol):
     """Interface of what makes the batches of a training."""
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Load the model of a message, and return the batch of the given images.
 
@@ -102,7 +102,7 @@ class Descent:
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name."""
-        moved = moved_parameters(self.network)
+        moved = updated_parameters(self.network)
         return {name: entry for name, entry in moved.items() if name.startswith(self.part)}
 
     @cached_property
@@ -116,15 +116,15 @@ class Descent:
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
         """The exchanges of exact steps, and those of steps that lag."""
-        return rehearsed(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
+        return rehearse_plans(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
 
     @cached_property
-    def exchanges(self) -> list[Exchange[Known, Contribution]]:
+    def exchanges(self) -> list[Exchange[StepMessage, Contribution]]:
         """The exchanges of an exact step, in order."""
         return [
             Exchange(
-                f"{self.name}{TRIP}{number + 1}",
-                Known,
+                f"{self.name}{EXCHANGE_NUMBER}{number + 1}",
+                StepMessage,
                 Contribution,
                 PARTS,
                 uses_memory=self.uses_memory and number == 0,
@@ -139,7 +139,7 @@ class Descent:
         """Return the state before the first step."""
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
-    def trips(
+    def server_works(
         self, steps: range, share: Callable[[int], float], ends: bool = False
     ) -> list[StepExchange[D]]:
         """Return the server's half of all exchanges in steps; ``share`` scales the learning rate.
@@ -156,7 +156,7 @@ class Descent:
                 found.append(StepExchange(exchange, plan, number, *moves, ends=ends and last))
         return found
 
-    def works(
+    def client_works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["StepWork"]:
         """Return the clients' work in each exchange of a step; see ``ClientContext``."""
@@ -179,13 +179,18 @@ class OpenSteps:
         self.batches = batches
         self.bounding = bounding
         self.least = least
-        record = recorder_of(next(descent.network.parameters()).device) if alone else None
-        self._whole = WholeSteps(descent.parameters, record) if record else None
+        record = make_recorder(next(descent.network.parameters()).device) if alone else None
+        self._whole = CapturedSteps(descent.parameters, record) if record else None
         self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
         self._began = (-1, -1)
 
     def advance(
-        self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
+        self,
+        trip: int,
+        task: Task,
+        known: StepMessage,
+        clients: Sequence[Client],
+        randomness: Randomness,
     ) -> Contribution:
         """Return the contribution of some clients to an exchange of a step."""
         ids = tuple(client.id for client in clients)
@@ -207,13 +212,13 @@ class OpenSteps:
         del self._open[ids]
         # To round what is clipped would take it beyond its bound.
         precision = self.descent.precision if self.bounding is None else None
-        return replace(news, gradient=narrowed(news.gradient, precision))
+        return replace(news, gradient=round_gradient(news.gradient, precision))
 
     def _begun(
         self,
         plan: Plan,
         task: Task,
-        known: Known,
+        known: StepMessage,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
@@ -235,36 +240,36 @@ class OpenSteps:
             return self._whole.begin(batch)
         return Tape(batch.program(*batch.shown), descent.parameters)
 
-    def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> Turn:
+    def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> BatchPart:
         """Draw a client's part of the batch; clients that take part fill in for absent ones."""
         share = self.descent.batch * len(client) / self.descent.samples
         source = randomness.of_client(client.id)
         if self.bounding is None:
             more = share * (min(max(filling, 1.0), _MOST) - 1)
             held, grouping = len(client), client.grouping
-            chosen = turn(held, share, step, source, self.least, more, grouping)
+            chosen = select_images(held, share, step, source, self.least, more, grouping)
         else:
             # What is spent of a budget follows from the share of all images.
-            chosen = self.bounding.turn(len(client), share, step, source)
-        return Turn(client, chosen.to(client.images.device))
+            chosen = self.bounding.select_images(len(client), share, step, source)
+        return BatchPart(client, chosen.to(client.images.device))
 
 
 @dataclass(eq=False)
-class StepWork(SummedWork[Known, Contribution]):
+class StepWork(SummedWork[StepMessage, Contribution]):
     """The clients' work in one exchange of a step."""
 
     steps: OpenSteps
-    exchange: Exchange[Known, Contribution]
+    exchange: Exchange[StepMessage, Contribution]
     number: int
 
     def local_sum(
-        self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: StepMessage, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
         """Return the contribution of some clients together."""
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
-def turn(
+def select_images(
     samples: int,
     share: float,
     step: int,
@@ -306,7 +311,7 @@ def turn(
             return torch.zeros(0, dtype=torch.int64)
         drawn = (grouping or source).at_round(SETUP).generator("groups")
         order, part = torch.randperm(samples, generator=drawn), groups / samples
-        chosen = turn(groups, share * part, step, randomness, more=more * part).tolist()
+        chosen = select_images(groups, share * part, step, randomness, more=more * part).tolist()
         # The last group has the rest, too.
         ends = [samples if group == groups - 1 else (group + 1) * least for group in chosen]
         shown = (order[group * least : end] for group, end in zip(chosen, ends, strict=True))

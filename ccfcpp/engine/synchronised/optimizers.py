@@ -21,7 +21,7 @@ from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 
-def falling(done: float) -> float:
+def cosine_decay(done: float) -> float:
     """Return the value of a half cosine from 1 to 0 (Loshchilov and Hutter 2017, no restarts).
 
     Args:
@@ -134,7 +134,7 @@ class Muon(Optimizer):
 
 def _direction(momentum: Tensor) -> Tensor:
     """Return a matrix's step; 0.2 √max(rows, columns) gives it the size of one of Adam's."""
-    matrix = orthogonalised(momentum.flatten(1))
+    matrix = orthogonalise(momentum.flatten(1))
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 
 
@@ -143,7 +143,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 1.2."""
 
 
-def orthogonalised(matrix: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
     """Approximate UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration.
 
     Returns:

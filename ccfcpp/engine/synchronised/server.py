@@ -17,8 +17,15 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Metrics, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import changed, pack, sum_updates
-from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
+from ccfcpp.engine.payload import pack, replace_fields, sum_updates
+from ccfcpp.engine.synchronised.contract import (
+    ClientContribution,
+    Contribution,
+    D,
+    DescentState,
+    StepMessage,
+    round_gradient,
+)
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
 from ccfcpp.engine.update_format import UpdateFormat, format_of
@@ -30,7 +37,7 @@ _ALWAYS = torch.ones(2, dtype=torch.float64)
 
 
 @dataclass(eq=False)
-class StepExchange(ServerWork[D, Known, Contribution]):
+class StepExchange(ServerWork[D, StepMessage, Contribution]):
     """The server's work in one exchange of a step.
 
     Attributes:
@@ -39,7 +46,7 @@ class StepExchange(ServerWork[D, Known, Contribution]):
         ends: Whether the training is over after it, so that a later one starts anew.
     """
 
-    exchange: Exchange[Known, Contribution]
+    exchange: Exchange[StepMessage, Contribution]
     plan: Plan
     number: int
     begin: Callable[[ModelState], DescentState]
@@ -48,22 +55,22 @@ class StepExchange(ServerWork[D, Known, Contribution]):
     precision: torch.dtype | None = None
     ends: bool = False
 
-    def broadcast(self, state: D) -> Known:
+    def broadcast(self, state: D) -> StepMessage:
         """Return the message with the sums and gradients that clients do not know yet."""
         descent = self._descent(state)
-        return Known(
+        return StepMessage(
             state.version,
             state.model if self.number == 0 else {},
-            *self.plan.news(self.number, descent.totals, descent.slopes),
+            *self.plan.new_values(self.number, descent.totals, descent.slopes),
         )
 
-    def update_format(self, message: Known) -> UpdateFormat:
+    def update_format(self, message: StepMessage) -> UpdateFormat:
         """Return a contribution's names, shapes and dtypes; the gradient's is the sent one."""
         wanted = self.plan.trips[self.number]
-        travels = narrowed(wanted.gradient, self.precision)
+        travels = round_gradient(wanted.gradient, self.precision)
         return format_of(pack(dataclasses.replace(wanted, gradient=travels)))
 
-    def check(self, message: Known, update: Contribution, senders: Sequence[Member]) -> None:
+    def check(self, message: StepMessage, update: Contribution, senders: Sequence[Member]) -> None:
         """Refuse sums that no batch can have."""
         for name, part in update.sums.items():
             if not self.plan.valid[name](part):
@@ -71,9 +78,11 @@ class StepExchange(ServerWork[D, Known, Contribution]):
 
     def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
         """Add the client's number to a contribution of one client."""
-        return Own(**vars(update), client=senders[0]) if len(senders) == 1 else update
+        return (
+            ClientContribution(**vars(update), client=senders[0]) if len(senders) == 1 else update
+        )
 
-    def project_noisy(self, message: Known, update: Contribution) -> Contribution:
+    def project_noisy(self, message: StepMessage, update: Contribution) -> Contribution:
         """Replace each noisy sum by the nearest one that a batch can have."""
         sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
         return dataclasses.replace(update, sums=sums)
@@ -87,12 +96,12 @@ class StepExchange(ServerWork[D, Known, Contribution]):
         total = sum_updates(_noted(updates, parts, there))
         descent = dataclasses.replace(
             before,
-            totals=before.totals | with_absent(total.sums, parts, there),
+            totals=before.totals | add_absent_parts(total.sums, parts, there),
             slopes=before.slopes | total.slopes,
             parts=parts,
         )
         if not total.gradient:
-            return changed(state, descent=descent), {}
+            return replace_fields(state, descent=descent), {}
         return self._moved(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
@@ -108,7 +117,7 @@ class StepExchange(ServerWork[D, Known, Contribution]):
         after = dataclasses.replace(after, steps=descent.steps + 1, figures=total.figures)
         figures = {name: float(figure) for name, figure in total.figures.items()}
         kept = None if self.ends else after
-        return changed(state, model=model, version=state.version + 1, descent=kept), figures
+        return replace_fields(state, model=model, version=state.version + 1, descent=kept), figures
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
@@ -126,7 +135,7 @@ def _noted(
     """Yield contributions to be added up, and store the parts of single clients."""
     merged = False
     for update in updates:
-        if isinstance(update, Own):
+        if isinstance(update, ClientContribution):
             there.add(update.client)
             for name, part in update.sums.items():
                 key, tally = client_part_name(update.client, name), _tally_of(update.client, name)
@@ -138,12 +147,12 @@ def _noted(
                     parts[key] = part
         else:
             merged = True
-        yield widened(update)
+        yield widen_gradient(update)
     if merged:  # Who is in it, and who is absent, is not known.
         parts.clear()
 
 
-def with_absent(
+def add_absent_parts(
     sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], there: Collection[int]
 ) -> dict[str, Tensor]:
     """Add the last parts of absent clients to pooled sums, by the clients' numbers.
@@ -175,7 +184,7 @@ def client_part_name(client: int, name: str) -> str:
     return f"{client}/{name}"
 
 
-def widened(contribution: Contribution) -> Contribution:
+def widen_gradient(contribution: Contribution) -> Contribution:
     """Convert the gradient to at least 32 bits, so that it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)

@@ -73,7 +73,7 @@ class Tape:
             objective: Objective = end.value
         gradients = _Gradients([*parameters.values(), *leaves, *pooled])
         gradients.add(objective.local, torch.ones_like(objective.local))
-        common = slopes_of(objective.common, pooled)
+        common = gradients_at_statistics(objective.common, pooled)
         steps = list(zip(self.pools, leaves, pooled, sums, common, strict=True))
         for pool, leaf, statistics, own, slope in reversed(steps):
             if not pool.common:
@@ -81,7 +81,7 @@ class Tape:
                 while pool.name not in self._slopes:
                     yield
                 slope = slope + self._slopes[pool.name]
-            gradients.add(own, slope_at_sum(pool, self._totals[pool.name], slope))
+            gradients.add(own, gradient_at_sum(pool, self._totals[pool.name], slope))
             gradients.add(pool.of, gradients.of(leaf))
         for name, parameter in parameters.items():
             self._news.gradient[name] = gradients.of(parameter)
@@ -116,14 +116,14 @@ class _Gradients:
         return torch.zeros_like(leaf) if found is None else found
 
 
-def slope_at_sum(pool: Pool, total: Tensor, slope: Tensor) -> Tensor:
+def gradient_at_sum(pool: Pool, total: Tensor, slope: Tensor) -> Tensor:
     """Return the gradient at a pooled sum, from that at its statistics."""
     total = total.detach().requires_grad_()
     at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
     return at_sum
 
 
-def slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
+def gradients_at_statistics(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
     """Return the gradient of the common part at the statistics of each pool."""
     leaves = list(pooled)
     if common is None or not common.requires_grad:
@@ -162,7 +162,7 @@ class Plan:
     valid: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
     nearest: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
-    def news(
+    def new_values(
         self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the sums and gradients that clients do not know yet before an exchange.
@@ -183,14 +183,14 @@ class Plan:
         return {name: totals[name] for name in asked[0]}, {name: slopes[name] for name in asked[1]}
 
 
-def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
+def rehearse_plans(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
     """Return the exchanges of exact and of lagged steps, by a trial on a few samples."""
     nothing: Contribution = Contribution()
     first, seen = _rehearsed(make(), Lags(), nothing)
     return first, _rehearsed(make(), lags, seen)[0]
 
 
-def all_trips(
+def run_all_exchanges(
     tape: Tape,
     totals: Mapping[str, Tensor] = MappingProxyType({}),
     slopes: Mapping[str, Tensor] = MappingProxyType({}),
@@ -215,7 +215,7 @@ def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Cont
     """Return the plan, and all sums and gradients of the step."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
-    trips = all_trips(tape, totals, slopes)
+    trips = run_all_exchanges(tape, totals, slopes)
     seen = Contribution()
     for trip in trips:
         seen.sums.update(trip.sums)

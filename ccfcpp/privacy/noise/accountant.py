@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.core.files import add_line, lines_of, write_whole
+from ccfcpp.core.files import append_line, read_lines, write_atomically
 
 Accountant = Literal["pld", "rdp"]
 
@@ -186,7 +186,7 @@ def read_ledger(path: Path) -> Counter[Release]:
     published for a line that a crash has cut short: it counts like the one before.
     """
     found: Counter[Release] = Counter()
-    lines, rest = lines_of(path)
+    lines, rest = read_lines(path)
     for line in [*lines, *(lines[-1:] if rest else ())]:
         try:
             found.update(Release(float(q), int(n)) for q, n in json.loads(line)["releases"])
@@ -201,7 +201,7 @@ def read_ledger(path: Path) -> Counter[Release]:
 def add_to_ledger(path: Path, number: int, releases: list[Release]) -> None:
     """Record a round's releases in a file that survives a crash."""
     entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
-    lines, rest = lines_of(path)
+    lines, rest = read_lines(path)
     if rest:
-        write_whole(path, "".join(f"{line}\n" for line in lines + lines[-1:]).encode())
-    add_line(path, json.dumps(entry), durable=True)
+        write_atomically(path, "".join(f"{line}\n" for line in lines + lines[-1:]).encode())
+    append_line(path, json.dumps(entry), durable=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from ccfcpp.core.metrics import Integers
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.update_format import Addends, Part, Sum, declared_part, groups
+from ccfcpp.engine.update_format import Addends, Part, Sum, find_part, group_names
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.discrete_gaussian import UniformWords, discrete_normal
 
@@ -36,7 +36,7 @@ _SHARE_OF_REPORTS = 0.04
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
     """Return the share w of each group of an update in the privacy loss of a sum."""
     found = list(names)
-    known = {name: declared_part(parts, name) for name in found}
+    known = {name: find_part(parts, name) for name in found}
     reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
     rest = len(found) - len(reports)
     if rest == 0 or not reports:
@@ -65,7 +65,7 @@ class Bounds:
         """Return the bound C of a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
-        part = declared_part(self.exchange.parts, group)
+        part = find_part(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Addends:
@@ -165,7 +165,7 @@ class Bounds:
         return found
 
     def _groups(self, names: Iterable[str]) -> dict[str, list[str]]:
-        return groups(self.exchange.parts, names)
+        return group_names(self.exchange.parts, names)
 
 
 def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
 from ccfcpp.engine.synchronised.contract import Batch, Contribution
-from ccfcpp.engine.synchronised.tape import slope_at_sum, slopes_of
+from ccfcpp.engine.synchronised.tape import gradient_at_sum, gradients_at_statistics
 from ccfcpp.models.pooled import Objective, Pool, Program
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, image_bounds
@@ -158,7 +158,7 @@ class ImageSums:
         slope = self._common[pool.name]
         if not pool.common and pool.name in self.slopes:
             slope = slope + self.slopes[pool.name]
-        return slope_at_sum(pool, self.totals[pool.name], slope)
+        return gradient_at_sum(pool, self.totals[pool.name], slope)
 
     def _differentiate_common(self) -> None:
         """Compute the gradient of the common part at all statistics, the same from any image."""
@@ -170,7 +170,7 @@ class ImageSums:
         leaves = {name: own.clone().requires_grad_() for name, own in self._statistics.items()}
         objective = self._run(self.parameters, leaves, first).objective
         assert objective is not None
-        slopes = slopes_of(objective.common, leaves.values())
+        slopes = gradients_at_statistics(objective.common, leaves.values())
         self._common = dict(zip(leaves, slopes, strict=True))
 
 
@@ -187,7 +187,9 @@ class ImageBounding:
         self.config = config
         self._source = NoiseSource(Randomness(0) if config.reproducible_noise else None)
 
-    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+    def select_images(
+        self, samples: int, share: float, step: int, randomness: Randomness
+    ) -> Tensor:
         """Draw images of a client, ``share`` on average, independently and secretly.
 
         Returns:

@@ -22,8 +22,8 @@ from ccfcpp.engine.update_format import (
     Sum,
     UpdateFormat,
     Votes,
-    declared_part,
-    sibling,
+    find_part,
+    sibling_name,
 )
 
 _NONE = torch.zeros((), dtype=torch.float64)
@@ -73,7 +73,7 @@ class Addition:
         found: Addends = {}
         optional = {n for n, part in self.exchange.parts.items() if _is_optional(part)}
         for name in [*tensors, *sorted(optional - tensors.keys())]:
-            part = declared_part(self.exchange.parts, name)
+            part = find_part(self.exchange.parts, name)
             value = tensors.get(name, _NONE).to(self.device)
             if not self._is_sent(name, part, value.dtype):
                 continue
@@ -91,7 +91,7 @@ class Addition:
         """Return zeros with the shapes of an update's parts, given its form."""
         found: Addends = {}
         for name, spec in form.items():
-            part = declared_part(self.exchange.parts, name)
+            part = find_part(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
                 if _is_optional(part) and not self.alike:
@@ -114,7 +114,7 @@ class Addition:
         tensors = {}
         totals = {name: total.to(self.device) for name, total in totals.items()}
         for name, spec in form.items():
-            part = declared_part(self.exchange.parts, name)
+            part = find_part(self.exchange.parts, name)
             if isinstance(part, Mean):
                 found = self._mean(name, part, spec, totals, contributors)
             else:
@@ -150,7 +150,7 @@ class Addition:
         # The server divides by a weight.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
-            if declared_part(self.exchange.parts, name) == Count(public=True):
+            if find_part(self.exchange.parts, name) == Count(public=True):
                 return spec.zeros() + contributors
             return spec.zeros() + least * max(1, round(contributors))
         total = totals[name]
@@ -172,7 +172,9 @@ class Addition:
     def _divisors(self) -> set[str]:
         """Names of counts that sums are divided by."""
         parts = self.exchange.parts.items()
-        return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
+        return {
+            sibling_name(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count
+        }
 
     def _base(self, name: str) -> Tensor:
         """Return the base of a mean's changes: the message's tensor of its name, else 0."""

@@ -19,7 +19,7 @@ from ccfcpp.engine.exchange import (
     RefusedUpdateError,
     Task,
     Update,
-    cohort_apart,
+    cohort_without_sums,
 )
 from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
@@ -83,7 +83,7 @@ class WithinBounds(SendsParts):
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
         super().__init__(config, work)
         self.exchange = within_bounds(work.exchange)
-        self.cohort = work.cohort if config.level == "image" else cohort_apart(work)
+        self.cohort = work.cohort if config.level == "image" else cohort_without_sums(work)
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
@@ -196,7 +196,7 @@ class UnderMasks(SendsParts):
     ) -> None:
         super().__init__(config, work)
         self.exchange = under_masks(work.exchange)
-        self.cohort = cohort_apart(work)
+        self.cohort = cohort_without_sums(work)
         self.participants = participants
         self._noise = NoiseSource(Randomness(0) if config.reproducible_noise else None)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ccfcpp.core.files import content_hash
 from ccfcpp.engine.exchange import AnyExchange, Exchange, Message, RefusedUpdateError
-from ccfcpp.engine.payload import generic, pack
+from ccfcpp.engine.payload import pack, parametrize
 from ccfcpp.engine.update_format import Sum
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
@@ -261,7 +261,7 @@ def within_bounds(exchange: AnyExchange) -> Exchange[Any, BoundedParts]:
 def under_masks(exchange: AnyExchange) -> Exchange[WithMail[Any], MaskedParts]:
     """Return the exchange that sends these parts under masks, with the boxes in its message."""
     name, memory = f"{exchange.name} under masks", exchange.uses_memory
-    return Exchange(name, generic(WithMail, exchange.message), MaskedParts, uses_memory=memory)
+    return Exchange(name, parametrize(WithMail, exchange.message), MaskedParts, uses_memory=memory)
 
 
 def digest_of(exchange: AnyExchange, message: object) -> bytes:

@@ -18,8 +18,8 @@ from ccfcpp.engine.exchange import (
     Update,
     part_for,
 )
-from ccfcpp.engine.payload import not_finite, pack, size
-from ccfcpp.engine.stages import Deliver, ExchangeRequest, combined, sent_bytes
+from ccfcpp.engine.payload import count_bytes, find_non_finite, pack
+from ccfcpp.engine.stages import Deliver, ExchangeRequest, combine_replies, count_sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.engine.update_format import Addends
 from ccfcpp.privacy.config import PrivacyConfig
@@ -86,7 +86,9 @@ class Summing:
                     reached += len(reply.clients)
                 else:
                     told |= dict.fromkeys(reply.clients, refusal)
-                    yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
+                    yield dataclasses.replace(
+                        reply, update=refusal, bytes_up=count_sent_bytes(reply)
+                    )
             with section("sums: total"):
                 contributors = self.mechanism.contributors if self.mechanism else 1.0
                 update = addition.whole(request.update_format, total.published(), contributors)
@@ -100,7 +102,7 @@ class Summing:
             # Each of them has been refused by itself.
             return
         # Those that are refused by themselves count what they have received.
-        down = size(pack(request.message)) * reached + total.bytes_down
+        down = count_bytes(pack(request.message)) * reached + total.bytes_down
         said = Reply(
             0,
             None,
@@ -108,7 +110,7 @@ class Summing:
             bytes_up=total.bytes_up,
             bytes_down=down,
         )
-        yield combined(update, included, said)
+        yield combine_replies(update, included, said)
 
     def _added(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
         """Add an update; return the reason if it has no part in the sum."""
@@ -191,7 +193,7 @@ class OpenSum(Total):
         parts = _of_type(BoundedParts, reply.update).parts
         if _form(parts) != _form(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
-        if name := not_finite(parts):
+        if name := find_non_finite(parts):
             raise RefusedUpdateError(f"{name} holds NaN or Inf")
         # An honest client has clipped its parts. Another one, or an old one, may send anything.
         parts = clipped_by_client(self.stage.config, self.request.exchange, parts)
@@ -236,7 +238,7 @@ class SecureSum(Total):
         boxes = self._asked(SHARES, known, [*offers], "shares", self._boxes)
         self._mail = Mail.of(*collector.routed(boxes))
         self._sharers = [*boxes]
-        self.bytes_down += sum(size(pack(self._mail.to(number))) for number in self._sharers)
+        self.bytes_down += sum(count_bytes(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
         """Yield masked numbers of the clients that have shared, and reasons for the others."""
@@ -251,7 +253,7 @@ class SecureSum(Total):
         numbers = sum(part.numel() for part in self.like.values())
         update = _of_type(MaskedParts, reply.update)
         self.collector.take(reply.client, *update.read(self.terms.form, numbers))
-        self.bytes_up += size(pack(update))
+        self.bytes_up += count_bytes(pack(update))
 
     def total(self) -> Tensor:
         """Have clients agree on who is in the sum, and remove the masks."""
@@ -297,10 +299,10 @@ class SecureSum(Total):
         found: dict[int, Answer] = {}
         for reply in self.inner(request):
             if not isinstance(reply.update, AbsentClientError):
-                self.bytes_down += size(pack(part_for(message, reply.client)))
+                self.bytes_down += count_bytes(pack(part_for(message, reply.client)))
             try:
                 update = _of_type(exchange.update, reply.update)
-                self.bytes_up += size(pack(update))
+                self.bytes_up += count_bytes(pack(update))
                 found[reply.client] = read(reply.client, update)
             except RefusedUpdateError as why:
                 absent = isinstance(why, AbsentClientError)

@@ -33,7 +33,7 @@ Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
 # --- values, seen along the axis or across systems ---
 
 
-def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+def group_by_place(values: Values) -> dict[tuple[str, str], dict[str, float]]:
     """Group values by panel and place: a mapping from system to value for each pair.
 
     A system that does not depend on the place has its only value everywhere.
@@ -47,10 +47,10 @@ def conditions(values: Values) -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def lines(values: Values) -> dict[tuple[str, str], dict[str, float]]:
+def group_by_system(values: Values) -> dict[tuple[str, str], dict[str, float]]:
     """Group values by panel and system: a mapping from place on the axis to value."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for panel, place in conditions(values):
+    for panel, place in group_by_place(values):
         for (own, at, system), value in values.items():
             if (own, at) == (panel, place):
                 found.setdefault((panel, system), {})[place] = value
@@ -64,16 +64,16 @@ def gains(values: Values, pairs: Pairs) -> Values:
     """Subtract the second of each pair from the first, wherever both are known."""
     return {
         (panel, place, f"{first} - {second}"): known[first] - known[second]
-        for (panel, place), known in conditions(values).items()
+        for (panel, place), known in group_by_place(values).items()
         for first, second in pairs
         if {first, second} <= known.keys()
     }
 
 
-def leads(values: Values, systems: Sequence[str]) -> Values:
+def margins(values: Values, systems: Sequence[str]) -> Values:
     """Return how far the best of some systems is above the best of all others."""
     found = {}
-    for (panel, place), known in conditions(values).items():
+    for (panel, place), known in group_by_place(values).items():
         own = [value for name, value in known.items() if name in systems]
         others = [value for name, value in known.items() if name not in systems]
         if own and others:
@@ -81,7 +81,7 @@ def leads(values: Values, systems: Sequence[str]) -> Values:
     return found
 
 
-def of(values: Values, systems: Systems) -> Values:
+def keep_systems(values: Values, systems: Systems) -> Values:
     """Keep the values of the given systems only."""
     return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
 
@@ -95,7 +95,7 @@ def steps(
     """
     return {
         (panel, f"{first} to {second}", system): change(line[second], line[first])
-        for (panel, system), line in lines(of(values, systems)).items()
+        for (panel, system), line in group_by_system(keep_systems(values, systems)).items()
         for first, second in pairwise(line)
     }
 
@@ -103,19 +103,19 @@ def steps(
 def losses_along(values: Values, systems: Systems = "all") -> Values:
     """Return the decrease of systems from the first place on a panel's axis to the last."""
     found = {}
-    for (panel, system), line in lines(values).items():
-        places = [place for own, place in conditions(values) if own == panel]
+    for (panel, system), line in group_by_system(values).items():
+        places = [place for own, place in group_by_place(values) if own == panel]
         first, last = places[0], places[-1]
         if first != last and {first, last} <= line.keys():
             found[panel, f"{first} to {last}", system] = line[first] - line[last]
-    return of(found, systems)
+    return keep_systems(found, systems)
 
 
 def below_best(values: Values, system: str) -> Values:
     """Return how far a system is below its highest value in the panel, at each place."""
     return {
         (panel, place, system): max(line.values()) - value
-        for (panel, _), line in lines(of(values, [system])).items()
+        for (panel, _), line in group_by_system(keep_systems(values, [system])).items()
         for place, value in line.items()
     }
 
@@ -126,7 +126,7 @@ def places_to_last_of(values: Values, system: str) -> Values:
     If it never does, the number is one more than the last place.
     """
     found: dict[Place, float] = {}
-    all_lines = lines(values)
+    all_lines = group_by_system(values)
     for (panel, name), line in all_lines.items():
         last, goal = [*all_lines[panel, system].items()][-1]
         reached = [int(at) for at, value in line.items() if value >= goal]
@@ -136,7 +136,7 @@ def places_to_last_of(values: Values, system: str) -> Values:
 
 def best_places(values: Values, system: str) -> Values:
     """Count the places where a system has its highest value in a panel."""
-    of_system = lines(of(values, [system])).values()
+    of_system = group_by_system(keep_systems(values, [system])).values()
     return {("", "", system): len({max(line, key=line.__getitem__) for line in of_system})}
 
 
@@ -150,14 +150,14 @@ VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
     "by_place": lambda values, _: {(p, system, at): v for (p, at, system), v in values.items()},
     "at": lambda values, places: {at: v for at, v in values.items() if at[1] in places},
     "without": lambda values, place: {at: v for at, v in values.items() if at[1] != place},
-    "of": lambda values, system: of(values, [system]),
+    "of": lambda values, system: keep_systems(values, [system]),
 }
 """Functions from values to values, by the fields of a claim and in their order."""
 _UP: Range = {"above": 0}
 _DOWN: Range = {"below": 0}
 CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
     "higher": (gains, _UP),
-    "highest": (leads, _UP),
+    "highest": (margins, _UP),
     "rises": (steps, _UP),
     "falls": (steps, _DOWN),
     "ends_lower": (losses_along, _UP),
@@ -182,10 +182,10 @@ def count(check: str, argument: Any, values: Values) -> Count:
     return min(sum(tests), most), min(len(tests), most)
 
 
-def beside(paper: Values, ours: Values) -> Values:
+def select_shared(paper: Values, ours: Values) -> Values:
     """Return the paper's values for the panels that we ran; all if it has none of them."""
     panels = {panel for panel, _, _ in ours}
-    there = {*conditions(ours), *((panel, ANY) for panel in panels)}
+    there = {*group_by_place(ours), *((panel, ANY) for panel in panels)}
     shared = any(panel in panels for panel, _, _ in paper)
     return {at: value for at, value in paper.items() if not shared or at[:2] in there}
 
@@ -210,7 +210,7 @@ class Claim:
         return f"{self.text}: {self.held} of {self.of}{published}"
 
 
-def verdict(scale: str, claims: Sequence[Claim]) -> str:
+def summarize_claims(scale: str, claims: Sequence[Claim]) -> str:
     """Write a paragraph on what was run, in a sentence, and on the claims that held.
 
     Claims without a place in which they could hold are left out.

@@ -12,8 +12,8 @@ from ccfcpp.reports.labels import slug
 from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError
 from ccfcpp.studies.paper_figures import draw_scores, draw_spectra
-from ccfcpp.studies.reproduction.claims import Claim, beside
-from ccfcpp.studies.reproduction.measures import kept_spectra, measure_runs
+from ccfcpp.studies.reproduction.claims import Claim, select_shared
+from ccfcpp.studies.reproduction.measures import measure_runs, read_spectra
 from ccfcpp.studies.reproduction.paper_items import (
     ClaimSpec,
     Item,
@@ -21,18 +21,18 @@ from ccfcpp.studies.reproduction.paper_items import (
     SpectraSpec,
     TableSpec,
 )
-from ccfcpp.studies.results import Result, by_label, first_seeds, label
+from ccfcpp.studies.results import Result, group_by_label, label, select_lowest_seed
 from ccfcpp.studies.score_tables import (
     ANY,
     Place,
     ScoreTable,
+    divide_by_system,
     mean_scores,
-    over_system,
     published_scores,
 )
 
 _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
-    "holdings": class_figures.holdings,
+    "holdings": class_figures.client_classes,
     "covariance": representations.draw_covariance,
     "plane": representations.by_class,
 }
@@ -48,7 +48,7 @@ class Findings:
     left_out: Sequence[str] = ()
 
 
-def find_in(item: Item, results: Sequence[Result]) -> Findings:
+def compute_findings(item: Item, results: Sequence[Result]) -> Findings:
     """Make the tables and figures of an item's runs, and check its claims."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
@@ -76,7 +76,7 @@ def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable
     readings = measure_runs(results, spec.measured)
     scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
     if spec.over:
-        scores = over_system(scores, spec.over)
+        scores = divide_by_system(scores, spec.over)
     table = ScoreTable(spec.title, spec.axis, scores)
     if spec.last:
         last = table.places(table.panels[0])[-1]
@@ -89,7 +89,7 @@ def _published(spec: TableSpec) -> ScoreTable | None:
         return None
     scores = published_scores(spec.published)
     if spec.over:
-        scores = over_system(scores, spec.over)
+        scores = divide_by_system(scores, spec.over)
     return ScoreTable(spec.title, spec.axis, scores)
 
 
@@ -97,9 +97,9 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
     table = item.tables[spec.table or next(iter(item.tables))]
     published = _published(table)
     claims = []
-    for group in (by_label(results, spec.each) if spec.each else {"": results}).values():
+    for group in (group_by_label(results, spec.each) if spec.each else {"": results}).values():
         ours = spec.view(_table(item, table, group).means)
-        paper = spec.count(beside(spec.view(published.means), ours)) if published else None
+        paper = spec.count(select_shared(spec.view(published.means), ours)) if published else None
         claims.append(Claim(label(spec.say, group[0]), *spec.count(ours), paper, spec.stated))
     return claims
 
@@ -107,9 +107,9 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[DrawnFigure]:
     """Draw figures of the runs' singular values; of runs with one label the first is drawn."""
     # What stands side by side is of one run.
-    chosen = first_seeds(results) if spec.of == "both" else results
+    chosen = select_lowest_seed(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
-    for result, facts, values in measure_runs(chosen, partial(kept_spectra, spec.of)):
+    for result, facts, values in measure_runs(chosen, partial(read_spectra, spec.of)):
         lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
         name = label(spec.line, result, facts)
         if values is not None and name not in lines:
@@ -123,11 +123,11 @@ def _pictures(
     """Draw the figures that ``spec`` describes; add a line to ``left_out`` for each failure."""
     chosen = [
         result
-        for result in first_seeds(results)
+        for result in select_lowest_seed(results)
         if all(result.settings[key] in values for key, values in spec.only.items())
     ]
     drawn = []
-    for title, group in by_label(chosen, spec.title or item.panels).items():
+    for title, group in group_by_label(chosen, spec.title or item.panels).items():
         suffix = slug(title.replace("+", "p"))
         try:
             if spec.show == "correlations":

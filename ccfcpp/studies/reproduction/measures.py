@@ -39,16 +39,18 @@ def measure_runs(
     return sorted(found, key=lambda reading: order[tuple(reading[1].items())])
 
 
-def of_spectra(measure: Callable[[Tensor], float], whose: Whose, result: Result) -> Readings[float]:
+def measure_spectra(
+    measure: Callable[[Tensor], float], whose: Whose, result: Result
+) -> Readings[float]:
     """Measure singular values of a run."""
-    found = kept_spectra(whose, result)
+    found = read_spectra(whose, result)
     return [(facts, None if values is None else measure(values)) for facts, values in found]
 
 
 # --- singular values ---
 
 
-def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
+def read_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
     """Return singular values of a run's models; None if they are not finite.
 
     They are in descending order, of shape (dimensions,).
@@ -70,7 +72,7 @@ def kept_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
     ]
 
 
-OF_SPECTRA: Mapping[str, Callable[[Tensor], float]] = {
+SPECTRUM_MEASURES: Mapping[str, Callable[[Tensor], float]] = {
     "collapsed_share": lambda values: float((values < _COLLAPSED * values[0]).double().mean()),
     "significant": lambda values: float((values > _SIGNIFICANT).sum()),
     # Mean logarithm of the smaller half, over the largest one.
@@ -84,7 +86,7 @@ OF_SPECTRA: Mapping[str, Callable[[Tensor], float]] = {
 # --- runs ---
 
 
-def summarised(key: str, result: Result, factor: float = 1.0) -> Readings[float]:
+def read_summary_value(key: str, result: Result, factor: float = 1.0) -> Readings[float]:
     """Return the value of ``key`` in a run's summary, times a factor, such as 100 for percent."""
     value = result.summary.get(key)
     return [({}, None if value is None else factor * value)]
@@ -138,8 +140,8 @@ _IN_SUMMARIES = (
     "nmi", "nmi_geometric", "kappa", "effective_rank", "local_effective_rank", "tail_share", "gap",
 )  # fmt: skip
 MEASURES: dict[str, Measure] = {
-    **{key: partial(summarised, key) for key in _IN_SUMMARIES},
-    "accuracy": partial(summarised, "accuracy", factor=100),
+    **{key: partial(read_summary_value, key) for key in _IN_SUMMARIES},
+    "accuracy": partial(read_summary_value, "accuracy", factor=100),
     "accuracy_by_domain": _accuracy_by_domain,
     "accuracy_by_round": _accuracy_by_round,
     "seconds_of_a_round": _seconds_of_a_round,

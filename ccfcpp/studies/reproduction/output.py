@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccfcpp.core.files import write_whole
+from ccfcpp.core.files import write_atomically
 from ccfcpp.core.tables import as_csv
 from ccfcpp.reports.figure_files import as_svg, write_figure
 from ccfcpp.runs.paths import Json
-from ccfcpp.studies.reproduction.claims import verdict
+from ccfcpp.studies.reproduction.claims import summarize_claims
 from ccfcpp.studies.reproduction.findings import Findings
 from ccfcpp.studies.results import Result, images
 from ccfcpp.studies.score_tables import ScoreTable
 from ccfcpp.studies.tables import as_markdown
 
-_OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
+_SESSION_KEYS = ("revision", "processor", "threads", "device", "cuda_device")
 
 _MOST_PLACES = 12
 """Largest number of columns of a table for people."""
@@ -85,20 +85,24 @@ def findings_as_text(
     title: str, command: str, results: Sequence[Result], findings: Findings
 ) -> str:
     """Write the findings as a page of Markdown."""
-    parts = [f"# {title}\n", f"`{command}`\n", verdict(scale(results), findings.claims) + "\n"]
+    parts = [
+        f"# {title}\n",
+        f"`{command}`\n",
+        summarize_claims(scale(results), findings.claims) + "\n",
+    ]
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
             parts.append(f"{name}\n\n{as_markdown(rows)}")
     if findings.left_out:
         parts.append("Left out:\n\n" + "".join(f"- {line}\n" for line in findings.left_out))
-    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in made_by(results)))
+    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in describe_sessions(results)))
     return "\n".join(parts)
 
 
-def made_by(results: Sequence[Result]) -> list[str]:
+def describe_sessions(results: Sequence[Result]) -> list[str]:
     """Describe the source revisions and the machines with which the runs were made."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
-    known = ([f"{k} {own[k]}" for k in _OF_A_SESSION if own.get(k) is not None] for own in sessions)
+    known = ([f"{k} {own[k]}" for k in _SESSION_KEYS if own.get(k) is not None] for own in sessions)
     return sorted(set(map(", ".join, known)))
 
 
@@ -109,5 +113,5 @@ def write(folder: Path, text: str, findings: Findings) -> None:
     for drawn in findings.figures:
         write_figure(figures, drawn, as_svg(drawn))
     for number, (ours, paper) in enumerate(findings.tables, start=1):
-        write_whole(folder / f"table-{number}.csv", as_csv(numbers(ours, paper)).encode())
-    write_whole(folder / "result.md", text.encode())
+        write_atomically(folder / f"table-{number}.csv", as_csv(numbers(ours, paper)).encode())
+    write_atomically(folder / "result.md", text.encode())

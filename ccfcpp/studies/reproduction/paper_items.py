@@ -19,12 +19,18 @@ from ccfcpp.studies.reproduction.claims import (
     Values,
     count,
 )
-from ccfcpp.studies.reproduction.measures import MEASURES, OF_SPECTRA, Measure, Whose, of_spectra
-from ccfcpp.studies.tables import printed_number
+from ccfcpp.studies.reproduction.measures import (
+    MEASURES,
+    SPECTRUM_MEASURES,
+    Measure,
+    Whose,
+    measure_spectra,
+)
+from ccfcpp.studies.tables import format_number
 
 PAPERS = ("ccfcpp", "feddecorr")
 """Names of the files."""
-Text = Annotated[str, BeforeValidator(printed_number)]
+Text = Annotated[str, BeforeValidator(format_number)]
 """A place on an axis: a number as papers print it, or a name."""
 
 
@@ -50,7 +56,7 @@ class TableSpec(Section):
     title: str
     """The name of the measure in the table."""
     measure: str
-    """One of ``MEASURES``, or of ``OF_SPECTRA`` if ``spectrum`` is given."""
+    """One of ``MEASURES``, or of ``SPECTRUM_MEASURES`` if ``spectrum`` is given."""
     spectrum: Whose | None = None
     axis: str = ""
     panel: str = ""
@@ -75,11 +81,11 @@ class TableSpec(Section):
         """The measure of a run in this table."""
         if self.spectrum is None:
             return MEASURES[self.measure]
-        return partial(of_spectra, OF_SPECTRA[self.measure], self.spectrum)
+        return partial(measure_spectra, SPECTRUM_MEASURES[self.measure], self.spectrum)
 
     @model_validator(mode="after")
     def _measure_is_known(self) -> "TableSpec":
-        known = MEASURES if self.spectrum is None else OF_SPECTRA
+        known = MEASURES if self.spectrum is None else SPECTRUM_MEASURES
         if self.measure not in known:
             raise ValueError(f"measure {self.measure!r} is none of {', '.join(known)}")
         return self

@@ -16,7 +16,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
 from ccfcpp.runs.paths import C
-from ccfcpp.studies.grids import Axes, Planned, config_hash, ordered
+from ccfcpp.studies.grids import Axes, PlannedRun, config_hash, study_spec
 from ccfcpp.studies.reproduction.paper_items import Item
 from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
@@ -53,11 +53,13 @@ def write_digit_domains(folder: Path) -> Path:
     return path
 
 
-def stored(axes: Axes, config: C) -> Planned[C]:
+def plan_run(axes: Axes, config: C) -> PlannedRun[C]:
     """Plan a run in a folder named by its whole configuration, so that items share runs."""
     # A folder of images may be moved, as data sets' folders may.
     name, method = dataset_name(config), values_of(config)["method"]
-    return Planned(axes, config, Path(f"{method}-{name}-{config_hash(config, dataset=name)[:12]}"))
+    return PlannedRun(
+        axes, config, Path(f"{method}-{name}-{config_hash(config, dataset=name)[:12]}")
+    )
 
 
 def plan_item(
@@ -67,7 +69,7 @@ def plan_item(
     folder: Path,
     data_root: Path | None,
     dataset: str | None = None,
-) -> list[Planned[RunConfig]]:
+) -> list[PlannedRun[RunConfig]]:
     """Plan the runs that reproduce a table or figure (an item), all or those on one ``dataset``.
 
     ``values`` override all other settings. Generated images go into ``folder``. Data sets are in
@@ -77,7 +79,7 @@ def plan_item(
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
     """
     kind: type[RunConfig] = ClusterConfig if item.command == "cluster" else ClassifyConfig
-    runs: list[Planned[RunConfig]] = []
+    runs: list[PlannedRun[RunConfig]] = []
     names: list[str] = []
     for block in item.quick if quick else item.full:
         layers = [item.base, *(read_yaml(preset_file(file)) for file in block.files)]
@@ -88,8 +90,8 @@ def plan_item(
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
         layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
-        planned = ordered(kind, [*layers, values], block.seeds).planned(kind, item.command)
-        runs += [stored(run.axes, run.config) for run in planned]
+        planned = study_spec(kind, [*layers, values], block.seeds).plan_runs(kind, item.command)
+        runs += [plan_run(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
     if dataset is not None and dataset not in names:
         known = " or ".join(dict.fromkeys(names))

@@ -28,7 +28,7 @@ from ccfcpp.studies.theory.networks import (
 )
 from ccfcpp.studies.theory.problems import LabelledData, class_mean_drive, exact_drive, one_hot
 
-STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
+INITIALISATIONS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
 """The last two: W_1 and W_2 balanced, as Assumption 1 asks, under PyTorch's W_3; and W_3 as well,
 with the singular vectors that balance needs."""
 TIMES = (0, 28, 47, 66, 84)
@@ -107,7 +107,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
         # Of the mean over samples, which is what networks are trained with.
         return exact_drive(network, data) / len(images)
 
-    network = _starts(randomness)
+    network = _stacked_networks(randomness)
     constants = depth_offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
@@ -116,7 +116,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
     return maps
 
 
-def _starts(randomness: Randomness) -> SplitNetwork:
+def _stacked_networks(randomness: Randomness) -> SplitNetwork:
     """Make the networks of all starts, stacked along a leading axis."""
     generator = randomness.generator("alignment")
     widths = (_PIXELS, _WIDTH, _WIDTH, _CLASSES)
@@ -151,5 +151,5 @@ def _maps_at(
     cosines = paired_vectors(network).alignment
     return [
         HeatMap(name, time, cosines[n], float(derived[n]), float(printed[n]))
-        for n, name in enumerate(STARTS)
+        for n, name in enumerate(INITIALISATIONS)
     ]

@@ -86,22 +86,22 @@ def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNet
     assert step > 0, "a flow needs a positive step"
     assert steps > 0, "a flow needs at least one step"
 
-    def slope(layers: WeightMatrices) -> WeightMatrices:
+    def velocities_at(layers: WeightMatrices) -> WeightMatrices:
         return layer_velocities(layers, drive(SplitNetwork(layers, start.depth)))
 
     path = [start.layers]
     for _ in range(steps):
         at = path[-1]
-        first = slope(at)
-        second = slope(_moved(at, first, step / 2))
-        third = slope(_moved(at, second, step / 2))
-        fourth = slope(_moved(at, third, step))
-        slopes = zip(first, second, third, fourth, strict=True)
-        path.append(_moved(at, [a + 2 * b + 2 * c + d for a, b, c, d in slopes], step / 6))
+        first = velocities_at(at)
+        second = velocities_at(_advance(at, first, step / 2))
+        third = velocities_at(_advance(at, second, step / 2))
+        fourth = velocities_at(_advance(at, third, step))
+        stages = zip(first, second, third, fourth, strict=True)
+        path.append(_advance(at, [a + 2 * b + 2 * c + d for a, b, c, d in stages], step / 6))
     return SplitNetwork(tuple(map(torch.stack, zip(*path, strict=True))), start.depth)
 
 
-def _moved(layers: WeightMatrices, velocities: Sequence[Tensor], time: float) -> WeightMatrices:
+def _advance(layers: WeightMatrices, velocities: Sequence[Tensor], time: float) -> WeightMatrices:
     return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
 
 

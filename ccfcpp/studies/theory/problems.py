@@ -92,19 +92,21 @@ def contrastive_drive(
     """
     latents = network.encoder @ data.inputs
     predictions = network.head @ latents
-    pulls = _pulls(latents, data, latent_weight)
+    gradients = _prediction_gradients(latents, data, latent_weight)
     norms = predictions.norm(dim=-2, keepdim=True)
     unit = predictions / norms
     if jacobian == "full":
-        changed = pulls - unit * (unit * pulls).sum(dim=-2, keepdim=True)
+        changed = gradients - unit * (unit * gradients).sum(dim=-2, keepdim=True)
     else:
-        changed = pulls * (1 - unit.square())
+        changed = gradients * (1 - unit.square())
     clusters = (data.members.sum(dim=-1) > 0).sum(dim=-1)[..., None, None]
     drive: Tensor = (changed / norms) @ data.inputs.mT / clusters
     return drive
 
 
-def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) -> Tensor:
+def _prediction_gradients(
+    latents: Tensor, data: ClusteredData, latent_weight: LatentWeight
+) -> Tensor:
     """Return −k ∂ℓ/∂p̂ of Eq. (16), a column for each sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
     sizes = data.members.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = 1 / sizes**2 if latent_weight == "appendix" else 1 / sizes
@@ -122,7 +124,7 @@ def one_hot(labels: Tensor, count: int) -> Tensor:
     return F.one_hot(labels, count).double().mT
 
 
-def _points(
+def _draw_points(
     means: Tensor, labels: Tensor, spread: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Draw points around means (draws, inputs, count); return them and their one-hot labels.
@@ -146,7 +148,7 @@ def labelled_data(
     """
     means = normal(generator, draws, INPUTS, CLASSES)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
-    return LabelledData(*_points(means, labels, spread, generator))
+    return LabelledData(*_draw_points(means, labels, spread, generator))
 
 
 def aligned_start(
@@ -205,6 +207,6 @@ def clustered_data(
     means = normal(generator, start.encoder.shape[0], INPUTS, CLUSTERS)
     own = [round(p * SAMPLES) for p in skews]
     truth = torch.stack([(torch.arange(SAMPLES) - n).clamp(min=0) % CLUSTERS for n in own])
-    inputs, _ = _points(means, truth, spread, generator)
+    inputs, _ = _draw_points(means, truth, spread, generator)
     labels = torch.cdist((start.encoder @ inputs).mT, (start.encoder @ means).mT).argmin(dim=-1)
     return ClusteredData(inputs, one_hot(labels, CLUSTERS), product(start.layers) @ inputs, lam)

@@ -45,11 +45,11 @@ def proposition_statements(randomness: Randomness) -> list[Statement]:
     for samples, dimensions in _SHAPES:
         mixing = normal(generator, dimensions, dimensions)
         drawn.append(normal(generator, samples, dimensions) @ mixing)
-    of_each = zip(*map(_everywhere, drawn), strict=True)
-    return [*map(worst, of_each), *_limits(drawn[0])]
+    of_each = zip(*map(_check_identities, drawn), strict=True)
+    return [*map(worst, of_each), *_check_limits(drawn[0])]
 
 
-def _everywhere(z: Tensor) -> list[Statement]:
+def _check_identities(z: Tensor) -> list[Statement]:
     """State the parts of the proposition that hold for any representations."""
     samples, d = z.shape
     K = correlations(z)  # noqa: N806 - the paper's name
@@ -70,7 +70,7 @@ def _everywhere(z: Tensor) -> list[Statement]:
     ]
 
 
-def _limits(z: Tensor) -> list[Statement]:
+def _check_limits(z: Tensor) -> list[Statement]:
     """State the limits: a constant dimension, and uncorrelated ones, half of them near collapse."""
     dead = z.clone()
     dead[:, 0] = 1.0

@@ -63,69 +63,71 @@ def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[
     Returns:
         The statements, and rows of a path for each depth of the encoder.
     """
-    drawn = [_classified(f"depth {depth}", depth, randomness) for depth in DEPTHS]
+    drawn = [_simulate_classification(f"depth {depth}", depth, randomness) for depth in DEPTHS]
     paths = [path for path, _ in drawn]
-    printed = [_printed(*each) for each in drawn]
-    derived = [_derived(*each) for each in drawn]
-    alike, data = _classified("class means", 2, randomness, spread=0.0)
+    printed = [_rates_as_printed(*each) for each in drawn]
+    derived = [_rates_as_derived(*each) for each in drawn]
+    alike, data = _simulate_classification("class means", 2, randomness, spread=0.0)
     as_printed = "Eq. (32) as printed, all samples of a class alike; L = 2"
     spread = f"Eq. (32) as printed, with N G; spread {SPREAD} within classes; worst of L"
     in_place = "Eq. (44), with (y - softmax) X^T in place of N G; worst of L"
     found = [
-        about_rates(as_printed, _printed(alike, data), alike),
+        about_rates(as_printed, _rates_as_printed(alike, data), alike),
         worst_rates(spread, printed, paths),
         worst_rates(in_place, derived, paths),
-        _balanced_for_good(paths[-1]),
-        _converged(randomness),
-        *_without_assumptions(randomness),
-        *_few_classes(randomness),
+        _check_balance(paths[-1]),
+        _check_step_size(randomness),
+        *_check_assumptions(randomness),
+        *_check_few_classes(randomness),
     ]
     return found, path_rows(paths, {"equation_32": printed, "equation_44": derived})
 
 
-def _classified(
+def _simulate_classification(
     purpose: str, depth: int, randomness: Randomness, spread: float = SPREAD
 ) -> tuple[Simulation, LabelledData]:
     generator = randomness.generator(f"theorem 1, {purpose}")
-    data = _data(generator, spread)
-    return _simulated(_aligned(depth, _CONSTANT, generator), data), data
+    data = _draw_data(generator, spread)
+    return _simulate(_aligned_network(depth, _CONSTANT, generator), data), data
 
 
-def _printed(path: Simulation, data: LabelledData) -> Tensor:
+def _rates_as_printed(path: Simulation, data: LabelledData) -> Tensor:
     """Return dσ_k/dt by Eq. (32), with the matrix G of class means."""
     return path.theorem(class_mean_drive(path.network, data))
 
 
-def _derived(path: Simulation, data: LabelledData) -> Tensor:
+def _rates_as_derived(path: Simulation, data: LabelledData) -> Tensor:
     """Return dσ_k/dt by Eq. (44): Eq. (32) before Eq. (45) replaces (y − γ) Xᵀ by N · G."""
     return path.theorem(exact_drive(path.network, data))
 
 
-def _data(generator: torch.Generator, spread: float = SPREAD) -> LabelledData:
+def _draw_data(generator: torch.Generator, spread: float = SPREAD) -> LabelledData:
     return labelled_data(DRAWS, [CLASSES], spread, generator)
 
 
-def _aligned(depth: int, constants: Tensor | float, generator: torch.Generator) -> SplitNetwork:
+def _aligned_network(
+    depth: int, constants: Tensor | float, generator: torch.Generator
+) -> SplitNetwork:
     values = STARTING_VALUES
     return aligned_start(DRAWS, (depth, 1), CLASSES, values, constants, generator)
 
 
-def _simulated(start: SplitNetwork, data: LabelledData) -> Simulation:
+def _simulate(start: SplitNetwork, data: LabelledData) -> Simulation:
     return simulate(start.at_clients(1), partial(exact_drive, data=data), _STEP, _STEPS)
 
 
-def _balanced_for_good(path: Simulation) -> Statement:
+def _check_balance(path: Simulation) -> Statement:
     end = path.network.at_times(-1)
     drift = imbalance(end.layers[: end.depth]).max()
     text = "W_j W_j^T = W_{j+1}^T W_{j+1} stays (Eq. 21): largest difference, L = 3"
     return equal(text, 0.0, float(drift), float(drift / end.layers[0].square().max()))
 
 
-def _converged(randomness: Randomness) -> Statement:
+def _check_step_size(randomness: Randomness) -> Statement:
     """Check the simulation itself: the effect of the step size on its end."""
     generator = randomness.generator("theorem 1, steps")
-    drive = partial(exact_drive, data=_data(generator))
-    start = _aligned(2, _CONSTANT, generator).at_clients(1)
+    drive = partial(exact_drive, data=_draw_data(generator))
+    start = _aligned_network(2, _CONSTANT, generator).at_clients(1)
     coarse, fine = (
         torch.linalg.svdvals(flow(start, drive, step, steps).at_times(-1).encoder)
         for step, steps in ((_STEP, _STEPS // 2), (_STEP / 2, _STEPS))
@@ -135,13 +137,13 @@ def _converged(randomness: Randomness) -> Statement:
     return equal(text, float(coarse.max()), float(fine.max()), error)
 
 
-def _without_assumptions(randomness: Randomness) -> list[Statement]:
+def _check_assumptions(randomness: Randomness) -> list[Statement]:
     generator = randomness.generator("theorem 1, assumptions")
-    data = _data(generator)
+    data = _draw_data(generator)
     spread_out = torch.linspace(0.1, 1.5, REPRESENTATION, dtype=torch.float64).flip(0)
-    uneven = _simulated(_aligned(2, spread_out, generator), data)
-    headless = _simulated(with_random_head(_aligned(2, 0.0, generator), generator), data)
-    free = _simulated(random_start(DRAWS, 2, CLASSES, generator), data)
+    uneven = _simulate(_aligned_network(2, spread_out, generator), data)
+    headless = _simulate(with_random_head(_aligned_network(2, 0.0, generator), generator), data)
+    free = _simulate(random_start(DRAWS, 2, CLASSES, generator), data)
 
     def alone(path: Simulation) -> Tensor:
         drive = exact_drive(path.network, data)
@@ -151,14 +153,14 @@ def _without_assumptions(randomness: Randomness) -> list[Statement]:
     not_aligned = "balanced, classifier not aligned"
     by_k = "aligned at time 0, but M_k differ by k"
     return [
-        about_rates(fourth + by_k, _derived(uneven, data), uneven),
-        about_rates(fourth + not_aligned, _derived(headless, data), headless),
+        about_rates(fourth + by_k, _rates_as_derived(uneven, data), uneven),
+        about_rates(fourth + not_aligned, _rates_as_derived(headless, data), headless),
         about_rates(third + not_aligned, alone(headless), headless),
         about_rates(third + "random weights, not balanced", alone(free), free),
     ]
 
 
-def _few_classes(randomness: Randomness) -> list[Statement]:
+def _check_few_classes(randomness: Randomness) -> list[Statement]:
     """State that fewer classes at a client give G of lower rank, and fewer growing values."""
     generator = randomness.generator("theorem 1, conclusions")
     held = list(range(1, CLASSES + 1))
@@ -196,13 +198,13 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
         The statements, and rows of a path for each depth of the encoder, under a predictor of one
         layer.
     """
-    drawn = [_clustered((depth, 1), randomness) for depth in DEPTHS]
+    drawn = [_simulate_clustering((depth, 1), randomness) for depth in DEPTHS]
     paths = [path for path, _ in drawn]
     printed, full, other = (
         [path.theorem(contrastive_drive(path.network, data, *choice)) for path, data in drawn]
         for choice in (("diagonal",), (), ("full", "main text"))
     )
-    deep, deep_data = _clustered((2, 2), randomness)
+    deep, deep_data = _simulate_clustering((2, 2), randomness)
     drive = contrastive_drive(deep.network, deep_data)
     as_printed = "Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15); worst of L1"
     two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
@@ -212,20 +214,22 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
         worst_rates("the same with 1/n_c, as below Eq. (8); worst of L1", other, paths),
         about_rates(two_layers + "as printed: power 1/2", deep.theorem(drive), deep),
         about_rates(two_layers + "with power L2/2", deep.theorem(drive, head_depth=2), deep),
-        *_gradients(*drawn[DEPTHS.index(2)]),
-        *_more_skew(randomness),
+        *_check_gradient(*drawn[DEPTHS.index(2)]),
+        *_check_skew(randomness),
     ]
     return found, path_rows(paths, {"equation_7": printed, "equation_7_full_jacobian": full})
 
 
-def _clustered(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulation, ClusteredData]:
+def _simulate_clustering(
+    depths: tuple[int, int], randomness: Randomness
+) -> tuple[Simulation, ClusteredData]:
     generator = randomness.generator(f"theorem III.4, depths {depths}")
     start = aligned_start(DRAWS, depths, REPRESENTATION, STARTING_VALUES, _CONSTANT, generator)
     data = clustered_data(start, [0.0], SPREAD, _LAM, generator)
     return simulate(start.at_clients(1), partial(contrastive_drive, data=data), 4e-3, 240), data
 
 
-def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
+def _check_gradient(path: Simulation, data: ClusteredData) -> list[Statement]:
     """Compare the printed Q̄ with the loss's gradient: its direction, and its effect on norms."""
     network = path.network
     printed, full = (contrastive_drive(network, data, each) for each in ("diagonal", "full"))
@@ -250,7 +254,7 @@ def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
     ]
 
 
-def _more_skew(randomness: Randomness) -> list[Statement]:
+def _check_skew(randomness: Randomness) -> list[Statement]:
     """State that more skew gives Q̄ and an encoder of lower rank, and fewer growing values."""
     generator = randomness.generator("theorem III.4, conclusions")
     sizes = 4 * DRAWS, (2, 1), REPRESENTATION

@@ -41,7 +41,7 @@ def test_there_are_k_clusters_where_there_are_k_points(
     points = FEW[name]
     distinct = len(np.unique(points, axis=0))
     run = experiment(method, points, np.arange(len(points)) % clients, max(2, distinct * 2 // 3))
-    state, _ = run.trained()
+    state, _ = run.train()
     assert len(state.centroids) == run.evaluator.clusters
     if (method, clients) != ("ffcm-km", 3):  # whose server sees the clients' centroids alone
         assert len(set(run.evaluator.assignments(state).tolist())) == run.evaluator.clusters
@@ -50,7 +50,7 @@ def test_there_are_k_clusters_where_there_are_k_points(
 @pytest.mark.parametrize("method", ["fed-km", "fed-em"])
 def test_duplicates_give_no_cluster_of_their_own(method: str) -> None:
     points = np.repeat(SOURCE.normal(0, 1, (4, 3)), 5, axis=0)
-    state, _ = experiment(method, points, np.arange(20) % 2, 6).trained()
+    state, _ = experiment(method, points, np.arange(20) % 2, 6).train()
     assert len(state.centroids) == 4
 
 
@@ -59,7 +59,7 @@ def test_cells_that_clients_keep_to_themselves_leave_a_start(samples: int, clien
     floor: Tree = {"privacy": {"smallest_count": 5}}
     points = SOURCE.normal(0, 10, (samples, 3))
     run = experiment("fed-km", points, np.arange(samples) % clients, 3, floor)
-    assert len(run.trained()[0].centroids) == 3
+    assert len(run.train()[0].centroids) == 3
 
 
 @pytest.mark.parametrize(("samples", "more"), [(300, False), (7, True)])
@@ -145,7 +145,7 @@ def test_a_number_that_nobody_knows_is_found(method: str, name: str) -> None:
     points, right = SETS[name]
     owners = np.arange(len(points)) % 3
     run = experiment(method, points, owners, 0, {"clusters": "auto", "seed": 5})
-    state, _ = run.trained()
+    state, _ = run.train()
     found = run.algorithm.summarize(state)
     assert found["clusters"] in right
     assert found["clusters"] == len(state.centroids)
@@ -160,7 +160,7 @@ def test_far_from_the_origin_it_is_the_same() -> None:
     told = []
     for offset in (0.0, 1e8):
         run = experiment("fed-km", points + offset, owners, 0, {"clusters": "auto", "seed": 5})
-        state, _ = run.trained()
+        state, _ = run.train()
         judging = run.epilogue
         assert judging is not None
         known = judging.begin(state)
@@ -176,7 +176,7 @@ def test_far_from_the_origin_it_is_the_same() -> None:
 
 def test_points_that_are_all_alike_are_one_cluster() -> None:
     run = experiment("fed-km", np.ones((120, 3)), np.arange(120) % 2, 0, {"clusters": "auto"})
-    assert run.algorithm.summarize(run.trained()[0]) == {"clusters": 1}
+    assert run.algorithm.summarize(run.train()[0]) == {"clusters": 1}
 
 
 @given(seed=seeds)

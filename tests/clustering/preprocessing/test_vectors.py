@@ -155,12 +155,12 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     if method == "fed-scan":
         trees += ({"scan": {"steps": 4, "batch": 40, "hidden": 8, "latent": 4}},)
     run = experiment(method, points, owners_of(80, 5), 3, *trees)
-    state, _ = run.trained()
+    state, _ = run.train()
     assert set(run.evaluator.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
     assert isinstance(run.algorithm, PhasedClustering)
     everyone = make_client(run.evaluator.data, -1, "all", torch.arange(80))
-    prepared = run.algorithm.shown(state, everyone)
+    prepared = run.algorithm.preprocess(state, everyone)
     np.testing.assert_allclose(prepared.images, wanted, atol=1e-9)
     again = run.algorithm.assign_by_model(run.algorithm.final_model(state), run.clients[0])
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))

@@ -2,8 +2,8 @@
 
 import torch
 
-from ccfcpp.engine.synchronised.contract import Own
-from ccfcpp.engine.synchronised.server import _noted, with_absent
+from ccfcpp.engine.synchronised.contract import ClientContribution
+from ccfcpp.engine.synchronised.server import _noted, add_absent_parts
 
 
 def test_an_absent_client_counts_by_how_often_it_shows_an_image() -> None:
@@ -13,16 +13,21 @@ def test_an_absent_client_counts_by_how_often_it_shows_an_image() -> None:
     for step in range(8):
         there: set[int] = set()
         shown = small * (step % 4 == 1)
-        updates = [Own({"p": (1 + step) * large}, client=0), Own({"p": shown}, client=3)]
+        updates = [
+            ClientContribution({"p": (1 + step) * large}, client=0),
+            ClientContribution({"p": shown}, client=3),
+        ]
         added = torch.stack([each.sums["p"] for each in _noted(updates, parts, there)]).sum(dim=0)
         assert there == {0, 3}
         # Who is there counts with what it shows.
-        assert torch.equal(with_absent({"p": added}, parts, there)["p"], added)
-    assert torch.equal(with_absent({"p": large}, parts, {0})["p"], large + small / 4)
-    assert torch.equal(with_absent({"p": small}, parts, {3})["p"], small + 8 * large)
-    assert torch.equal(with_absent({"p": small}, parts, {7})["p"], small + 8 * large + small / 4)
+        assert torch.equal(add_absent_parts({"p": added}, parts, there)["p"], added)
+    assert torch.equal(add_absent_parts({"p": large}, parts, {0})["p"], large + small / 4)
+    assert torch.equal(add_absent_parts({"p": small}, parts, {3})["p"], small + 8 * large)
+    assert torch.equal(
+        add_absent_parts({"p": small}, parts, {7})["p"], small + 8 * large + small / 4
+    )
 
 
 def test_a_part_of_all_images_of_a_client_counts_whole() -> None:
-    found = with_absent({"t": torch.ones(2)}, {"4/t": torch.full((2,), 3.0)}, {1})
+    found = add_absent_parts({"t": torch.ones(2)}, {"4/t": torch.full((2,), 3.0)}, {1})
     assert found["t"].tolist() == [4.0, 4.0]

@@ -17,7 +17,7 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.data import ImageData
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.descent import Descent
-from ccfcpp.engine.synchronised.tape import Tape, all_trips
+from ccfcpp.engine.synchronised.tape import Tape, run_all_exchanges
 from ccfcpp.models.steps import CudaGraphs
 from tests.support.clustering import digits, made, tiny
 from tests.support.recording import META, CapturedError, Recorder, watch
@@ -51,7 +51,7 @@ def config_of(name: str, *trees: Tree) -> ClusterConfig:
 def trained(config: ClusterConfig) -> dict[str, Tensor]:
     images, labels = digits()
     data = ImageData("digits", images[:120], labels[:120], tuple("0123456789"))
-    state, _ = clustering_run(config, data).trained()
+    state, _ = clustering_run(config, data).train()
     return pack(state)
 
 
@@ -133,7 +133,7 @@ def test_a_graph_can_do_all_of_a_step(name: str) -> None:
     for descent in descents_of(made(config_of(name), device=META)):
 
         def step(own: Descent = descent) -> None:
-            all_trips(Tape(own.rehearsal(), own.parameters))
+            run_all_exchanges(Tape(own.rehearsal(), own.parameters))
 
         with pytest.raises(CapturedError):
             watch(step)

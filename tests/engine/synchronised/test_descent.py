@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Descent, OpenSteps, Turn
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart, Descent, OpenSteps
 from ccfcpp.engine.synchronised.optimizers import Adam
 from ccfcpp.models.pooled import Objective, Pool, Program
 
@@ -29,7 +29,7 @@ class Points:
         return Objective((z.double() - total).square().sum())
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch:
         points = torch.ones(len(turns), 2)
         self.shown.append(weakref.ref(points))
@@ -54,7 +54,7 @@ def clients(*numbers: int) -> list[Client]:
 def test_a_step_that_has_no_end_leaves_no_graph() -> None:
     points, steps = opened()
     for number, there in enumerate((clients(0, 1), clients(0), clients(1))):
-        steps.advance(0, Task("test", "step", number, 0), Known(0), there, Randomness(0))
+        steps.advance(0, Task("test", "step", number, 0), StepMessage(0), there, Randomness(0))
     gc.collect()
     assert [shown() is None for shown in points.shown] == [True, True, False]
 
@@ -63,10 +63,10 @@ def test_clients_of_one_step_do_not_disturb_each_other() -> None:
     _, steps = opened()
     task, after = Task("test", "step, trip 1", 0, 0), Task("test", "step, trip 2", 0, 1)
     for client in clients(0, 1):
-        steps.advance(0, task, Known(0), [client], Randomness(0))
+        steps.advance(0, task, StepMessage(0), [client], Randomness(0))
     for client in clients(0, 1):
         total = {"z": torch.ones(1, dtype=torch.float64)}
-        news = steps.advance(1, after, Known(0, totals=total), [client], Randomness(0))
+        news = steps.advance(1, after, StepMessage(0, totals=total), [client], Randomness(0))
         assert news.gradient or news.slopes
 
 
@@ -75,4 +75,4 @@ def test_a_step_that_has_not_begun_does_not_go_on() -> None:
     _, steps = opened()
     task = Task("test", "step, trip 2", 0, 1)
     with pytest.raises(RefusedUpdateError, match="has not begun"):
-        steps.advance(1, task, Known(0), clients(0), Randomness(0))
+        steps.advance(1, task, StepMessage(0), clients(0), Randomness(0))

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.engine.synchronised.optimizers import Adam, Muon, orthogonalised
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, orthogonalise
 from ccfcpp.models.state import ModelState
 
 SHAPES = {"conv": (6, 2, 3, 3), "linear": (4, 7), "bias": (5,), "head": (3, 4)}
@@ -45,7 +45,7 @@ def test_a_matrix_keeps_its_singular_vectors_and_gets_values_about_1(
     v, _ = torch.linalg.qr(torch.randn(columns, small, generator=generator, dtype=torch.float64))
     values = 0.1 + torch.rand(small, generator=generator, dtype=torch.float64)
     values = values / values.norm()
-    within = u.T @ orthogonalised(u @ torch.diag(values) @ v.T) @ v
+    within = u.T @ orthogonalise(u @ torch.diag(values) @ v.T) @ v
     found = torch.diagonal(within)
     torch.testing.assert_close(within, torch.diag(found), rtol=0, atol=1e-9)
     near = values >= 0.02

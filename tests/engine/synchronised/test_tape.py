@@ -14,8 +14,8 @@ from ccfcpp.models.pooled import (
     Program,
     apply_pooled,
     batch_norm,
-    moved_parameters,
     running_statistics,
+    updated_parameters,
 )
 from tests.support.synchronised import driven
 
@@ -117,7 +117,7 @@ def test_statistics_stay_where_nobody_had_a_sample() -> None:
 
 def test_a_bias_before_batch_normalisation_is_not_moved() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
-    assert list(moved_parameters(network)) == [
+    assert list(updated_parameters(network)) == [
         "0.weight", "1.weight", "1.bias", "3.weight", "3.bias",
     ]  # fmt: skip
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ccfcpp.studies.reproduction.claims import (
     Claim,
-    beside,
     gains,
-    of,
-    verdict,
+    keep_systems,
+    select_shared,
+    summarize_claims,
 )
 from ccfcpp.studies.score_tables import ANY, Place, Score, ScoreTable
 from tests.support.reproduction import (
@@ -91,7 +91,7 @@ def test_the_highest_of_several_must_be_above_all_others() -> None:
     assert highest(["ours"])(table) == (1, 3)
     assert highest(["KM"])(table) == (1, 3)
     # Alone, a system is no highest one.
-    assert highest(["ours"])(of(table, ["ours"])) == (0, 0)
+    assert highest(["ours"])(keep_systems(table, ["ours"])) == (0, 0)
 
 
 def test_a_single_place_has_no_ends() -> None:
@@ -155,12 +155,12 @@ def test_the_paper_is_counted_where_we_have_runs() -> None:
         | {("MNIST", ANY, "KM"): 0.0}
     )
     ours = line("ours", 1, 2, None)
-    assert rising(beside(paper, ours)) == (1, 1)
+    assert rising(select_shared(paper, ours)) == (1, 1)
     mnist = {("MNIST", place, "ours"): 0.0 for place in PLACES[1:]}
-    assert rising(beside(paper, mnist)) == (1, 1)
-    assert higher([("ours", "KM")])(beside(paper, mnist)) == (2, 2)
+    assert rising(select_shared(paper, mnist)) == (1, 1)
+    assert higher([("ours", "KM")])(select_shared(paper, mnist)) == (2, 2)
     others = {("STL-10", "0", "ours"): 0.0}
-    assert rising(beside(paper, others)) == (3, 4)
+    assert rising(select_shared(paper, others)) == (3, 4)
 
 
 # --- in general ---------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_claim_names_the_papers_count_where_there_is_one() -> None:
 def test_a_verdict_counts_statements_and_leaves_out_those_of_nothing() -> None:
     counts = [(3, 3), (2, 3), (1, 2), (0, 3), (0, 0)]
     claims = [Claim(f"c{n}", *count) for n, count in enumerate(counts)]
-    assert verdict("6 runs.", claims) == (
+    assert summarize_claims("6 runs.", claims) == (
         "6 runs. Of the paper's statements (4) 1 held throughout, 1 in more than half of the "
         "places, 2 in half of them or fewer. C0: 3 of 3; c1: 2 of 3; c2: 1 of 2; c3: 0 of 3."
     )
@@ -274,6 +274,8 @@ def test_our_reading_is_no_statement_of_the_paper() -> None:
         "half of them or fewer. It rises: 1 of 2."
     )
     ours = "Our reading, which the paper does not state so: It shines: 2 of 2; it rests: 0 of 1."
-    assert verdict("1 run.", [read_in[0], stated, *read_in[1:]]) == f"1 run. {tally} {ours}"
-    assert verdict("1 run.", read_in) == f"1 run. {ours}"
-    assert verdict("1 run.", read_in[1:2]) == "1 run."
+    assert (
+        summarize_claims("1 run.", [read_in[0], stated, *read_in[1:]]) == f"1 run. {tally} {ours}"
+    )
+    assert summarize_claims("1 run.", read_in) == f"1 run. {ours}"
+    assert summarize_claims("1 run.", read_in[1:2]) == "1 run."

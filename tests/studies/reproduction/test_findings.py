@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction.claims import Claim, conditions
-from ccfcpp.studies.reproduction.findings import Findings, find_in
+from ccfcpp.studies.reproduction.claims import Claim, group_by_place
+from ccfcpp.studies.reproduction.findings import Findings, compute_findings
 from ccfcpp.studies.reproduction.measures import MEASURES
 from ccfcpp.studies.reproduction.output import scale
 from ccfcpp.studies.reproduction.paper_items import ITEMS
@@ -36,7 +36,7 @@ def find(fakes: Fakes) -> Find:
     @cache
     def find_undrawn(name: str) -> Findings:
         with undrawn():
-            return find_in(ITEMS[name], fakes.of(name))
+            return compute_findings(ITEMS[name], fakes.of(name))
 
     return find_undrawn
 
@@ -82,7 +82,7 @@ def log_tail(values: Sequence[float]) -> float:
     return statistics.fmean(logarithms[len(values) // 2 :])
 
 
-OF_SPECTRA: Mapping[str, Callable[[Sequence[float]], float]] = {
+SPECTRUM_MEASURES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "significant": lambda values: sum(math.log(value) > -2 for value in values),
     "log_tail": log_tail,
     "collapsed_share": lambda values: statistics.fmean(v < values[0] / 100 for v in values),
@@ -98,7 +98,7 @@ def test_scores_are_means_and_deviations_of_the_runs_numbers(
     for spec, (table, _) in zip(specs, find(name).tables, strict=True):
         if spec.over or spec.spectrum == "other clients" or "_by_" in spec.measure:
             continue
-        of_spectrum = OF_SPECTRA.get(spec.measure)
+        of_spectrum = SPECTRUM_MEASURES.get(spec.measure)
         numbers = [
             of_spectrum(list(spectrum(result, str(spec.spectrum))))
             if of_spectrum
@@ -154,7 +154,7 @@ def test_findings_do_not_depend_on_what_the_preset_is_called(fakes: Fakes, name:
         for result in results
     ]
     with undrawn():
-        found, again = (find_in(ITEMS[name], runs) for runs in (results, others))
+        found, again = (compute_findings(ITEMS[name], runs) for runs in (results, others))
     assert found.tables == again.tables
     assert found.claims == again.claims
     titles, same_titles = ([figure.title for figure in each.figures] for each in (found, again))
@@ -174,7 +174,7 @@ FULL_TABLES = [
 def test_at_full_size_every_place_of_the_papers_table_is_filled(fakes: Fakes, name: str) -> None:
     results = fakes.of(name, quick=False)
     with undrawn():
-        found = find_in(ITEMS[name], results)
+        found = compute_findings(ITEMS[name], results)
     ((ours, paper),) = [tables for tables in found.tables if tables[1] is not None]
     assert paper is not None
     assert set(ours.scores) == set(paper.scores)
@@ -196,7 +196,7 @@ def test_failures_help_where_they_raise_the_nmi_of_either_system(
 
     monkeypatch.setitem(MEASURES, "nmi", nmi)
     with undrawn():
-        found = find_in(ITEMS["ccfcpp-figure7"], fakes.of("ccfcpp-figure7"))
+        found = compute_findings(ITEMS["ccfcpp-figure7"], fakes.of("ccfcpp-figure7"))
     text = "occasionally more failures improve a system's NMI"
     assert found.claims[-1] == Claim(text, int(rising is not None), 1)
 
@@ -205,14 +205,14 @@ def test_the_other_clients_models_are_looked_at_one_by_one(fakes: Fakes) -> None
     """Fakes keep the models of three clients, of which the first is in Figure 3."""
     results = fakes.of("feddecorr-iclr-figure10")
     with undrawn():
-        found = find_in(ITEMS["feddecorr-iclr-figure10"], results)
+        found = compute_findings(ITEMS["feddecorr-iclr-figure10"], results)
     table, _ = found.tables[0]
     local = []
     for result in chosen(results, {"partition.alpha": 0.25}):
         with np.load(result.folder.path / "spectra.npz") as arrays:
             local.append(arrays["local"])
     for client in (2, 3):
-        numbers = [OF_SPECTRA["significant"](list(of_run[client - 1])) for of_run in local]
+        numbers = [SPECTRUM_MEASURES["significant"](list(of_run[client - 1])) for of_run in local]
         own = table.scores["digits", "0.25", f"client {client}"]
         assert own.mean == pytest.approx(statistics.fmean(numbers))
     spectra = [figure for figure in found.figures if figure.name.startswith("spectra")]
@@ -232,7 +232,7 @@ def test_terms_are_told_by_client_and_epoch(fakes: Fakes, tmp_path: Path) -> Non
     ]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines_))
     with undrawn():
-        found = find_in(ITEMS["feddecorr-iclr-figure11"], [replace(result, folder=folder)])
+        found = compute_findings(ITEMS["feddecorr-iclr-figure11"], [replace(result, folder=folder)])
     ((table, paper),) = found.tables
     assert paper is None
     assert means(table) == {
@@ -262,7 +262,7 @@ def test_figures_show_what_is_in_the_tables(find: Find, name: str) -> None:
         }
         everywhere = {
             (panel, place, system): score.mean
-            for panel, place in conditions(table.means)
+            for panel, place in group_by_place(table.means)
             for system in table.systems
             if (score := table.get(panel, place, system)) is not None
         }
@@ -303,7 +303,7 @@ def test_the_papers_other_images_have_figures_of_their_own(find: Find) -> None:
 
 
 def test_lines_and_hollow_marks_are_drawn_where_the_rows_say(fakes: Fakes) -> None:
-    found = find_in(ITEMS["feddecorr-table8"], fakes.of("feddecorr-table8", quick=False))
+    found = compute_findings(ITEMS["feddecorr-table8"], fakes.of("feddecorr-table8", quick=False))
     figure = found.figures[0]
     (axes,) = figure.figure.axes
     # Of each system a line with its error bars' caps, and marks without a line.
@@ -367,7 +367,7 @@ def test_what_diverged_is_in_no_table_and_no_curve(fakes: Fakes, tmp_path: Path,
             sound.append(each)
     assert len(sound) == len(results) - 4
     with undrawn():
-        found, without = (find_in(ITEMS[name], runs) for runs in (broken, sound))
+        found, without = (compute_findings(ITEMS[name], runs) for runs in (broken, sound))
     assert [means(table) for table, _ in found.tables] == [means(t) for t, _ in without.tables]
     rows = {figure.title: figure.rows for figure in found.figures if figure.rows}
     assert rows == {figure.title: figure.rows for figure in without.figures if figure.rows}

@@ -14,7 +14,7 @@ from ccfcpp.reports.figure_files import as_svg
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.studies.paper_figures import draw_spectra
 from ccfcpp.studies.reproduction.claims import Claim
-from ccfcpp.studies.reproduction.findings import Findings, find_in
+from ccfcpp.studies.reproduction.findings import Findings, compute_findings
 from ccfcpp.studies.reproduction.output import (
     findings_as_text,
     numbers,
@@ -86,7 +86,7 @@ def test_the_scale_names_images_rounds_and_seeds(fakes: Fakes) -> None:
 def test_a_page_has_title_command_verdict_tables_and_machines(fakes: Fakes, name: str) -> None:
     results = fakes.of(name)
     with undrawn():
-        tables_of_item = find_in(ITEMS[name], results).tables
+        tables_of_item = compute_findings(ITEMS[name], results).tables
     found = Findings(tables_of_item, [Claim("it holds", 1, 2)], [])
     title = ITEMS[name].title
     text = findings_as_text(title, f"ccfcpp reproduce {name} --quick", results, found)
@@ -127,7 +127,7 @@ def test_a_page_names_all_machines_and_what_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["feddecorr-figure2", "feddecorr-table6"])
 def test_files_can_be_read(fakes: Fakes, tmp_path: Path, name: str) -> None:
-    found = find_in(ITEMS[name], fakes.of(name))
+    found = compute_findings(ITEMS[name], fakes.of(name))
     write(tmp_path, "the text", found)
     assert (tmp_path / "result.md").read_text() == "the text"
     for number, (ours, paper) in enumerate(found.tables, start=1):

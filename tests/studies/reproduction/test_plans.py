@@ -16,7 +16,7 @@ from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import MAY_CHANGE
 from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, load_items, read_paper
-from ccfcpp.studies.reproduction.plan import images_folder, plan_item, stored
+from ccfcpp.studies.reproduction.plan import images_folder, plan_item, plan_run
 from supervised.config import ClassifyConfig
 from tests.studies.reproduction.test_published import TABLES_I_AND_II
 from tests.support.reproduction import Plan, Plans
@@ -393,12 +393,12 @@ def no_complaints() -> Iterator[None]:
 @pytest.mark.parametrize("config", [ClusterConfig(), ClassifyConfig()])
 def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) -> None:
     same = set()
-    folders = {stored({}, config).folder}
+    folders = {plan_run({}, config).folder}
     keys = dict(flatten(config.model_dump()))
     for key in keys:
         run = changed(config, key)
         assert isinstance(run, RunConfig)
-        folder = stored({"an axis": 1}, run).folder
+        folder = plan_run({"an axis": 1}, run).folder
         same |= {key} if folder in folders else set()
         folders.add(folder)
     assert same == MAY_CHANGE & keys.keys()
@@ -406,10 +406,10 @@ def test_a_folders_name_depends_on_all_that_may_not_change(config: RunConfig) ->
 
 def test_a_folders_name_can_be_read() -> None:
     config = ClassifyConfig(dataset="/data/office-caltech10", method="moon")
-    folder = stored({}, config).folder
+    folder = plan_run({}, config).folder
     assert len(folder.parts) == 1
     assert folder.name.startswith("moon-office-caltech10-")
     infinite = config.model_copy(
         update={"partition": config.partition.model_copy(update={"alpha": math.inf})}
     )
-    assert stored({}, infinite).folder != folder
+    assert plan_run({}, infinite).folder != folder

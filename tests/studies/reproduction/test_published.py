@@ -8,7 +8,7 @@ from ccfcpp.studies.score_tables import (
     Place,
     Score,
     ScoreTable,
-    over_system,
+    divide_by_system,
     published_score,
     published_scores,
 )
@@ -78,7 +78,7 @@ def test_what_both_versions_of_a_paper_print_is_the_same() -> None:
 
 
 def test_times_are_over_those_of_fedavg() -> None:
-    times = over_system(published_scores("minutes"), "FedAvg")
+    times = divide_by_system(published_scores("minutes"), "FedAvg")
     assert times["CIFAR10", "a round", "FedProx"].mean == pytest.approx(12.1 / 6.7)
     assert times["TinyImageNet", "a round", "FedAvg"].mean == 1.0
     assert len(times) == 12

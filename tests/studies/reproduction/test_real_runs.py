@@ -13,7 +13,7 @@ import torch
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.reports.run_reader import RecordedRun, read_run
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction.findings import Findings, find_in
+from ccfcpp.studies.reproduction.findings import Findings, compute_findings
 from ccfcpp.studies.reproduction.paper_items import ITEMS, Block, Item
 from ccfcpp.studies.results import Result
 from ccfcpp.studies.study import make_run
@@ -74,12 +74,12 @@ def classified(run: Run) -> list[Result]:
 
 @pytest.fixture(scope="module")
 def figure_2(clustered: list[Result]) -> Findings:
-    return find_in(ITEMS["ccfcpp-figure2"], chosen(clustered, {"method": "ccfc"}))
+    return compute_findings(ITEMS["ccfcpp-figure2"], chosen(clustered, {"method": "ccfc"}))
 
 
 @pytest.fixture(scope="module")
 def figure_5(clustered: list[Result]) -> Findings:
-    return find_in(ITEMS["ccfcpp-figure5"], clustered)
+    return compute_findings(ITEMS["ccfcpp-figure5"], clustered)
 
 
 SKEWED: Grid = {
@@ -111,7 +111,7 @@ BY_EPOCH = Block(
 def test_figure_1_draws_holdings_and_representations(run: Run) -> None:
     item = ITEMS["feddecorr-figure1"]
     results = run(item, GLANCE)
-    found = find_in(item, results)
+    found = compute_findings(item, results)
     assert found.left_out == []
     ((table, _),) = found.tables
     ranks = [score("effective_rank")(result) for result in results]
@@ -129,7 +129,7 @@ def test_figure_1_draws_holdings_and_representations(run: Run) -> None:
 def test_figure_11_has_a_line_for_each_client(run: Run) -> None:
     item = ITEMS["feddecorr-iclr-figure11"]
     with undrawn():
-        found = find_in(item, run(item, BY_EPOCH))
+        found = compute_findings(item, run(item, BY_EPOCH))
     ((table, _),) = found.tables
     assert table.systems == [f"client {number}" for number in range(1, 11)]
     assert table.places("digits, alpha = 0.5") == ["1", "2", "3"]
@@ -195,7 +195,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("diverged")
 def test_figure_2_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> None:
     with undrawn():
-        found = find_in(
+        found = compute_findings(
             ITEMS["ccfcpp-figure2"],
             [replace(each) for each in chosen(clustered, {"method": "ccfc"})],
         )
@@ -256,7 +256,7 @@ def test_runs_leave_what_fakes_imitate(clustered: list[Result], classified: list
 
 
 def test_table_3_holds_the_domains_of_real_runs(classified: list[Result]) -> None:
-    ((table, _),) = find_in(ITEMS["feddecorr-table3"], classified).tables
+    ((table, _),) = compute_findings(ITEMS["feddecorr-table3"], classified).tables
     assert set(table.places("digit-domains")) == {"Avg", "plain", "inverted", "turned", "blurred"}
     assert table.systems == ["FedAvg", "FedAvg + FedDecorr", "FedBN", "FedBN + FedDecorr"]
     for system in table.systems:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig, SkewPartition
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.studies.reproduction.claims import VIEWS, below_best, conditions, losses_along
-from ccfcpp.studies.reproduction.measures import MEASURES, Measure, measure_runs, summarised
+from ccfcpp.studies.reproduction.claims import VIEWS, below_best, group_by_place, losses_along
+from ccfcpp.studies.reproduction.measures import MEASURES, Measure, measure_runs, read_summary_value
 from ccfcpp.studies.results import Result, label
 from ccfcpp.studies.score_tables import ANY, Place, Score, ScoreTable, mean_scores
-from ccfcpp.studies.tables import printed_number
+from ccfcpp.studies.tables import format_number
 
 PLACES, SYSTEMS = ("0", "0.5", "1"), ("a", "b")
 
@@ -62,14 +62,14 @@ def test_runs_without_the_measure_are_left_out(tmp_path: Path) -> None:
 
 def test_a_measure_may_be_in_percent(tmp_path: Path) -> None:
     run = finished(tmp_path, 0.0, 0, 0.25)
-    assert summarised("nmi", run, factor=100) == [({}, 25.0)]
-    assert summarised("nothing", run, factor=100) == [({}, None)]
+    assert read_summary_value("nmi", run, factor=100) == [({}, 25.0)]
+    assert read_summary_value("nothing", run, factor=100) == [({}, None)]
     assert run.settings["partition.p"] == 0.0
     assert run.folder.path == tmp_path / "0.0-0"
 
 
 def test_numbers_are_written_as_in_papers() -> None:
-    shown = [printed_number(value) for value in (0.05, 1.0, math.inf, 10, "adam", 0.001)]
+    shown = [format_number(value) for value in (0.05, 1.0, math.inf, 10, "adam", 0.001)]
     assert shown == ["0.05", "1", "∞", "10", "adam", "0.001"]
     assert [str(Score(0.12345)), str(Score(70, 1.5))] == ["0.123", "70.000 ± 1.500"]
 
@@ -87,11 +87,11 @@ def test_parts_of_a_table(values: dict[Place, float]) -> None:
     assert VIEWS["of"](values, "a") == {k: v for k, v in values.items() if k[2] == "a"}
     assert VIEWS["at"](values, ("0", "1")) == {k: v for k, v in values.items() if k[1] in "01"}
     assert VIEWS["without"](values, ANY) == {k: v for k, v in values.items() if k[1] != ANY}
-    assert sorted(conditions(values)) == sorted({k[:2] for k in values if k[1] != ANY})
+    assert sorted(group_by_place(values)) == sorted({k[:2] for k in values if k[1] != ANY})
     table = ScoreTable("NMI", "p", {place: Score(value) for place, value in values.items()})
     assert sorted(table.panels) == sorted({k[0] for k in values})
     assert sorted(table.systems) == sorted({k[2] for k in values})
-    for (panel, place), of_systems in conditions(values).items():
+    for (panel, place), of_systems in group_by_place(values).items():
         known = {k[2]: v for k, v in values.items() if k[0] == panel and k[1] in (place, ANY)}
         known |= {k[2]: v for k, v in values.items() if k[:2] == (panel, place)}
         assert of_systems == known

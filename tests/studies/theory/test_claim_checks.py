@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.studies.theory.alignment import STARTS, heat_maps
+from ccfcpp.studies.theory.alignment import INITIALISATIONS, heat_maps
 from ccfcpp.studies.theory.claim_checks import (
     Simulation,
     Statement,
@@ -79,7 +79,7 @@ def test_where_proposition_1_holds_and_where_it_does_not(seed: int) -> None:
 def test_heat_maps_start_unaligned_and_become_aligned() -> None:
     maps = heat_maps(Randomness(0), (0, 10))
     mean = {(m.start, m.time): float(m.cosines.diagonal().mean()) for m in maps}
-    default, _, encoder, everywhere = STARTS
+    default, _, encoder, everywhere = INITIALISATIONS
     assert [mean[everywhere, time] for time in (0, 10)] == pytest.approx([1, 1])
     assert mean[default, 0] < 0.4 < mean[default, 10]
     assert mean[encoder, 0] < 0.4 < mean[encoder, 10]

@@ -49,9 +49,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
-from ccfcpp.engine.threads import Cohort, cohort_of, threaded, threads_of
+from ccfcpp.engine.threads import Cohort, choose_cohort, choose_threads, threaded
 from ccfcpp.models.network import FlatNetwork, training_bytes
-from ccfcpp.models.pooled import rounding
+from ccfcpp.models.pooled import rounding_dtype
 from ccfcpp.models.state import random_state
 
 
@@ -101,7 +101,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         """Pre-training by neighbours with Fed-SCAN's steps; None with siamese pre-training."""
         if self.training.pretraining == "siamese":
             return None
-        precision = rounding(
+        precision = rounding_dtype(
             self.problem.config.section(ComputeConfig).precision, self.problem.device
         )
         clusters = self.rule.clusters
@@ -187,7 +187,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, context.least)
             wanted, device = self.problem.config.section(ComputeConfig).cohort, self.problem.device
-            works.append(threaded([own] * threads_of(wanted, context.together, device)))
+            works.append(threaded([own] * choose_threads(wanted, context.together, device)))
         if self.start:
             works += self.start.client_works(context)
             works.append(SumMembers(CENTRES, self._of_head, context))
@@ -232,7 +232,7 @@ class CCFC(ClusteringAlgorithm[EncoderState]):
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
         wanted = problem.config.section(ComputeConfig).cohort
-        return cohort_of(wanted, context.together, bytes_of_one, problem.device)
+        return choose_cohort(wanted, context.together, bytes_of_one, problem.device)
 
     def centres(self, state: EncoderState) -> Tensor | None:
         """Return the mean of each cluster's centroids, of shape (k, latent)."""

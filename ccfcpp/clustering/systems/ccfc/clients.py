@@ -15,7 +15,7 @@ from ccfcpp.clustering.systems.ccfc.schedule import Schedule
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
-from ccfcpp.models.steps import Training, side_by_side
+from ccfcpp.models.steps import Training, train_side_by_side
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TrainingWithCentroids(ClientWork[EncoderState, TrainingUpdate]):
             train(message, client, randomness, with_centroids)
             for train, client in zip(self.beginnings, clients, strict=False)
         ]
-        trained = side_by_side(begun, self.device)
+        trained = train_side_by_side(begun, self.device)
         local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)
         if with_centroids:
             latents = [own.latents for own in trained if own.latents is not None]

@@ -22,15 +22,15 @@ from ccfcpp.clustering.systems.ccfc.representations import GlobalModel, represen
 from ccfcpp.clustering.systems.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.core.config import ComputeConfig, ViewsConfig
 from ccfcpp.core.profiling import section
-from ccfcpp.core.progress import tell_images
+from ccfcpp.core.progress import report_images
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.engine.client import Client, select_memory
 from ccfcpp.models.network import FlatNetwork
 from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import ModelState, random_state
-from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, make_recorder
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ContrastiveTrainer:
             make_model, self.device, precision=config.section(ComputeConfig).precision
         )
         self.adam = FlatAdam(self.network)
-        self.inputs = Inputs(self.device, recorder_of(self.device))
+        self.inputs = Inputs(self.device, make_recorder(self.device))
         whole = self.training.batch_size
         self.batches = Batches(self.inputs, whole)
         self.mean = MeanLoss(self.device)
@@ -203,7 +203,7 @@ class ContrastiveTrainer:
         training, steps = self.training, 0
         self.network.load(start)
         self.network.train()
-        remembered = memory_of(client.memory, phase) if training.keep_optimizer else None
+        remembered = select_memory(client.memory, phase) if training.keep_optimizer else None
         self.adam.begin(learning_rate, remembered)
         self.mean.begin()
         self.inputs.put("images", client.images)
@@ -212,7 +212,7 @@ class ContrastiveTrainer:
             for samples in self.batches.shuffle(len(client), own.generator(f"batches {epoch}")):
                 step(samples)
                 steps += 1
-                tell_images(samples, training.local_epochs)
+                report_images(samples, training.local_epochs)
                 yield
         if training.keep_optimizer and steps:  # Else what the client remembers still stands.
             # Moments of another phase are forgotten.

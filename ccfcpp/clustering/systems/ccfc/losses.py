@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.models.decorrelation import centred, feddecorr, squared_products
+from ccfcpp.models.decorrelation import feddecorr, squared_products, subtract_mean
 
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -129,4 +129,4 @@ def decorrelation(latents: Tensor, scale: str = "paper") -> Tensor:
     if scale == "feddecorr":
         return feddecorr(latents, "code")
     batch, dimensions = latents.shape[-2:]
-    return squared_products(centred(latents)) / (max(1, batch - 1) * dimensions) ** 2
+    return squared_products(subtract_mean(latents)) / (max(1, batch - 1) * dimensions) ** 2

@@ -8,7 +8,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.network import ClusterNetwork, ScanBackbone
 from ccfcpp.core.config import RunConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.pooled import Pooling, apply_pooled, inside, rounded
+from ccfcpp.models.pooled import Pooling, apply_pooled, apply_rounded, child_path
 
 
 class ContrastiveModel(nn.Module):
@@ -84,7 +84,7 @@ class NeighbourModel(ClusterNetwork):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return latents z: (batch, channels, height, width) to (batch, latent)."""
-        features = rounded(self.backbone, images, self.precision).to(images.dtype)
+        features = apply_rounded(self.backbone, images, self.precision).to(images.dtype)
         latents: Tensor = self.projector(features)
         return latents
 
@@ -104,9 +104,11 @@ def pooled_latents(
     Returns:
         z of shape (batch, latent).
     """
-    features = yield from apply_pooled(model.backbone, x, inside(name, "backbone"), precision)
+    features = yield from apply_pooled(model.backbone, x, child_path(name, "backbone"), precision)
     return (
-        yield from apply_pooled(model.projector, features.to(x.dtype), inside(name, "projector"))
+        yield from apply_pooled(
+            model.projector, features.to(x.dtype), child_path(name, "projector")
+        )
     )
 
 

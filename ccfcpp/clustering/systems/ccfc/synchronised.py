@@ -47,8 +47,8 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_counts, sum_updates
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Descent, Turn
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart, Descent
 from ccfcpp.engine.synchronised.optimizers import Adam
 from ccfcpp.engine.update_format import Spec, UpdateFormat
 from ccfcpp.models.pooled import Program
@@ -119,7 +119,7 @@ class SynchronisedTraining:
 
     def pretraining_works(self) -> Sequence[AnyServerWork]:
         """Return the server's work in a pre-training round."""
-        return self.pretraining.trips(self.steps, lambda _: 1.0)
+        return self.pretraining.server_works(self.steps, lambda _: 1.0)
 
     def contrast_works(self, number: int) -> Sequence[AnyServerWork]:
         """Return the server's work in a cluster-contrastive round: pseudo-labels, then steps."""
@@ -128,8 +128,8 @@ class SynchronisedTraining:
         works: list[AnyServerWork] = [CollectSizes(self.rule.clusters)]
         if number == self.training.pretrain_rounds:
             alone = range(self.training.predictor_steps)
-            works += self.predictor.trips(alone, lambda _: 1.0, ends=True)
-        return works + self.contrast.trips(self.steps, lambda _: share)
+            works += self.predictor.server_works(alone, lambda _: 1.0, ends=True)
+        return works + self.contrast.server_works(self.steps, lambda _: share)
 
     def client_works(self, context: ClientContext) -> list[AnyClientWork]:
         """Return the clients' work in both phases."""
@@ -137,11 +137,11 @@ class SynchronisedTraining:
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, context),
-            *self.pretraining.works(views, context.bounding, context.least, context.alone),
-            *self.contrast.works(labelled, context.bounding, context.least, context.alone),
+            *self.pretraining.client_works(views, context.bounding, context.least, context.alone),
+            *self.contrast.client_works(labelled, context.bounding, context.least, context.alone),
         ]
         if self.training.predictor_steps:
-            works += self.predictor.works(
+            works += self.predictor.client_works(
                 replace(labelled, alone=True), context.bounding, context.least, context.alone
             )
         return works
@@ -175,7 +175,7 @@ class SiameseBatches:
     views: ViewsConfig
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Draw two views of the images that are in this step's batch."""
         model = self.model.load(known)
@@ -186,7 +186,7 @@ class SiameseBatches:
             return None
         return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),), ())
 
-    def _pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def _pair(self, step: int, turn: BatchPart, randomness: Randomness) -> tuple[Tensor, Tensor]:
         client = turn.client
         shown = to_float(client.images[torch.cat([turn.chosen, turn.chosen])])
         if len(shown) == 0:
@@ -212,7 +212,7 @@ class LabelledBatches:
     alone: bool = False
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Return the images of a step's batch; clients without this round's labels have none."""
         model = self.model.load(known)

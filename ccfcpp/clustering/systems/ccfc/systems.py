@@ -18,7 +18,7 @@ from ccfcpp.core.config import (
     ViewsConfig,
     require,
     require_other,
-    without,
+    unused_without,
 )
 from ccfcpp.core.errors import KeyValue, UsageError
 
@@ -43,33 +43,39 @@ def _unused(config: ClusterConfig) -> Unused:
     if training.steps == "synchronised":
         keys = "model.initialization training.batch_size training.keep_optimizer loss.lam "
         keys += "compute.cohort centroids.encoder centroids.first_encoder"
-        yield from without(keys, require("training.steps", "local"))
+        yield from unused_without(keys, require("training.steps", "local"))
     else:
         keys = "training.synchronised_batch training.gradients training.predictor_steps"
-        yield from without(keys, require("training.steps", "synchronised"))
+        yield from unused_without(keys, require("training.steps", "synchronised"))
     siamese = "model.initialization loss.pretrain_eta views centroids.first_encoder"
     if training.pretraining == "neighbours":
         keys = f"{siamese} training.pretrain_rounds"
-        yield from without(keys, require("training.pretraining", "siamese"))
+        yield from unused_without(keys, require("training.pretraining", "siamese"))
     else:
-        yield from without("scan affine intensity", require("training.pretraining", "neighbours"))
+        yield from unused_without(
+            "scan affine intensity", require("training.pretraining", "neighbours")
+        )
     if training.pretrain_rounds == 0:
-        yield from without(siamese, *require_other("training.pretrain_rounds", 0))
+        yield from unused_without(siamese, *require_other("training.pretrain_rounds", 0))
     if training.rounds == 0:
         keys = "training.predictor_steps training.schedule loss.eta loss.min_cluster_size"
-        yield from without(keys, *require_other("training.rounds", 0))
+        yield from unused_without(keys, *require_other("training.rounds", 0))
     if config.privacy.level == "image":
-        yield from without("training.gradients", require("privacy.level", "none or client"))
+        yield from unused_without("training.gradients", require("privacy.level", "none or client"))
     if config.section(ModelConfig).backbone != "scan":
-        yield from without("scan.stem scan.widths scan.hidden", require("model.backbone", "scan"))
+        yield from unused_without(
+            "scan.stem scan.widths scan.hidden", require("model.backbone", "scan")
+        )
     if centroids.search == "lloyd":
         keys = "encoder first_encoder server_weights restarts iterations"
         for key in keys.split():
-            yield from without(f"centroids.{key}", require("centroids.search", "k-means"))
+            yield from unused_without(f"centroids.{key}", require("centroids.search", "k-means"))
     else:
-        yield from without("scan.overclustering scan.merge", require("centroids.search", "lloyd"))
+        yield from unused_without(
+            "scan.overclustering scan.merge", require("centroids.search", "lloyd")
+        )
     if centroids.encoder == "global":
-        yield from without("centroids.first_encoder", require("centroids.encoder", "local"))
+        yield from unused_without("centroids.first_encoder", require("centroids.encoder", "local"))
     yield from unused_of_scan(config)
 
 

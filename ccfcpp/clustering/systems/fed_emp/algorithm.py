@@ -38,9 +38,9 @@ from ccfcpp.engine.payload import check_counts, sum_updates
 from ccfcpp.engine.phases import Phase
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
-from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, cosine_decay
 from ccfcpp.engine.update_format import Spec, UpdateFormat
-from ccfcpp.models.pooled import Program, rounding
+from ccfcpp.models.pooled import Program, rounding_dtype
 from ccfcpp.models.state import ModelState, random_state
 
 _STARTS = 10
@@ -121,7 +121,9 @@ class CropPhase(Phase[CropEncoderState]):
         self.config = problem.config.section(CropsConfig)
         self.intensity = problem.config.section(IntensityViewsConfig)
         self.rounds = self.config.rounds
-        precision = rounding(problem.config.section(PrecisionConfig).precision, problem.device)
+        precision = rounding_dtype(
+            problem.config.section(PrecisionConfig).precision, problem.device
+        )
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         self.space = CropLatents(self.make_encoder, problem.device, self.intensity)
         self.descent = Descent(
@@ -151,7 +153,9 @@ class CropPhase(Phase[CropEncoderState]):
         """Return the exchanges of a round: steps that train the encoder."""
         each, of = self.config.steps_per_round, self.config.steps
         steps = range(number * each, min((number + 1) * each, of))
-        return self.descent.trips(steps, lambda step: falling(step / of), ends=steps.stop == of)
+        return self.descent.server_works(
+            steps, lambda step: cosine_decay(step / of), ends=steps.stop == of
+        )
 
     def last_exchanges(self) -> Sequence[AnyServerWork]:
         """Return the exchange that computes the mean latent."""
@@ -162,7 +166,7 @@ class CropPhase(Phase[CropEncoderState]):
         crops = Crops(self.intensity, self.config.flip_probability)
         batches = CropBatches(self.config, crops, self.space)
         latents = SumLatents(self.config.latent, self.space, context.least)
-        steps = self.descent.works(batches, context.bounding, context.least, context.alone)
+        steps = self.descent.client_works(batches, context.bounding, context.least, context.alone)
         return [*steps, latents]
 
     def is_learnt(self, known: CropEncoderState) -> bool:

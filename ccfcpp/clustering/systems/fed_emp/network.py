@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import rounded
+from ccfcpp.models.pooled import apply_rounded
 
 _GROUPS = 8
 _AT_FULL_SIZE = 2
@@ -66,7 +66,7 @@ class CropEncoder(nn.Module):
         """Return latents of length 1 of images or crops, of shape (batch, latent)."""
         # A processor's convolutions are fastest with the channels of a place side by side.
         x = images.contiguous(memory_format=torch.channels_last)
-        x = rounded(self.places, x, self.precision)
+        x = apply_rounded(self.places, x, self.precision)
         return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
 
     def described(self, images: Tensor, change: Callable[[int, Tensor], Tensor]) -> Tensor:

@@ -36,8 +36,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.engine.exchange import Task
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Turn
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart
 from ccfcpp.models.pooled import Objective, Pool, Program
 
 _OF_PLACE = 3
@@ -130,7 +130,7 @@ class CropBatches:
     space: Latents[CropEncoder]
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Return the crops of a step's images, or None without images."""
         encoder, each = self.space.load(known), self.config.each
@@ -143,6 +143,6 @@ class CropBatches:
         crops = shown.view(len(images), each, *shown.shape[1:])
         return Batch(partial(crops_program, encoder, self.config.weight), (crops,), ())
 
-    def _draws(self, step: int, turn: Turn, randomness: Randomness) -> Tensor:
+    def _draws(self, step: int, turn: BatchPart, randomness: Randomness) -> Tensor:
         generator = randomness.of_client(turn.client.id).generator(f"crops {step}")
         return self.crops.draw(len(turn.chosen) * self.config.each, generator)

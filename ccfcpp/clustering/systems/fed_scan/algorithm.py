@@ -35,10 +35,10 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.synchronised.contract import D
 from ccfcpp.engine.synchronised.descent import Descent
-from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, cosine_decay
 from ccfcpp.engine.synchronised.server import StepExchange
 from ccfcpp.engine.synchronised.tape import Lags
-from ccfcpp.models.pooled import Norm, Program, rounding
+from ccfcpp.models.pooled import Norm, Program, rounding_dtype
 from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)
@@ -87,7 +87,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
             self.config,
             problem.image_shape,
             problem.clusters,
-            rounding(problem.config.section(PrecisionConfig).precision, problem.device),
+            rounding_dtype(problem.config.section(PrecisionConfig).precision, problem.device),
         )
         self.make_network: Callable[[], ClusterNetwork] = (
             (lambda: make().with_merge()) if self._trains_merged() else make
@@ -193,8 +193,8 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return MergeOverclusters(k, self.overclusters, self.folds, fewest, rule, trained, again)
 
     def _trips(self, step: int) -> list[StepExchange[D]]:
-        rate = falling(step / self.config.steps)
-        return self.descent.trips(range(step, step + 1), lambda _: rate)
+        rate = cosine_decay(step / self.config.steps)
+        return self.descent.server_works(range(step, step + 1), lambda _: rate)
 
     def client_side(self, context: ClientContext) -> ClientSide:
         """Return the clients' work: steps, and sums for merges and for the centres."""
@@ -205,7 +205,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         """Return the clients' work for each exchange of a step, and for merges."""
         pairs = self._pairs()
         merging = [SumTransitions(pairs, context.least)] if self.merges else []
-        steps = self.descent.works(pairs, context.bounding, context.least, context.alone)
+        steps = self.descent.client_works(pairs, context.bounding, context.least, context.alone)
         return [*merging, *steps]
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:

@@ -28,9 +28,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.payload import sum_updates
-from ccfcpp.engine.synchronised.contract import Batch, Known
-from ccfcpp.engine.synchronised.descent import Turn
-from ccfcpp.engine.synchronised.optimizers import falling
+from ccfcpp.engine.synchronised.contract import Batch, StepMessage
+from ccfcpp.engine.synchronised.descent import BatchPart
+from ccfcpp.engine.synchronised.optimizers import cosine_decay
 
 _PERIOD = "period"
 """Key in a client's local state: the period of the run in which it searched neighbours."""
@@ -57,7 +57,7 @@ class Pairs:
         self.folds = folds
 
     def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
         """Return the pairs of a step, after a new search for neighbours if it is due."""
         if self.config.pairs == "neighbours":
@@ -79,7 +79,7 @@ class Pairs:
         first, last = self.config.balance, self.config.last_balance
         if last is None:
             return first
-        return last + (first - last) * falling(step / self.config.steps)
+        return last + (first - last) * cosine_decay(step / self.config.steps)
 
     def find_neighbours(self, known: ModelVersion, client: Client) -> None:
         """Store the neighbours of a client's images in its local state, once in each period.
@@ -137,7 +137,7 @@ class Pairs:
         features: Tensor = held[1].float()
         return features
 
-    def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
+    def _views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:
         """Return views of a step's images and of their neighbours, as ``program`` takes them."""
         pairs = [self._pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
@@ -146,7 +146,7 @@ class Pairs:
         shape = 2, len(views) // (2 * each), each, *views.shape[1:]
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
-    def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def _pairs(self, step: int, turn: BatchPart, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """Return images (2, pairs, …), and draws of shape (draws, 2, pairs) for their views."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, inside, rounded
+from ccfcpp.models.pooled import PooledModule, Pooling, apply_pooled, apply_rounded, child_path
 
 _GROUPS = 8
 
@@ -171,9 +171,9 @@ class ScanNetwork(ClusterNetwork):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return normalised latents z (batch, d) of images or vectors, (batch, …)."""
-        return rounded(self.encoder, images, self.precision).to(images.dtype)
+        return apply_rounded(self.encoder, images, self.precision).to(images.dtype)
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """Run ``forward`` in training mode, normalised over the batches of all clients."""
-        z = yield from apply_pooled(self.encoder, x, inside(name, "encoder"), self.precision)
+        z = yield from apply_pooled(self.encoder, x, child_path(name, "encoder"), self.precision)
         return z.to(x.dtype)

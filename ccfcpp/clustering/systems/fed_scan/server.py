@@ -23,7 +23,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Metrics, ServerWork
 from ccfcpp.engine.payload import check_counts, pack, sum_updates
-from ccfcpp.engine.synchronised.server import client_part_name, with_absent
+from ccfcpp.engine.synchronised.server import add_absent_parts, client_part_name
 from ccfcpp.engine.update_format import Spec, UpdateFormat, format_of
 from ccfcpp.models.state import ModelState
 
@@ -181,7 +181,7 @@ def transitions_of_all(
 
     total = sum_updates(noted())
     sums = {f"{_PART}neighbours": total.neighbours, f"{_PART}holders": total.holders}
-    found = with_absent(sums, parts, there)
+    found = add_absent_parts(sums, parts, there)
     clients = {key.partition("/")[0] for key in parts}
     told = {key.partition("/")[0] for key in parts if f"/{_PART}" in key}
     return Transitions(*found.values()), not there or clients == told

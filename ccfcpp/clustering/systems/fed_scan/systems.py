@@ -16,7 +16,7 @@ from ccfcpp.core.config import (
     Unused,
     require,
     require_other,
-    without,
+    unused_without,
 )
 from ccfcpp.core.permissions import Kind
 
@@ -37,31 +37,31 @@ def unused_of_scan(config: ClusterConfig) -> Unused:
     scan = config.section(ScanConfig)
     more, counts = require_other("scan.overclustering", 1), require("clusters", "auto")
     if isinstance(config.clusters, str):
-        yield from without(
+        yield from unused_without(
             "scan.overclustering scan.merged_from", *require_other("clusters", "auto")
         )
     elif scan.overclustering == 1:
-        yield from without("scan.merge", *more, ", or ", counts)
+        yield from unused_without("scan.merge", *more, ", or ", counts)
         if scan.pairs == "views":
             keys = "scan.first_neighbours scan.first_weight scan.neighbours scan.mine_every"
-            yield from without(
+            yield from unused_without(
                 keys, require("scan.pairs", "neighbours"), ", or ", *more, ", or ", counts
             )
     if scan.overclustering == 1:
-        yield from without("scan.merged_from", *more)
+        yield from unused_without("scan.merged_from", *more)
     if config.privacy.level == "image":
-        yield from without("scan.precision", require("privacy.level", "none or client"))
+        yield from unused_without("scan.precision", require("privacy.level", "none or client"))
 
 
 def _unused(config: ClusterConfig) -> Unused:
     yield from unused_of_scan(config)
     if config.data_kind == "images":
-        yield from without("vector_views scan.encoder", "a dataset of vectors")
+        yield from unused_without("vector_views scan.encoder", "a dataset of vectors")
     if config.data_kind == "vectors":
-        yield from without("affine intensity scan.stem scan.widths", "a dataset of images")
+        yield from unused_without("affine intensity scan.stem scan.widths", "a dataset of images")
         if config.section(ScanConfig).encoder == "linear":
             other = require_other("scan.encoder", "linear")
-            yield from without("scan.hidden", "a dataset of images, or ", *other)
+            yield from unused_without("scan.hidden", "a dataset of images, or ", *other)
 
 
 def _also(settings: Tree) -> tuple[Kind, ...]:

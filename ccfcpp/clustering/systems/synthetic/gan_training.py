@@ -18,16 +18,16 @@ from torch.nn import functional as F
 from ccfcpp.clustering.systems.synthetic.config import GANConfig
 from ccfcpp.clustering.systems.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.profiling import section
-from ccfcpp.core.progress import tell_images
+from ccfcpp.core.progress import report_images
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.data.images import forward_batch, to_float
-from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.engine.client import Client, select_memory
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.payload import not_finite
+from ccfcpp.engine.payload import find_non_finite
 from ccfcpp.models.network import FlatNetwork, training_bytes
 from ccfcpp.models.optimizers import FlatAdam
 from ccfcpp.models.state import build
-from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, recorder_of
+from ccfcpp.models.steps import Batches, Inputs, MeanLoss, Step, Training, make_recorder
 
 _NAMES = "generator", "discriminator"
 _BETAS = (0.5, 0.999)
@@ -118,7 +118,7 @@ class GANTrainer:
             FlatAdam(network, _BETAS) for network in self._networks
         ]
         self._means = [MeanLoss(device), MeanLoss(device)]
-        self._inputs = Inputs(device, recorder_of(device))
+        self._inputs = Inputs(device, make_recorder(device))
         self._batches = Batches(self._inputs, config.batch_size)
         self._step = Step(self._descend, config.batch_size, self._inputs)
 
@@ -146,7 +146,7 @@ class GANTrainer:
         lengths = self._batches.shuffle(len(client), own.generator("batches"))
         for samples in lengths:
             self._step(samples)
-            tell_images(samples, 1)
+            report_images(samples, 1)
             yield
         generating, discriminating = (mean.mean(len(lengths)) for mean in self._means)
         return self._kept(client, GANLosses(len(client), generating, discriminating))
@@ -165,7 +165,7 @@ class GANTrainer:
         """Load the networks that a client remembers, or else its initial ones."""
         own = randomness.at_round(SETUP).of_client(client.id)
         for name, make, network in zip(_NAMES, self._makers, self._networks, strict=True):
-            remembered = memory_of(client.memory, name)
+            remembered = select_memory(client.memory, name)
             network.load(remembered or build(make, own.generator(name)).state_dict())
             network.train()
 
@@ -178,7 +178,7 @@ class GANTrainer:
             for name, network in zip(_NAMES, self._networks, strict=True)
             for entry, tensor in network.state().items()
         }
-        if not_finite(networks) or not all(
+        if find_non_finite(networks) or not all(
             map(math.isfinite, (losses.generator, losses.discriminator))
         ):
             return RefusedUpdateError(f"{_DIVERGED}; it keeps the networks of the previous epoch")
@@ -223,7 +223,7 @@ class GANTrainer:
     def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
         if len(client) < 2:
             return RefusedUpdateError("it holds one image, and a GAN needs at least two")
-        remembered = memory_of(client.memory, "generator")
+        remembered = select_memory(client.memory, "generator")
         if not remembered:
             return RefusedUpdateError("its GAN has not been trained for an epoch")
         self._generator.load(remembered)

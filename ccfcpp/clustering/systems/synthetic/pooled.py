@@ -44,11 +44,11 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.engine.threads import cohort_of, threaded
+from ccfcpp.engine.threads import choose_cohort, threaded
 from ccfcpp.engine.update_format import Rows, Spec, UpdateFormat
 from ccfcpp.models.state import ModelState
-from ccfcpp.models.steps import side_by_side
-from ccfcpp.runs.contact_sheets import sheet
+from ccfcpp.models.steps import train_side_by_side
+from ccfcpp.runs.contact_sheets import contact_sheet
 
 _SHEET_ROWS = 8
 """Number of each client's synthetic images of each code that the server keeps."""
@@ -216,7 +216,7 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
             trainer.train_epoch(client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
         ]
-        return side_by_side(trainings, self.trainers[0].device)
+        return train_side_by_side(trainings, self.trainers[0].device)
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class SyntheticClustering(PooledClustering):
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, context.largest)
         compute = problem.config.section(ComputeConfig)
-        cohort = cohort_of(compute.cohort, context.together, bytes_of_one, problem.device)
+        cohort = choose_cohort(compute.cohort, context.together, bytes_of_one, problem.device)
         shape, device = problem.image_shape, problem.device
         threads = [
             [
@@ -404,6 +404,6 @@ class SyntheticClustering(PooledClustering):
     def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
         """Arrange each client's synthetic images on a sheet with a column for each code."""
         return {
-            f"synthetic-client-{number}": sheet(images, self.problem.clusters)
+            f"synthetic-client-{number}": contact_sheet(images, self.problem.clusters)
             for number, images in (state.images or {}).items()
         }

@@ -18,7 +18,7 @@ from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.decorrelation import feddecorr
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.pooled import Program, moved_parameters
+from ccfcpp.models.pooled import Program, updated_parameters
 from ccfcpp.models.state import build
 from tests.support.synchronised import driven
 
@@ -67,7 +67,7 @@ def assert_gradients(
     parts: list[Tensor],
 ) -> None:
     """Of a step of several clients, and of the loss over all."""
-    moved = moved_parameters(model)
+    moved = updated_parameters(model)
     assert dict(model.named_parameters()).keys() - moved.keys() == IDLE
     wanted = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
     expected = dict(zip(dict(model.named_parameters()), wanted, strict=True))
@@ -127,7 +127,7 @@ def test_the_siamese_loss_is_the_one_over_all_views_of_all_clients(
 
 def first_sums(program: Program, model: ContrastiveModel) -> tuple[Tape, Contribution]:
     """A step of one client alone, up to its gradient."""
-    tape, known = Tape(program, moved_parameters(model)), Contribution()
+    tape, known = Tape(program, updated_parameters(model)), Contribution()
     while not known.gradient:
         known = tape.advance(known.sums, known.slopes)
     return tape, known
@@ -180,7 +180,7 @@ def test_resnet_18_goes_through_a_pooled_step() -> None:
     labels = torch.tensor([0, 0, 1, 1, 1])
     z, p = model.train()(images)
     loss = all_pairs(p, z, labels, 2) + 0.3 * covariance_term(z)
-    moved = moved_parameters(model)
+    moved = updated_parameters(model)
     expected = torch.autograd.grad(loss, list(moved.values()))
     parts = list(torch.split(torch.arange(5), [2, 3]))
     last, trips = driven(

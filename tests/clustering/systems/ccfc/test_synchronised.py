@@ -30,7 +30,7 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.runs.folder import RunFolder
 from tests.clustering.systems.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
 from tests.support.clustering import digits
@@ -108,7 +108,7 @@ class PlainLoop:
 
     def turns(self, client: Client) -> Tensor:
         share = BATCH * len(client) / self.samples
-        return turn(len(client), share, self.steps, Randomness(0).of_client(client.id))
+        return select_images(len(client), share, self.steps, Randomness(0).of_client(client.id))
 
     def siamese(self, number: int) -> Tensor:
         firsts, seconds = [], []

@@ -25,7 +25,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.descent import select_images
 from ccfcpp.engine.synchronised.optimizers import Adam
 from tests.support.federation import CPU, assert_same_bits, federated, over_a_wire
 from tests.support.scan import OneByOne, last_state, skewed_clients, together
@@ -129,7 +129,7 @@ class PlainSteps:
         number = step // self.config.steps_per_round
         source = self.randomness.at_round(number).of_client(client.id)
         share = self.config.batch * len(client) / sum(map(len, self.clients))
-        chosen = turn(len(client), share, step, source)
+        chosen = select_images(len(client), share, step, source)
         count = len(chosen) * self.config.each
         draws = self.crops.draw(count, source.generator(f"crops {step}"))
         return self.crops.render(client.images[chosen], draws)

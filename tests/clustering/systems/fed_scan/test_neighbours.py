@@ -18,7 +18,7 @@ from ccfcpp.clustering.systems.fed_scan.config import ScanConfig
 from ccfcpp.clustering.systems.fed_scan.neighbours import drawn_neighbours, nearest_neighbours
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.engine.synchronised.descent import select_images
 
 
 @given(st.integers(2, 12), st.integers(1, 14), st.integers(0, 10**6))
@@ -185,7 +185,7 @@ def test_gradients_heed_the_shape_more_than_the_light() -> None:
 @given(st.integers(1, 30), st.floats(0.01, 40), st.integers(1, 40))
 def test_all_images_have_their_turn_equally_often(samples: int, share: float, steps: int) -> None:
     source = Randomness(3).of_client(1)
-    shown = [turn(samples, share, step, source).tolist() for step in range(steps)]
+    shown = [select_images(samples, share, step, source).tolist() for step in range(steps)]
     counts = Counter(image for images in shown for image in images)
     in_all = [counts[image] for image in range(samples)]
     assert max(in_all) - min(in_all) <= 1
@@ -196,7 +196,7 @@ def test_all_images_have_their_turn_equally_often(samples: int, share: float, st
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(2, 40))
 def test_all_clients_together_show_the_batch(sizes: list[int], batch: int) -> None:
     shown = sum(
-        len(turn(size, batch * size / sum(sizes), step, Randomness(0).of_client(number)))
+        len(select_images(size, batch * size / sum(sizes), step, Randomness(0).of_client(number)))
         for step in range(10)
         for number, size in enumerate(sizes)
     )
@@ -208,9 +208,11 @@ def test_who_fills_the_batch_goes_on_to_the_images_that_come_next(
     samples: int, share: float, more: float, step: int
 ) -> None:
     source = Randomness(3).of_client(1)
-    rest = [turn(samples, share, later, source).tolist() for later in range(step, step + 400)]
+    rest = [
+        select_images(samples, share, later, source).tolist() for later in range(step, step + 400)
+    ]
     coming = [image for images in rest for image in images]
-    found = turn(samples, share, step, source, more=more).tolist()
+    found = select_images(samples, share, step, source, more=more).tolist()
     assert abs(len(found) - share - more) < 1
     known = min(len(found), len(coming))
     assert found[:known] == coming[:known]
@@ -219,7 +221,7 @@ def test_who_fills_the_batch_goes_on_to_the_images_that_come_next(
 
 def test_small_clients_do_not_all_show_an_image_in_the_same_step() -> None:
     shown = [
-        sum(len(turn(70, 1.4, step, Randomness(0).of_client(n))) for n in range(200))
+        sum(len(select_images(70, 1.4, step, Randomness(0).of_client(n))) for n in range(200))
         for step in range(8)
     ]
     assert max(shown) < 1.15 * min(shown)
@@ -228,7 +230,7 @@ def test_small_clients_do_not_all_show_an_image_in_the_same_step() -> None:
 def test_a_turn_does_not_depend_on_the_round() -> None:
     source = Randomness(0).of_client(2)
     for step in range(5):
-        first, second = (turn(20, 7.3, step, source.at_round(number)) for number in (1, 4))
+        first, second = (select_images(20, 7.3, step, source.at_round(number)) for number in (1, 4))
         assert torch.equal(first, second)
 
 

@@ -161,7 +161,7 @@ def test_whole_runs_do_not_depend_on_the_partition(method: str, tree: Tree, seed
         experiment(method, points, owners, K, tree)
         for owners in (owners_of(150, seed), np.zeros(150, np.int64))
     )
-    ends = [run.trained()[0] for run in (first, second)]
+    ends = [run.train()[0] for run in (first, second)]
     # A sum in another order may end a run a round earlier or later, at the tolerance.
     atol = {"fed-km": 1e-6, "fed-fcm": 1e-4, "fed-em": 1e-1}[method]
     np.testing.assert_allclose(ends[0].centroids, ends[1].centroids, atol=atol)
@@ -227,7 +227,7 @@ class Silent:
 def test_fed_km_comes_close_to_the_best_of_ten_starts(tree: Tree) -> None:
     points = blobs(600, 4, 6, 3)
     run = experiment("fed-km", points, owners_of(600, 3), 6, tree)
-    state, _ = run.trained()
+    state, _ = run.train()
     best = KMeans(6, n_init=10, random_state=0).fit(points)
     squares = ((points[:, None] - np.asarray(state.centroids)[None]) ** 2).sum(axis=2)
     assert squares.min(axis=1).sum() <= 1.001 * best.inertia_

@@ -27,7 +27,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.payload import count_bytes, pack
 from ccfcpp.engine.transport import InProcess
 from tests.support.clustering import clients_of_sizes, made
 from tests.support.federation import federated, refusal
@@ -266,7 +266,7 @@ def test_an_update_that_cannot_be_used_is_refused(update: FuzzyUpdate, message: 
     algorithm = made(config_of("ffcm-avg"), CLUSTERS)
     assert isinstance(algorithm, FFCM)
     state = CentroidState(CENTROIDS, moved=0.5)
-    assert size(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
+    assert count_bytes(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
     good = FuzzyUpdate(CENTROIDS + 7, SUPPORTS)
     assert refusal(algorithm, state, good, samples=4) is None
     assert "counts 4 samples, and the client holds 3" in (

@@ -18,7 +18,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.state import build
-from ccfcpp.models.steps import side_by_side
+from ccfcpp.models.steps import train_side_by_side
 from tests.support.clustering import clients_of_sizes
 from tests.support.federation import CPU
 from tests.support.recording import Recorder
@@ -56,7 +56,7 @@ def trainer(config: GANConfig = SMALL, device: torch.device = CPU) -> GANTrainer
 def epoch_of(
     gans: GANTrainer, client: Client, source: Randomness
 ) -> GANLosses | RefusedUpdateError:
-    (found,) = side_by_side([gans.train_epoch(client, source)], gans.device)
+    (found,) = train_side_by_side([gans.train_epoch(client, source)], gans.device)
     return found
 
 
