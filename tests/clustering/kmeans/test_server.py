@@ -68,7 +68,7 @@ def test_groups_are_found_far_from_the_origin(kmeans: Way, far: float) -> None:
     labels = torch.arange(3).repeat_interleave(torch.tensor([50, 70, 90]))
     points = far + centres[labels] + 0.3 * normal(7, len(labels), 2)
     assert torch.equal(nearest(points, far + centres), labels)
-    found = kmeans(points, 3, seed=1, reinit=3)
+    found = kmeans(points, 3, seed=1, restarts=3)
     order = nearest(far + centres, found.centroids)
     assert found.sizes[order].tolist() == [50, 70, 90]
     assert found.inertia == pytest.approx(0.09 * 2 * len(labels), rel=0.3)
