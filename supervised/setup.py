@@ -9,7 +9,7 @@ from torch import Tensor
 from ccfcpp.core.config import ClassesPartition, DataConfig
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.images import ImageData, random_part
+from ccfcpp.data.images import ImageData, sample_indices
 from ccfcpp.data.open import open_images
 from ccfcpp.data.partition import (
     classes_partition,
@@ -125,7 +125,7 @@ def _draw_test_mask(data: ImageData, share: float) -> Tensor:
 
 
 def _sample(index: Tensor, count: int | None, what: str) -> Tensor:
-    return random_part(index, count, _SPLIT.generator(what))
+    return sample_indices(index, count, _SPLIT.generator(what))
 
 
 def partition_samples(
@@ -152,7 +152,7 @@ def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
             f" leaves nothing of the smallest client's {smallest} images: give a larger share",
         )
     return [
-        random_part(part, size, _SPLIT.of_client(number).generator("equal clients"))
+        sample_indices(part, size, _SPLIT.of_client(number).generator("equal clients"))
         for number, part in enumerate(parts)
     ]
 

@@ -75,14 +75,14 @@ def embed(
         )
 
     from ccfcpp.clustering.setup import load_data
-    from ccfcpp.data.image_files import reading_in_words
+    from ccfcpp.data.image_files import describe_reading
     from ccfcpp.data.vectors import VectorData
 
     terminal.prepare()
     found = load_data(config)
     assert isinstance(found, VectorData)
     skipped = out.with_name(f"{out.stem}-skipped.csv")
-    for line in reading_in_words(found, skipped.name):
+    for line in describe_reading(found, skipped.name):
         terminal.progress_console().print(line)
     _save(found, out, skipped)
     n, d = found.vectors.shape

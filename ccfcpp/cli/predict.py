@@ -86,14 +86,14 @@ def predict(
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_table
     from ccfcpp.core.tables import Columns
-    from ccfcpp.data.image_files import reading_in_words
+    from ccfcpp.data.image_files import describe_reading
 
     prepare()
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
     read = _read(photos, loaded, settings)
-    for line in reading_in_words(read, skipped.name):
+    for line in describe_reading(read, skipped.name):
         console.print(line)
     console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
@@ -161,13 +161,13 @@ def _read_vectors(
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of
     from ccfcpp.data.open import open_dataset
-    from ccfcpp.data.texts import hold_texts
+    from ccfcpp.data.texts import holds_texts
     from ccfcpp.data.vectors import VectorData
 
     data, network = config.data, None
     vectors = VectorsConfig(text_column=config.vectors.text_column, missing=config.vectors.missing)
     name = data.encoder_name
-    embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
+    embeds_texts = name is not None and name.takes == "texts" and holds_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
         refuse_program(data.encoder, [data.encoder] if "encoder" in given else [])
         network = load_run_encoder(

@@ -113,7 +113,7 @@ class RunDisplay(Generic[M, E]):
         what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"
         console.print(f"{begun}{what}: {opening.path}")
 
-        from ccfcpp.data.image_files import reading_in_words
+        from ccfcpp.data.image_files import describe_reading
 
         terminal.prepare()
         with terminal.usage_errors():
@@ -130,7 +130,7 @@ class RunDisplay(Generic[M, E]):
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, layers, opening.config, found))
             lines += self.notes(opening.config)
-        lines += reading_in_words(experiment.data)
+        lines += describe_reading(experiment.data)
         values = values_of(opening.config)
         if experiment.data.owners is not None and values["partition.kind"] not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")

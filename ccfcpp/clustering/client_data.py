@@ -12,7 +12,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.name_matching import canonical, tidy
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.concatenation import join_samples
-from ccfcpp.data.images import ImageData, rows
+from ccfcpp.data.images import ImageData, take_rows
 from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.partition import (
     check_clients,
@@ -36,7 +36,7 @@ def make_client(data: AnyData, number: int, name: str, samples: Tensor) -> Clien
         name: Name of the client.
         samples: Indices of the client's samples, int64 of shape (samples,).
     """
-    return Client(number, name, rows(data.values, samples.to(data.values.device)))
+    return Client(number, name, take_rows(data.values, samples.to(data.values.device)))
 
 
 def divide(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Holdings[AnyData]:

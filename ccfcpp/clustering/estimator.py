@@ -33,7 +33,7 @@ from ccfcpp.core.config_layers import dump_yaml, merge, unflatten
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import read_tensors, save_tensors, write_atomically
-from ccfcpp.data.columns import Roles, known_names, places, row_numbers
+from ccfcpp.data.columns import Roles, find_vector_columns, known_names, warn_of_row_numbers
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.open import AnyData
 from ccfcpp.data.vectors import VectorData, vectors_from
@@ -363,8 +363,8 @@ class FederatedClustering(
         if not names:
             return data
         known = known_names("X", names)
-        places("X", Roles(), known, names)
-        return replace(data, notes=tuple(row_numbers("X", known, dense)))
+        find_vector_columns("X", Roles(), known, names)
+        return replace(data, notes=tuple(warn_of_row_numbers("X", known, dense)))
 
     def _embed(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
         """Embed images or texts; unless ``reset``, the encoder must be that of ``fit``."""

@@ -15,7 +15,7 @@ from ccfcpp.clustering.setup import left_out_data
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.units import format_count
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import sample_indices
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
@@ -89,7 +89,7 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
     generator = Randomness(0).generator("membership")
     drawn = []
     for images in (members, others.to(members.device)):
-        part = random_part(torch.arange(len(images)), _MOST_IMAGES, generator)
+        part = sample_indices(torch.arange(len(images)), _MOST_IMAGES, generator)
         drawn.append(images[part[torch.randperm(len(part), generator=generator)]])
     inside, outside = (_losses(run, state, images) for images in drawn)
     attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}

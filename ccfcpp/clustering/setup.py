@@ -7,7 +7,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.encoders.encoder import Encoder
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import sample_indices
 from ccfcpp.data.imbalance import long_tailed
 from ccfcpp.data.open import AnyData, open_dataset
 from ccfcpp.data.vectors import VectorData
@@ -108,7 +108,7 @@ def check_encoder(config: ClusterConfig, found: str) -> None:
 def _selected_indices(config: ClusterConfig, data: AnyData) -> Tensor:
     """Return the indices of the images that ``data.images`` selects."""
     generator = _SELECTION.generator("part of the images")
-    return random_part(torch.arange(len(data)), config.data.images, generator)
+    return sample_indices(torch.arange(len(data)), config.data.images, generator)
 
 
 def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ccfcpp.core.config import AffineViewsConfig
 
 AFFINE_DRAWS = 7
-"""Number of random numbers from which a map is made."""
+"""Number of uniform random numbers that determine one affine map."""
 
 
 def draw_affine(count: int, generator: torch.Generator) -> Tensor:
@@ -22,11 +22,11 @@ def affine_maps(draws: Tensor, ranges: AffineViewsConfig) -> Tensor:
 
     Args:
         draws: Result of ``draw_affine``, of shape (7, count).
-        ranges: The largest change of each kind; the changes are uniform in these ranges.
+        ranges: The largest rotation, scaling, shear and shift; each is drawn uniformly.
 
     Returns:
-        Floats of shape (count, 2, 3): the position in the image, in coordinates from -1 to 1, of
-        each point of the view.
+        Floats of shape (count, 2, 3): for each image the affine matrix that maps a point of the
+        view to its position in the image, both in coordinates from -1 to 1.
     """
     angle, size, aspect, shear, across, down = draws[:6] * 2 - 1
     angle = angle * math.radians(ranges.rotation)

@@ -1,6 +1,6 @@
-"""Archives of folders, each unpacked once into the cache.
+"""Unpacking of archives, each once, into the cache.
 
-No member's name and no link can lead out of the folder.
+Neither a member's name nor a link can lead out of the folder.
 """
 
 import errno
@@ -24,12 +24,12 @@ from ccfcpp.data.cache import cached_folder
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 """Suffixes of archives' names, in lower case."""
 NO_FILE = "it is neither a file nor a folder"
-"""Why a pipe, a socket or a device is not read."""
+"""Reason why a pipe, a socket or a device is not read."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_BYTES, _FEW_BYTES, _MOST_INFLATED = 50 << 30, 1 << 30, 100
-"""A few bytes of an archive can stand for members without end: of more than these few bytes, an
-archive may hold so many times its own size."""
+"""Limits against zip bombs: an archive may unpack to 50 GiB at most, and beyond 1 GiB only to 100
+times its own size."""
 _LONGEST_LINK = 4096
 _FAULTS = (
     *(OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError),
@@ -44,7 +44,7 @@ _FILES, _FACTS = "files", "facts.json"
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the file's name has the suffix of an archive that `unpacked` reads."""
+    """Return whether the file's name has the suffix of an archive that `unpack_archive` reads."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
@@ -55,13 +55,13 @@ def without_suffix(path: Path) -> str:
 
 
 class Unpacked(NamedTuple):
-    """The folder of an unpacked archive, and members of the archive that it lacks.
+    """Folder of an unpacked archive, and the archive's members that it lacks.
 
     Attributes:
         root: The folder on disk.
-        reasons: The reason why a file is not read, by its path below the root, with slashes.
+        reasons: Why files are not read, by their paths below the root, with slashes.
         lost: Names of the archive's members that are missing on disk, each with the reason.
-        hidden: Paths up to a `..`, below which members are left out, as they would lead out.
+        hidden: Paths of members that would lead out of the folder, cut after the first `..`.
     """
 
     root: Path
@@ -71,8 +71,8 @@ class Unpacked(NamedTuple):
 
 
 @contextmanager
-def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
-    """Yield the folder of an unpacked `.zip`, `.tar` or `.tar.gz`, from the cache if it is there.
+def unpack_archive(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
+    """Unpack a `.zip`, `.tar` or `.tar.gz` into the cache, if not yet there; yield its folder.
 
     Args:
         archive: The archive.
@@ -83,18 +83,23 @@ def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
     """
 
     def unpack(folder: Path) -> None:
-        found = _Unpacking(archive, folder / _FILES, only)
+        unpacking = _Unpacking(archive, folder / _FILES, only)
         try:
-            (found.add_zip if archive.name.lower().endswith(".zip") else found.add_tar)()
+            is_zip = archive.name.lower().endswith(".zip")
+            (unpacking.add_zip if is_zip else unpacking.add_tar)()
         except _FAULTS as error:
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise UsageError(
                     f"{archive} cannot be unpacked to {folder.parent} ({error.strerror}): make "
                     "room there, or name another folder by $CCFCPP_CACHE"
                 ) from error
-            raise UsageError(_broken(archive, error)) from error
-        found.add_links()
-        facts = {"reasons": found.reasons, "lost": found.lost, "hidden": sorted(found.hidden)}
+            raise UsageError(_damage_message(archive, error)) from error
+        unpacking.add_links()
+        facts = {
+            "reasons": unpacking.reasons,
+            "lost": unpacking.lost,
+            "hidden": sorted(unpacking.hidden),
+        }
         (folder / _FACTS).write_text(json.dumps(facts))
 
     with cached_folder([archive], f"unpacked {only}", unpack) as folder:
@@ -102,7 +107,7 @@ def unpacked(archive: Path, only: Sequence[str] = ()) -> Iterator[Unpacked]:
 
 
 class _Unpacking:
-    """An archive that is being unpacked into a new folder."""
+    """State of unpacking one archive into a new folder."""
 
     def __init__(self, archive: Path, root: Path, only: Sequence[str]) -> None:
         self.archive, self.root, self.only = archive, root, only
@@ -115,7 +120,7 @@ class _Unpacking:
         root.mkdir()
 
     def add_zip(self) -> None:
-        """Unpack a `.zip`, and note damaged members."""
+        """Unpack a `.zip`, and record damaged members in `reasons`."""
         with zipfile.ZipFile(self.archive) as file:
             for info in file.infolist():
                 name = info.filename
@@ -123,7 +128,7 @@ class _Unpacking:
                     with suppress(UnicodeError):  # macOS writes UTF-8 and does not say so
                         name = name.encode("cp437").decode()
                 is_folder = name.endswith(("/", "\\"))
-                if (path := self._place(name, is_folder)) and not is_folder:
+                if (path := self._prepare_path(name, is_folder)) and not is_folder:
                     self._add_zipped(file, info, path)
 
     def _add_zipped(self, file: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
@@ -136,14 +141,14 @@ class _Unpacking:
         except (*_FAULTS, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise
-            self._add_unread(path, _broken(self.archive / self._name(path), error))
+            self._add_unread(path, _damage_message(self.archive / self._name(path), error))
 
     def add_tar(self) -> None:
-        """Unpack a `.tar` from front to back, as gzip requires."""
-        with _unzipped(self.archive) as stream:
+        """Unpack a `.tar` from front to back, as a compressed one cannot be searched."""
+        with _open_decompressed(self.archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
                 for info in tar:
-                    path = self._place(info.name, info.isdir())
+                    path = self._prepare_path(info.name, info.isdir())
                     if path is None or info.isdir():
                         continue
                     if info.issym():
@@ -154,7 +159,7 @@ class _Unpacking:
                         self._write(path, info.size, member)
                     else:
                         self._add_unread(path, NO_FILE)
-            # To the end: only there gzip notices that the archive was cut.
+            # Read to the end: only there does gzip notice that the archive was cut.
             while stream.read(1 << 20):
                 pass
 
@@ -181,10 +186,10 @@ class _Unpacking:
 
     def _add_hard_link(self, path: Path, target: str) -> None:
         """Copy the content that the hard link's target has at this point of the archive."""
-        parts = _parts(target)
+        parts = _split_path(target)
         there = self.root.joinpath(*parts)
         if ".." in parts or not there.is_file():
-            self._add_unread(path, leads_nowhere(target))
+            self._add_unread(path, broken_link_reason(target))
         else:
             with there.open("rb") as file:
                 self._write(path, there.stat().st_size, file)
@@ -201,11 +206,11 @@ class _Unpacking:
                     continue
                 path.unlink()
                 path.touch()
-                self.reasons[self._name(path)] = leads_nowhere(target)
+                self.reasons[self._name(path)] = broken_link_reason(target)
 
-    def _place(self, name: str, is_folder: bool = False) -> Path | None:
-        """Return a member's path on disk; None if it cannot be written, or is not wanted."""
-        parts = _parts(name)
+    def _prepare_path(self, name: str, is_folder: bool = False) -> Path | None:
+        """Create a member's parent folders, and return its path on disk; None if it is left out."""
+        parts = _split_path(name)
         if ".." in parts:
             self.hidden.add("/".join(parts[: parts.index("..") + 1]))
             return None
@@ -240,13 +245,13 @@ class _Unpacking:
         return path.relative_to(self.root).as_posix()
 
 
-def leads_nowhere(link: str | Path) -> str:
+def broken_link_reason(link: str | Path) -> str:
     """Return the reason why a link without a readable target is not read."""
     return f"it is a link to {str(link)!a}, which leads to no file here"
 
 
-def _parts(name: str) -> list[str]:
-    # As Windows writes folders, on a drive or on none.
+def _split_path(name: str) -> list[str]:
+    # Windows writes backslashes, and a drive in front.
     name = re.sub("^[A-Za-z]:(?=/)", "", name.replace("\\", "/"))
     return [part for part in name.split("/") if part not in ("", ".")]
 
@@ -265,7 +270,7 @@ class _Header(tarfile.TarInfo):
 
 
 @contextmanager
-def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
+def _open_decompressed(archive: Path) -> Iterator[BufferedIOBase]:
     with archive.open("rb") as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
         file.seek(0)
@@ -276,6 +281,6 @@ def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
             yield stream
 
 
-def _broken(path: Path, error: Exception) -> str:
+def _damage_message(path: Path, error: Exception) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
     return f"{path} cannot be read ({reason}): get it again"

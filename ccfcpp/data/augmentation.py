@@ -16,7 +16,7 @@ _CROP_ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Drawn:
-    """Base class of random parameters of a batch: tensors with one row for each image."""
+    """Base class of a batch's random augmentation parameters: tensors with a row for each image."""
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
@@ -43,9 +43,9 @@ class ViewParameters(Drawn):
     """Random parameters of augmented views, one row for each view.
 
     Attributes:
-        transforms: float32 of shape (samples, 2, 3): where in the source image, in coordinates
-            from -1 to 1, each point of the view lies.
-        sigmas: float32 of shape (samples,): the blur's standard deviation in pixels, 0 for none.
+        transforms: float32 of shape (samples, 2, 3): affine matrices that map a point of the view
+            to its position in the source image, both in coordinates from -1 to 1.
+        sigmas: float32 of shape (samples,): the blur's standard deviation in pixels; 0 is no blur.
     """
 
     transforms: Tensor
@@ -55,12 +55,12 @@ class ViewParameters(Drawn):
 def draw_views(
     count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
 ) -> ViewParameters:
-    """Draw the parameters of ``count`` views of images with ``shape`` (height, width).
+    """Draw the random parameters of ``count`` views of images with ``shape`` (height, width).
 
     The crop follows torchvision's RandomResizedCrop: area uniform, aspect ratio log-uniform, drawn
-    again up to ten times until the crop lies within the image. Crop, mirror and rotation together
-    are one affine map, so that the image is sampled once, and the corners of a rotated crop show
-    the image there instead of 0.
+    again up to ten times until the crop lies within the image. Crop, flip and rotation are combined
+    in one affine map, so that the image is sampled once, and the corners of a rotated crop show
+    what the image has there instead of 0.
     """
     width, height = _draw_crops(count, settings, shape, generator)
     left, top = torch.rand(2, count, generator=generator) * 2 - 1
@@ -86,14 +86,14 @@ def draw_views(
 def _draw_crops(
     count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw widths and heights of crops as shares of the image's, each of shape (count,)."""
+    """Draw the widths and heights of crops, as shares of the image's, each of shape (count,)."""
     draws = torch.rand(2, _CROP_ATTEMPTS, count, generator=generator)
     area = settings.area[0] + draws[0] * (settings.area[1] - settings.area[0])
     low, high = math.log(settings.ratio[0]), math.log(settings.ratio[1])
     relative_ratio = (low + draws[1] * (high - low)).exp() * shape[0] / shape[1]
     width, height = (area * relative_ratio).sqrt(), (area / relative_ratio).sqrt()
     fits = (width <= 1) & (height <= 1)
-    # The first attempt that fits; where none does, the last one cut to the image.
+    # The first attempt that fits; if none does, the last one, cut to the image.
     first = torch.where(fits.any(dim=0), fits.int().argmax(dim=0), _CROP_ATTEMPTS - 1)
     chosen = first.unsqueeze(0)
     return width.gather(0, chosen)[0].clamp(max=1), height.gather(0, chosen)[0].clamp(max=1)
@@ -104,7 +104,7 @@ def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), like the result.
-        parameters: The parameters of ``batch`` views, on the same device.
+        parameters: Parameters from ``draw_views`` for ``batch`` views, on the same device.
     """
     grid = F.affine_grid(parameters.transforms, list(images.shape), align_corners=False)
     views = F.grid_sample(images, grid, align_corners=False)
@@ -112,7 +112,7 @@ def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor) -> Tensor:
-    """Blur each image with a standard deviation that may differ from image to image.
+    """Blur each image with a Gaussian of its own standard deviation.
 
     At the borders the weights are normalised over the pixels that exist.
 
@@ -120,7 +120,7 @@ def gaussian_blur(images: Tensor, sigmas: Tensor) -> Tensor:
         images: Float tensor of shape (batch, channels, height, width).
         sigmas: Standard deviations in pixels, shape (batch,); 0 leaves an image as it is.
     """
-    # A separable blur is a matrix product on either side.
+    # A separable blur is a matrix product from the left and one from the right.
     rows, columns = (_blur_matrices(sigmas, size).unsqueeze(1) for size in images.shape[-2:])
     return rows @ images @ columns.mT
 

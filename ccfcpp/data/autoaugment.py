@@ -29,11 +29,12 @@ class Policies(Drawn):
 
 
 def draw_policies(count: int, generator: torch.Generator) -> Policies:
-    """Draw sub-policies for ``count`` images of any size.
+    """Draw a random AutoAugment sub-policy for each of ``count`` images.
 
     From Cubuk et al. 2018, "AutoAugment: Learning Augmentation Policies from Data", section 3 and
-    the appendix's table for CIFAR-10: a sub-policy uniformly, each of its operations with the
-    probability it names, each sign with probability 1/2. Generator and result are on the CPU.
+    the appendix's table for CIFAR-10: a sub-policy is drawn uniformly, each of its operations is
+    applied with the table's probability, each sign is negated with probability 1/2. The generator
+    and the result are on the CPU.
     """
     sub_policies = torch.randint(SUB_POLICIES, (count,), generator=generator)
     chances = torch.rand(count, 2, generator=generator)
@@ -68,8 +69,8 @@ def render_policies(images: Tensor, policies: Policies) -> Tensor:
     rendered = torch.empty_like(images)
     for group, (number, *switches) in enumerate(distinct.tolist()):
         here = (groups == group).nonzero().flatten()
-        # In place of its own draws: an operation is applied from its probability downwards, and a
-        # sign of 0 negates.
+        # Replaces torchvision's own draws: it applies an operation if the number drawn for it is at
+        # most its probability, and negates the magnitude if the sign is 0.
         drawn = number, [2 - 2 * on for on in switches[:2]], [1 - minus for minus in switches[2:]]
         transform.get_params = lambda _, drawn=drawn: drawn
         rendered[here] = transform(images[here])

@@ -1,6 +1,6 @@
-"""Values of more than 8 bits, which PIL would cut, scale or misread, mapped to 8 bits.
+"""Conversion of images of more than 8 bits, which PIL would cut, scale or misread, to 8 bits.
 
-They are mapped by their own range, or by a window.
+Values are mapped linearly, from their own range or from a given window.
 """
 
 import re
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 HIGH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
-"""Modes of PIL's images of more than 8 bits."""
+"""PIL's modes of images of more than 8 bits."""
 BITS = 258
-"""The tag of TIFF for the bits of each channel."""
+"""TIFF tag of the number of bits of each channel."""
 Window = tuple[float, float]
-"""The values that become 0 and 255."""
+"""The two values of an image that become 0 and 255."""
 _EVEN = 128
-"""The value of an image of a single value, which has no range."""
+"""Result for an image whose values are all equal, which has no range."""
 _PHOTOMETRIC, _PLANES, _SAMPLES = 262, 284, 339
-_WHITE_IS_ZERO, _APART, _UNSIGNED, _SIGNED = 0, 2, 1, 2
+_WHITE_IS_ZERO, _SEPARATE, _UNSIGNED, _SIGNED = 0, 2, 1, 2
 _CODESTREAM = b"\xff\x4f\xff\x51"
-"""The beginning of an image in JPEG 2000; the bits of its first channel lie 42 bytes on."""
+"""First bytes of a JPEG 2000 image; the bit depth of its first channel lies 42 bytes on."""
 
 
 def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.uint8]:
@@ -54,7 +54,7 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
 
 
 def raw_mode(image: Image.Image) -> str:
-    """Return PIL's name of the pixel format in the file, such as ``RGB;16B``; empty if none."""
+    """Return PIL's name of the file's pixel format, such as ``RGB;16B``; empty if it has none."""
     tile = getattr(image, "tile", None)
     args = tile[0][3] if tile else ""
     name = args[0] if isinstance(args, tuple) and args else args
@@ -65,10 +65,10 @@ def refuse_lossy(image: Image.Image) -> None:
     """Refuse an image with channels of more than 8 bits that PIL would cut to 8 bits.
 
     Raises:
-        ValueError: The message says why, and does not name the image.
+        ValueError: It is such an image; the message says why, and does not name the image.
     """
     bits = _tag(image, BITS, (1,))
-    if len(bits) > 1 and max(bits) > 8 and _tag(image, _PLANES) == _APART:
+    if len(bits) > 1 and max(bits) > 8 and _tag(image, _PLANES) == _SEPARATE:
         raise ValueError(
             f"its channels of {max(bits)} bits lie apart: write it with PlanarConfiguration 1"
         )
@@ -77,26 +77,26 @@ def refuse_lossy(image: Image.Image) -> None:
         raise ValueError(f"it has {depth} bits of {image.mode}: make it PNG or TIFF")
 
 
-def grey_values(image: Image.Image) -> NDArray[Any]:
-    """Decode a grey image to an array of shape `(height, width)`, with all its bits."""
+def decode_grey(image: Image.Image) -> NDArray[Any]:
+    """Decode a grey image to an array of shape `(height, width)`, in its full bit depth."""
     if image.format == "JPEG2000":  # which PIL fills up to 16 bits
         shift = 16 - _bits_of_jpeg2000(image)
         return np.asarray(np.asarray(image) >> shift)
     raw = raw_mode(image)
     if image.format == "TIFF" and image.tile[0][0] == "libtiff":  # type: ignore[attr-defined]
-        # The library has put the bytes in order already.
+        # libtiff has already put the bytes in the machine's order.
         _reinterpret(image, re.sub(r";(16|32)B", r";\1N", raw))
     values = np.asarray(image)
     return values.view(np.uint32) if raw == "I;32N" else values
 
 
-def white_is_zero(image: Image.Image) -> bool:
+def is_white_zero(image: Image.Image) -> bool:
     """Return whether a TIFF stores white as 0, which PIL would show inverted."""
     return bool(_tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
 def is_signed(image: Image.Image) -> bool:
-    """Return whether a TIFF has signed bytes, which PIL would read as unsigned."""
+    """Return whether a TIFF has signed 8-bit values, which PIL would read as unsigned."""
     return set(_tag(image, _SAMPLES, (_UNSIGNED,))) == {_SIGNED}
 
 
@@ -105,20 +105,20 @@ def _tag(image: Image.Image, tag: int, default: Any = None) -> Any:
 
 
 def _bits_of_jpeg2000(image: Image.Image) -> int:
-    content = _content(image, 0)
+    content = _read_from(image, 0)
     return (content[content.index(_CODESTREAM) + 42] & 127) + 1
 
 
 def is_deep_pnm(image: Image.Image) -> bool:
-    """Return whether the image is a PGM or PPM with more than 8 bits, which PIL would rescale."""
+    """Return whether an image is PGM or PPM with values above 255, which PIL would rescale."""
     args = image.tile[0][3] if image.format == "PPM" and image.tile else ""  # type: ignore[attr-defined]
     return isinstance(args, tuple) and args[-1] > 255
 
 
-def of_pnm(image: Image.Image) -> NDArray[np.uint16]:
-    """Decode a PGM or PPM of 16 bits to `(channels, height, width)`, without rescaling."""
+def decode_pnm(image: Image.Image) -> NDArray[np.uint16]:
+    """Decode a 16-bit PGM or PPM to shape `(channels, height, width)`, without rescaling."""
     codec, _, start, _ = image.tile[0]  # type: ignore[attr-defined]
-    content, channels = _content(image, start), len(image.getbands())
+    content, channels = _read_from(image, start), len(image.getbands())
     count = image.width * image.height * channels
     if codec == "ppm_plain":
         numbers = re.sub(rb"#[^\r\n]*", b" ", content).split()[:count]
@@ -128,44 +128,45 @@ def of_pnm(image: Image.Image) -> NDArray[np.uint16]:
     return values.reshape(image.height, image.width, channels).transpose(2, 0, 1)
 
 
-def _content(image: Image.Image, start: int) -> bytes:
-    """Return the bytes of an image's file from ``start`` on, before it is decoded."""
+def _read_from(image: Image.Image, start: int) -> bytes:
+    """Read the bytes of an image's file from position ``start`` on."""
     file = image.fp  # type: ignore[attr-defined]
     file.seek(start)
     content: bytes = file.read()
     return content
 
 
-def of_16_bits(
+def decode_16_bits(
     image: Image.Image, opened: Callable[[], Image.Image], raw: str
 ) -> NDArray[np.uint16]:
-    """Decode a colour image of 16 bits a channel, which PIL cannot hold, without alpha.
+    """Decode an image of several 16-bit channels, which PIL cannot hold, without alpha.
 
     PIL reads the higher byte of each value; with the byte order swapped, the lower one.
 
     Args:
-        image: The image.
-        opened: Opens the image once more, not yet decoded.
-        raw: The pixel format in the file, as PIL names it.
+        image: The image, opened but not decoded.
+        opened: Opens the same image once more.
+        raw: Result of ``raw_mode``.
 
     Returns:
-        `(channels, height, width)`.
+        Pixels of shape `(channels, height, width)`.
     """
     if raw.startswith("LA"):  # Grey and alpha are four bytes.
         _reinterpret(image, "RGBA")
         high, low = np.asarray(image).transpose(2, 0, 1)[:2]
-        return _joined(high, low)[None]
-    if not raw.startswith("RGB") or raw.startswith("RGBa"):  # of which PIL would divide each byte
+        return _join_bytes(high, low)[None]
+    # Of RGBa, PIL would divide each byte by alpha.
+    if not raw.startswith("RGB") or raw.startswith("RGBa"):
         raise ValueError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
     big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
     high = np.asarray(image).transpose(2, 0, 1)[:3]
     again = opened()
     _reinterpret(again, raw[:-1] + ("L" if big else "B"))
     low = np.asarray(again).transpose(2, 0, 1)[:3]
-    return _joined(high, low)
+    return _join_bytes(high, low)
 
 
-def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
+def _join_bytes(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
     return np.left_shift(high.astype(np.uint16), 8) | low
 
 

@@ -29,10 +29,10 @@ Arrays = dict[str, NDArray[np.generic]]
 # Part of every key: raise it when what is decoded from the same files changes.
 _DECODING = 4
 _MOST_BYTES = 50 * 2**30
-"""Bytes of all entries; the newest one may have more."""
+"""Largest total size of all entries; only the newest one may be larger by itself."""
 _ENTRY = re.compile("[0-9a-f]{32}")
-"""Name of an entry's folder: the folder of the cache may hold files of others."""
-_keeps = ContextVar("keeps", default=True)
+"""Names of entries' folders: the cache folder may hold other files."""
+_writes = ContextVar("writes", default=True)
 
 _log = logging.getLogger(__name__)
 
@@ -44,19 +44,19 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def keeping_nothing() -> Iterator[None]:
+def without_cache_writes() -> Iterator[None]:
     """Disable writing to the cache within the context."""
-    before = _keeps.set(False)
+    before = _writes.set(False)
     try:
         yield
     finally:
-        _keeps.reset(before)
+        _writes.reset(before)
 
 
 def cached(
     files: Iterable[Path], options: str, names: tuple[str, ...], decode: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the arrays that `decode` makes of files, from the cache if it did before.
+    """Return the arrays that `decode` makes of files, from the cache if they are there.
 
     If the cache cannot be read or written, the files are decoded each time.
 
@@ -64,14 +64,14 @@ def cached(
         files: The files that `decode` reads, in order; the cache compares their paths, sizes and
             times of change.
         options: Everything else that the result depends on.
-        names: The names of the arrays.
+        names: Names of the arrays to read.
         decode: Returns the arrays by name; none may have dtype object.
     """
     entry = cache_folder() / _key(files, options)
     arrays = read_entry(entry, names)
     if arrays is None:
         arrays = decode()
-        if _keeps.get():
+        if _writes.get():
             write_entry(entry, arrays)
     return arrays
 
@@ -80,7 +80,7 @@ def _key(files: Iterable[Path], options: str) -> str:
     digest = hashlib.sha256(json.dumps([_DECODING, options]).encode())
     for file in files:
         line = [str(file.absolute())]
-        with suppress(OSError):  # of a link to nothing there is but the name
+        with suppress(OSError):  # a broken link has only a name
             status = file.stat()
             line += [str(status.st_size), str(status.st_mtime_ns), str(status.st_mode)]
         digest.update(json.dumps(line).encode())
@@ -91,7 +91,7 @@ def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> 
     """Return the arrays of a cache entry, read or memory-mapped; None if they cannot be read."""
     mode: Literal["r"] | None = "r" if mapped else None
     try:
-        with suppress(OSError):  # such as on a disk that is for reading alone
+        with suppress(OSError):  # such as on a read-only disk
             os.utime(entry)
         return {name: np.load(entry / f"{name}.npy", mode, allow_pickle=False) for name in names}
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
                 file = whole / f"{name}.npy"
                 file.touch(mode=0o600)
                 np.save(file, array, allow_pickle=False)
-            # The existing entry could not be read.
+            # An existing entry could not be read.
             shutil.rmtree(entry, ignore_errors=True)
     except OSError as error:
         _log.debug("cache entry %s cannot be written (%s): going without", entry, error)
@@ -119,10 +119,10 @@ def write_entry(entry: Path, arrays: Arrays) -> None:
 def cached_folder(
     files: Iterable[Path], options: str, fill: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """Yield a folder that `fill` has filled with files, from the cache if it did before.
+    """Yield a folder that `fill` has filled with files, from the cache if it is there.
 
-    If the cache cannot be written, the folder is deleted after the context. The arguments are
-    as for `cached`.
+    If the cache cannot be written, the folder is deleted after the context. The arguments `files`
+    and `options` are those of `cached`.
     """
     entry = cache_folder() / _key(files, options)
     if not entry.is_dir():
@@ -153,10 +153,10 @@ def _new_entry(entry: Path) -> Iterator[Path]:
         except OSError:
             if not entry.is_dir():  # else another process was quicker
                 raise
-    _tidy(entry)
+    _delete_oldest(entry)
 
 
-def _tidy(newest: Path) -> None:
+def _delete_oldest(newest: Path) -> None:
     """Delete the least recently used entries until the cache is small enough."""
     entries = [*cache_folder().glob("*"), *cache_folder().glob("embeddings/*/*")]
     sizes = Counter[Path]()

@@ -18,33 +18,33 @@ from ccfcpp.data.vectors import Missing
 Array = NDArray[np.generic]
 _FEW_ROWS = 2
 _UNNAMED = re.compile(r"(unnamed[: _]*[0-9]+\S*|__index_level_[0-9]+__|\.\.\.[0-9]+)?", re.I)
-"""A column that has no name, and what pandas and R call such a one."""
+"""An empty column name, or one that pandas or R gives to a column without a name."""
 _INDEX = ("index", "level_0", "rownames", "rowname", "row.names", "rn")
 """Names of the column in which pandas and R save the row index."""
 
 
 class Source(NamedTuple):
-    """An open file of a table, from which columns are to be selected."""
+    """Open table file, from which columns are to be selected."""
 
     written: tuple[str, ...]
-    """Names of its columns as the file has them; empty if they have none."""
+    """Names of its columns as the file spells them; empty if it has none."""
     width: int
     """Number of columns."""
     numbers: Callable[[int], Array]
-    """Returns a column, given its position, as numbers; raises `UsageError` if it holds others."""
+    """Returns the column at a position as numbers; raises `UsageError` if it holds other values."""
     cells: Callable[[int], Array]
-    """Returns a column of names, given its position."""
+    """Returns the column at a position as the file has it, such as names of classes."""
     labels: Array | None = None
     clients: Array | None = None
     names: Array | None = None
     encoder: str = ""
     notes: tuple[str, ...] = ()
     whole: Array | None = None
-    """All columns as one array, to avoid copies; None if each is stored by itself."""
+    """All columns as one array `(n, width)`, to avoid copies; None if each is stored by itself."""
 
 
 class Table(NamedTuple):
-    """Selected content of a table: numbers `(n, d)`, with each row's class and client."""
+    """Selected columns of a table: numbers `(n, d)`, with each row's class and client, if known."""
 
     columns: tuple[str, ...]
     """Canonical names of the d columns, as `canonical` returns them; empty if they have none."""
@@ -68,7 +68,7 @@ class Roles(NamedTuple):
     chosen: tuple[str, ...] = ()
     """Names of the columns that make up the vectors; if empty, all other columns."""
     missing: Missing = "refuse"
-    """Whether a file that lacks some of these is refused, or has NaN in their place."""
+    """`refuse`: a file that lacks one of these is refused; `mean`: it has NaN in its place."""
 
     @property
     def named(self) -> list[str]:
@@ -77,7 +77,7 @@ class Roles(NamedTuple):
 
 
 def known_names(where: Path | str, written: Iterable[str], what: str = "columns") -> list[str]:
-    """Return the canonical names of columns or files.
+    """Return the canonical names of columns or files, and check that they differ.
 
     Raises:
         UsageError: Two names have the same canonical form.
@@ -116,20 +116,20 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         UsageError: A column is missing, or holds values of a wrong kind.
     """
     names = known_names(path, source.written) or [*map(str, range(source.width))]
-    kept = places(path, roles, names, source.written)
-    held = {name: _filled(path, name, source.cells(names.index(name))) for name in roles.named}
+    positions = find_vector_columns(path, roles, names, source.written)
+    named = {name: _to_strings(path, name, source.cells(names.index(name))) for name in roles.named}
     if source.whole is None:
-        numbers = np.stack([source.numbers(place) for place in kept], axis=1)
+        numbers = np.stack([source.numbers(position) for position in positions], axis=1)
     else:
-        # One that is mapped is not copied.
-        all_kept = kept == [*range(source.width)]
-        numbers = source.whole if all_kept else source.whole[:, kept]
+        # A memory-mapped array is not copied if all its columns are wanted.
+        is_whole = positions == [*range(source.width)]
+        numbers = source.whole if is_whole else source.whole[:, positions]
     table = Table(
-        tuple(names[place] for place in kept) if source.written or held else (),
-        tuple(source.written[place] for place in kept if source.written),
+        tuple(names[position] for position in positions) if source.written or named else (),
+        tuple(source.written[position] for position in positions if source.written),
         numbers,
-        held.get(roles.label or "", source.labels),
-        held.get(roles.client or "", source.clients),
+        named.get(roles.label or "", source.labels),
+        named.get(roles.client or "", source.clients),
         source.names,
         source.encoder,
         source.notes,
@@ -138,27 +138,30 @@ def select_columns(path: Path, roles: Roles, source: Source) -> Table:
         return table
     if roles.chosen:
         return with_columns(table, roles.chosen)
-    return table._replace(notes=(*table.notes, *row_numbers(path, table.columns, numbers)))
+    return table._replace(notes=(*table.notes, *warn_of_row_numbers(path, table.columns, numbers)))
 
 
-def _filled(path: Path, name: str, column: Array) -> Array:
+def _to_strings(path: Path, name: str, column: Array) -> Array:
     """Return a column of classes or clients as strings; raise ``UsageError`` for an empty cell."""
-    found = np.char.strip(column.astype(np.str_))
+    names = np.char.strip(column.astype(np.str_))
     if column.dtype.kind == "f":  # Integers that a parser has made floats: 1.0 means 1.
-        distinct, places = np.unique(found, return_inverse=True)
-        found = np.array([*map(canonical, map(str, distinct))], np.str_)[places]
-    if len(empty := np.flatnonzero((column != column) | (found == ""))):
+        distinct, index = np.unique(names, return_inverse=True)
+        names = np.array([*map(canonical, map(str, distinct))], np.str_)[index]
+    if len(empty := np.flatnonzero((column != column) | (names == ""))):
         raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
-    return found
+    return names
 
 
-def places(
+def find_vector_columns(
     path: Path | str, roles: Roles, names: Sequence[str], written: Sequence[str]
 ) -> list[int]:
     """Return the positions of the columns that make up the vectors.
 
-    `names` are the columns' canonical names; if the file has no names (`written` is empty), their
-    numbers.
+    Args:
+        path: The file, for messages.
+        roles: Which columns to take.
+        names: The columns' canonical names; their numbers as strings if the file has no names.
+        written: The names as the file spells them; empty if it has none.
 
     Raises:
         UsageError: A column is missing or has no name, or no column is left.
@@ -166,27 +169,27 @@ def places(
     chosen = roles.chosen if written else ()
     lacking = [name for name in chosen if name not in names]
     if lacking and roles.missing == "mean":
-        check_lacking(path, names, chosen, lacking[0], (names, chosen))
+        check_missing(path, names, chosen, lacking[0], (names, chosen))
         chosen = tuple(name for name in chosen if name in names)
     for name in (*roles.named, *chosen):
         if name not in names:
             shown = list_first([*map(repr, names)])
             raise UsageError(f"{path} has no column {name!r}: it has {shown}")
-    kept = [names.index(name) for name in chosen or names if name not in roles.named]
-    if not kept:
+    positions = [names.index(name) for name in chosen or names if name not in roles.named]
+    if not positions:
         beside = ", ".join(roles.named) or "an index"
         raise UsageError(f"{path} has no column beside {beside}: nothing is left")
-    for place in kept if written and not chosen else ():
-        if _UNNAMED.fullmatch(name := written[place].strip()):
+    for position in positions if written and not chosen else ():
+        if _UNNAMED.fullmatch(name := written[position].strip()):
             called = f"is called {name!r}" if name else "has no name"
             raise UsageError(
-                f"{path}: column {place + 1} {called}, as an index that pandas has written: take "
-                "it out (index=False), or give it a name"
+                f"{path}: column {position + 1} {called}, as an index that pandas has written: "
+                "take it out (index=False), or give it a name"
             )
-    return kept
+    return positions
 
 
-def check_lacking(
+def check_missing(
     path: Path | str,
     own: Sequence[str],
     wanted: Sequence[str],
@@ -195,8 +198,13 @@ def check_lacking(
 ) -> None:
     """Check that the column `lacking` is truly missing in a file, not only misspelt.
 
-    Similar names count as different if some file has both; ``together`` holds the column names of
-    each file.
+    Args:
+        path: The file, for messages.
+        own: Names of its columns.
+        wanted: Names of all columns that it should have.
+        lacking: Name of the missing column.
+        together: Column names of each file. Similar names that occur in one file are different
+            columns.
 
     Raises:
         UsageError: A column of the file has a similar name, or the file lacks all wanted columns.
@@ -209,13 +217,13 @@ def check_lacking(
         raise UsageError(f"{path} has no column {lacking!r}, and {why[0]}")
 
 
-def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list[str]:
+def warn_of_row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list[str]:
     """Return a warning for each column that seems to number the rows, by its values or its name.
 
     Raises:
         UsageError: A column is named as pandas and R name a saved row index.
     """
-    counting, rows = [], np.arange(len(numbers))
+    warnings, rows = [], np.arange(len(numbers))
     for name, column in zip(names, numbers.T, strict=True) if len(rows) > _FEW_ROWS else ():
         first, last = float(column.min()), len(rows) - 1
         # In any order: rows may have been shuffled.
@@ -228,18 +236,18 @@ def row_numbers(where: Path | str, names: Sequence[str], numbers: Array) -> list
         named = name in _INDEX and len(np.unique(column)) == len(rows)
         if named or (counts and first in (0, 1)):
             does = "counts" if counts else "may number"
-            counting.append(f"column {name!r} {does} the rows: take it out if it is their number")
-    return counting
+            warnings.append(f"column {name!r} {does} the rows: take it out if it is their number")
+    return warnings
 
 
-def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
-    """Give all tables the same columns in the same order; a missing one is refused, or is NaN.
+def align_columns(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
+    """Return the tables with the same columns in the same order; a missing one is filled with NaN.
 
     Raises:
-        UsageError: A file has no row, or lacks or adds columns.
+        UsageError: A file has no row, or lacks a column and ``missing`` is "refuse".
     """
-    holders = Counter(name for _, table in tables for name in table.columns)
-    everything, shared = [*holders], [name for name, files in holders.items() if files > 1]
+    counts = Counter(name for _, table in tables for name in table.columns)
+    everything, shared = [*counts], [name for name, files in counts.items() if files > 1]
     together = {table.columns for _, table in tables}
     first, wanted = tables[0]
     for path, table in tables:
@@ -252,7 +260,7 @@ def aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Tabl
             )
         lacking = [name for name in everything if name not in table.columns]
         if lacking and table.columns:
-            check_lacking(path, table.columns, shared, lacking[0], together)
+            check_missing(path, table.columns, shared, lacking[0], together)
         if lacking and (missing == "refuse" or not table.columns):
             raise UsageError(
                 f"{path} has no column {lacking[0]!r}, which other files have: add it, take it out "
@@ -266,7 +274,7 @@ def with_columns(table: Table, wanted: Sequence[str]) -> Table:
     if list(table.columns) == list(wanted):
         return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)
-    for place, name in enumerate(wanted):
+    for position, name in enumerate(wanted):
         if name in table.columns:
-            filled[:, place] = table.numbers[:, table.columns.index(name)]
+            filled[:, position] = table.numbers[:, table.columns.index(name)]
     return table._replace(numbers=filled, columns=tuple(wanted))

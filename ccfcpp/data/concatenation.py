@@ -15,18 +15,18 @@ S = TypeVar("S", bound=Samples)
 
 
 def join_samples(first: S, second: S, prefix: str) -> S:
-    """Append the samples of a second data set to those of a first.
+    """Append the samples of the second data set to those of the first.
 
     Args:
         first: The first data set, whose name and order of classes the result has.
-        second: Data of the same kind. Classes are matched by name; new ones come last.
-        prefix: Put before the second's sample names, so that they differ from the first's.
+        second: Data set of the same type. Classes are matched by name; new ones come last.
+        prefix: Put before the sample names of ``second``, to tell them from those of ``first``.
 
     Returns:
         All samples, with labels if both have them, and without owners.
 
     Raises:
-        UsageError: Their samples are of different shapes, or of different encoders.
+        UsageError: The samples differ in shape, or the encoders that made them differ.
     """
     shapes = [tuple(each.values.shape[1:]) for each in (first, second)]
     if shapes[0] != shapes[1]:
@@ -39,7 +39,7 @@ def join_samples(first: S, second: S, prefix: str) -> S:
             f"the vectors of {prefix} and {first.name} were not made by the same encoder: embed "
             "all by one"
         )
-    labels, classes = _labelled(first, second)
+    labels, classes = _join_labels(first, second)
     return replace(
         first,
         values=torch.cat([first.values, second.values.to(first.values.device)]),
@@ -48,27 +48,27 @@ def join_samples(first: S, second: S, prefix: str) -> S:
         owners=None,
         owner_names=(),
         test=None,
-        names=_named(first, second, prefix),
-        reading=_read(first, second, prefix),
+        names=_join_names(first, second, prefix),
+        reading=_join_reading(first, second, prefix),
         notes=(*first.notes, *second.notes),
     )
 
 
-def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
+def _join_labels(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
     if first.labels is None or second.labels is None:
         return None, ()
     classes = display_names((*first.classes, *second.classes))
-    places = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
-    return torch.cat([first.labels, places[second.labels]]), tuple(classes.values())
+    index = torch.tensor([[*classes].index(canonical(name)) for name in second.classes])
+    return torch.cat([first.labels, index[second.labels]]), tuple(classes.values())
 
 
-def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
+def _join_names(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
     if not first.names and not second.names:
         return ()
     return (*first.called, *(f"{prefix}/{name}" for name in second.called))
 
 
-def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
+def _join_reading(first: Samples, second: Samples, prefix: str) -> Reading | None:
     """Return the joined records of how the files of both data sets were read."""
     one, other = first.reading, second.reading
     if other is None:

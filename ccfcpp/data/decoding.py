@@ -29,17 +29,17 @@ UNREAD = (
     *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),
     *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
 )
-"""Suffixes of images of kinds that are not read. Some begin as TIFF does, with a small preview."""
+"""Suffixes of image formats that are refused; some begin as a TIFF does, with a small preview."""
 HEAD = 512
-"""Number of bytes of a file that show its kind."""
+"""Number of bytes at the start of a file that show its format."""
 MOST_PIXELS = 100_000_000
-"""Default of the largest number of pixels of an image."""
+"""Default limit of an image's number of pixels."""
 
-# Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
+# PIL tries only these: for EPS it would start another program.
 _FORMATS: tuple[str, ...] = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
 _GREY_MODES = ("1", "L", "LA", "La")
 _ORIENTATION = 274
-"""A tag of EXIF."""
+"""EXIF tag of the orientation."""
 _SIGNATURES = re.compile(
     rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|\0\0\0\x0cjP  "
     rb"|P[1-6]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s|.{4}ftyp(hei[cxms]|hev[cxms]|mif1|msf1)|.{128}DICM",
@@ -49,7 +49,7 @@ _IS_HEIC = re.compile(rb".{4}ftyp(hei|hev|mif|msf)", re.DOTALL)
 
 
 class UnreadableError(Exception):
-    """A file cannot be read as an image; the message says why, and does not name it."""
+    """Error if a file cannot be read as an image; the message says why, without the file's name."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Header:
 
     Attributes:
         kind: The file format, such as PNG.
-        height: Height of the upright image; ``width`` is its width.
+        height: Height of the upright image in pixels; ``width`` is its width.
         bits: Bits per channel.
         channels: 1 for grey, 3 for colour.
         orientation: EXIF's orientation number; 1 is upright.
@@ -79,7 +79,7 @@ def looks_like_image(head: bytes) -> bool:
     return _SIGNATURES.match(head) is not None
 
 
-def extras() -> list[str]:
+def installed_extras() -> list[str]:
     """Return the installed optional packages that add image formats."""
     return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
 
@@ -91,9 +91,9 @@ class OpenImage:
     Attributes:
         header: The image's properties.
         content: Returns all bytes of the file.
-        decode: Returns the upright image, uint8 `(channels, height, width)`. Its argument gives
-            the values of an image of more than 8 bits that become 0 and 255; None: the window of a
-            DICOM file, or else the smallest and the largest value.
+        decode: Returns the upright image, uint8 `(channels, height, width)`. Its argument is the
+            two values that become 0 and 255 if the image has more than 8 bits; None: the window of
+            a DICOM file, or else the smallest and the largest value.
     """
 
     header: Header
@@ -103,7 +103,7 @@ class OpenImage:
 
 @contextmanager
 def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage]:
-    """Open an image file; its pixels are decoded when they are asked for.
+    """Open an image file and read its header; its pixels are decoded on demand.
 
     Raises:
         UnreadableError: The file is no image, has too many pixels, or is damaged; also if
@@ -112,7 +112,7 @@ def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage
     try:
         with warnings.catch_warnings(), file.open("rb") as stream:
             warnings.simplefilter("ignore")  # odd metadata
-            image = _opened(file.suffix.lower(), stream)
+            image = _open_stream(file.suffix.lower(), stream)
             header = image.header
             if header.width * header.height > most_pixels:
                 raise UnreadableError(
@@ -128,7 +128,7 @@ def open_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[OpenImage
         raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
+def _open_stream(suffix: str, stream: BufferedReader) -> OpenImage:
     def content() -> bytes:
         stream.seek(0)
         return stream.read()
@@ -142,7 +142,7 @@ def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
     if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
         _require("pydicom", "dicom", "DICOM")
         dataset = dicom.read_dicom(stream)
-        return OpenImage(_of_dicom(dataset), content, partial(dicom.decode, dataset))
+        return OpenImage(_header_of_dicom(dataset), content, partial(dicom.decode, dataset))
     formats = _FORMATS
     if _IS_HEIC.match(head):
         _require("pillow_heif", "heic", "HEIC")
@@ -151,7 +151,7 @@ def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
         pillow_heif.register_heif_opener()
         formats = (*_FORMATS, "HEIF")
 
-    def opened() -> Image.Image:
+    def open_with_pil() -> Image.Image:
         stream.seek(0)
         most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # `open_image` has its own
         try:
@@ -159,8 +159,9 @@ def _opened(suffix: str, stream: BufferedReader) -> OpenImage:
         finally:
             Image.MAX_IMAGE_PIXELS = most
 
-    image = opened()
-    return OpenImage(_of_pil(image), content, partial(_pixels, image, opened))
+    image = open_with_pil()
+    decode = partial(_decode_upright, image, open_with_pil)
+    return OpenImage(_header_of_pil(image), content, decode)
 
 
 def _require(package: str, extra: str, kind: str) -> None:
@@ -168,25 +169,25 @@ def _require(package: str, extra: str, kind: str) -> None:
         raise UnreadableError(f"{kind} needs an extra: pip install '.[{extra}]'")
 
 
-def _pixels(
+def _decode_upright(
     image: Image.Image, opened: Callable[[], Image.Image], window: Window | None
 ) -> NDArray[np.uint8]:
     raw = bit_depth.raw_mode(image)
     if bit_depth.is_deep_pnm(image):
-        pixels = to_8_bits(bit_depth.of_pnm(image), window)
+        pixels = to_8_bits(bit_depth.decode_pnm(image), window)
     elif ";16" in raw and image.mode not in bit_depth.HIGH_MODES:
-        pixels = to_8_bits(bit_depth.of_16_bits(image, opened, raw), window)
+        pixels = to_8_bits(bit_depth.decode_16_bits(image, opened, raw), window)
     else:
-        pixels = _decoded(image, window)
-    # Where PIL has turned a TIFF itself, nothing is left to turn.
-    return _upright(pixels, _orientation(image))
+        pixels = _decode_pil(image, window)
+    # If PIL has turned a TIFF itself, it has also reset the orientation.
+    return _turn_upright(pixels, _orientation(image))
 
 
-def _of_pil(image: Image.Image) -> Header:
+def _header_of_pil(image: Image.Image) -> Header:
     bit_depth.refuse_lossy(image)
     # PIL would decode a whole PNG to look for EXIF behind the pixels.
-    is_told = image.format != "PNG" or "exif" in image.info
-    turned = _orientation(image) if is_told else 1
+    has_exif = image.format != "PNG" or "exif" in image.info
+    turned = _orientation(image) if has_exif else 1
     width, height = image.size
     if image.format == "TIFF":  # whose size some versions of PIL turn by themselves
         width, height = (image.tag_v2[tag] for tag in (256, 257))  # type: ignore[attr-defined]
@@ -203,7 +204,7 @@ def _of_pil(image: Image.Image) -> Header:
     )
 
 
-def _of_dicom(dataset: Any) -> Header:
+def _header_of_dicom(dataset: Any) -> Header:
     return Header(
         kind="DICOM",
         height=int(dataset.Rows),
@@ -216,13 +217,13 @@ def _of_dicom(dataset: Any) -> Header:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged metadata does not spoil an image
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
-def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def _turn_upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Rotate and flip `(channels, height, width)` pixels according to EXIF's orientation."""
     if orientation >= 5:
         pixels = pixels.swapaxes(1, 2)
@@ -246,11 +247,11 @@ def _bits(image: Image.Image) -> int:
     return 1 if image.mode == "1" else 16 if ";16" in bit_depth.raw_mode(image) else 8
 
 
-def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
+def _decode_pil(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
     """Decode an image to `(channels, height, width)`, in the file's orientation."""
     if image.mode in bit_depth.HIGH_MODES:
-        grey = to_8_bits(bit_depth.grey_values(image), window)[None]
-        return 255 - grey if bit_depth.white_is_zero(image) else grey
+        grey = to_8_bits(bit_depth.decode_grey(image), window)[None]
+        return 255 - grey if bit_depth.is_white_zero(image) else grey
     if image.mode in _GREY_MODES:
         grey = np.array(image.convert("L"))[None]
         return np.bitwise_xor(grey, 128) if bit_depth.is_signed(image) else grey

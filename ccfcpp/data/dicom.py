@@ -32,16 +32,17 @@ def read_dicom(encoded: BufferedReader) -> Any:
 
 
 def is_grey(dataset: Any) -> bool:
-    """Return whether the image has one value for each pixel, and no palette."""
+    """Return whether the image has one channel and no palette."""
     return str(dataset.PhotometricInterpretation).startswith("MONOCHROME")
 
 
 def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
     """Decode the first frame to uint8 of shape `(channels, height, width)`.
 
-    Grey values are rescaled by the file's slope and intercept, or its table. Then they are mapped
-    by `window`, else by the file's own first table or window (PS3.3 C.11.2.1), else by their own
-    range, if the image has more than 8 bits. In MONOCHROME1 large values are dark.
+    Grey values are rescaled by the file's slope and intercept, or its lookup table. Then they are
+    mapped by `window`, the two values that become 0 and 255, if the image has more than 8 bits;
+    else by the file's own first lookup table or window (DICOM PS3.3, C.11.2.1); else by the range
+    of the values or, up to 8 bits, of the stored bits. In MONOCHROME1 large values are dark.
     """
     from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
     from pydicom.pixels.utils import pixel_array
@@ -52,16 +53,16 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
         if dataset.PhotometricInterpretation == "PALETTE COLOR":
             pixels = apply_color_lut(pixels, dataset)
             whole = 0, np.iinfo(pixels.dtype).max
-        found = pixels if pixels.dtype == np.uint8 else to_8_bits(pixels, whole or window)
-        return found.transpose(2, 0, 1)
+        colours = pixels if pixels.dtype == np.uint8 else to_8_bits(pixels, whole or window)
+        return colours.transpose(2, 0, 1)
     _take_first_frame(dataset)
     for item in (dataset.get("ModalityLUTSequence") or ())[:1]:
         item.LUTDescriptor = [*item.LUTDescriptor[:2], 16]  # pydicom has no type of 12 bits
     values = apply_modality_lut(pixels.astype(np.int64), dataset)
     if window is None or dataset.BitsStored <= 8:
-        window = _own_window(dataset)
+        window = _window_of_file(dataset)
         if dataset.get("VOILUTSequence"):
-            values, window = _by_table(values, dataset)
+            values, window = _apply_lookup_table(values, dataset)
         elif window and dataset.get("VOILUTFunction") == "SIGMOID":
             low, high = window
             steep = np.exp(-4 * (values - (low + high) / 2) / (high - low))
@@ -84,18 +85,18 @@ def _take_first_frame(dataset: Any) -> None:
                     dataset.update(item)
 
 
-def _by_table(values: NDArray[Any], dataset: Any) -> tuple[NDArray[Any], Window]:
+def _apply_lookup_table(values: NDArray[Any], dataset: Any) -> tuple[NDArray[Any], Window]:
     from pydicom.pixels.processing import apply_voi
 
     item = dataset.VOILUTSequence[0]
     entries, first, bits = item.LUTDescriptor
-    # With fewer bits pydicom would cut the places of entries to these, too.
+    # With fewer bits pydicom would also cut the values, which index the table, to these.
     item.LUTDescriptor = [entries, first, 16]
-    places = np.rint(values).clip(first, first + 0xFFFF).astype(np.int64)
-    return apply_voi(places, dataset), (0, 2**bits - 1)
+    index = np.rint(values).clip(first, first + 0xFFFF).astype(np.int64)
+    return apply_voi(index, dataset), (0, 2**bits - 1)
 
 
-def _own_window(dataset: Any) -> Window | None:
+def _window_of_file(dataset: Any) -> Window | None:
     centre, width = (_first(dataset.get(f"Window{name}")) for name in ("Center", "Width"))
     if centre is None or width is None or width < 1:
         return None
@@ -106,8 +107,8 @@ def _own_window(dataset: Any) -> Window | None:
     return centre - half, centre + half
 
 
-def _first(found: Any) -> float | None:
+def _first(value: Any) -> float | None:
     """Return the first of one or several values; None if there is none."""
-    if found is None or found == "":
+    if value is None or value == "":
         return None
-    return float(found[0] if isinstance(found, list | tuple) or hasattr(found, "append") else found)
+    return float(value[0] if isinstance(value, list | tuple) or hasattr(value, "append") else value)

@@ -18,13 +18,13 @@ from ccfcpp.data.texts import read_texts
 from ccfcpp.data.vectors import VectorData, vectors_from
 
 _NAME_LETTERS = 100
-"""Letters of a text that are the name of its vector."""
+"""Number of letters of a text that become the name of its vector."""
 
 
 def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
-    """Embed images in memory as vectors, with their labels and owners."""
+    """Embed images in memory as vectors, and keep their labels and owners."""
     keys = [content_hash([], {"image": image}) for image in images.images]
-    vectors = _whole(encoder, keys, images.images.cpu().numpy())
+    vectors = _embed_all(encoder, keys, images.images.cpu().numpy())
 
     def pictures(names: Sequence[str]) -> Mapping[str, Tensor]:
         where = {name: row for row, name in enumerate(images.called)}
@@ -45,23 +45,23 @@ def embed_images(images: ImageData, encoder: Encoder) -> VectorData:
 
 def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
     """Embed texts as vectors, float32 of shape `(texts, d)`."""
-    return _whole(encoder, [hashlib.sha256(text.encode()).hexdigest() for text in texts], texts)
+    return _embed_all(encoder, [hashlib.sha256(text.encode()).hexdigest() for text in texts], texts)
 
 
-def _whole(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
+def _embed_all(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
     """Embed samples, all of which must be readable."""
-    vectors, _ = encoder.embedded(keys, lambda i: samples[i])
+    vectors, _ = encoder.embed(keys, lambda i: samples[i])
     return torch.from_numpy(vectors)
 
 
 def read_encoded_texts(
     path: Path, encoder: Encoder, text: str, label: str | None, client: str | None
 ) -> VectorData:
-    """Embed texts from files as vectors; the columns are those of ``read_texts``."""
-    found = read_texts(path, text, label, client)
-    vectors = embed_texts(found.texts, encoder)
+    """Embed texts from files as vectors; the arguments are those of ``read_texts``."""
+    texts = read_texts(path, text, label, client)
+    vectors = embed_texts(texts.texts, encoder)
     data = vectors_from(
-        path.stem, np.asarray(vectors), str(path), labels=found.labels, clients=found.clients
+        path.stem, np.asarray(vectors), str(path), labels=texts.labels, clients=texts.clients
     )
-    names = tuple(textwrap.shorten(text, _NAME_LETTERS, placeholder=" …") for text in found.texts)
+    names = tuple(textwrap.shorten(text, _NAME_LETTERS, placeholder=" …") for text in texts.texts)
     return replace(data, names=names, named_by="text", encoder=encoder.hash)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccfcpp.core.data_kinds import IMAGE_SUFFIXES, NO_IMAGE, is_hidden
-from ccfcpp.data.archives import NO_FILE, Unpacked, leads_nowhere, unpacked
+from ccfcpp.data.archives import NO_FILE, Unpacked, broken_link_reason, unpack_archive
 from ccfcpp.data.decoding import HEAD, UNREAD, UnreadableError, looks_like_image
 from ccfcpp.data.image_files import FileFacts
 
 
 class ImageFile(NamedTuple):
-    """An image file, with the class, client and split that its folders give it.
+    """Image file, with the class, client and split that its folders give it.
 
     Attributes:
         path: The file.
-        folder: The folder that stands for its class; None without classes.
+        folder: The folder that names its class; None without classes.
         owner: The name of its client.
         test: Whether it is a test image; None if training and test images are not split.
     """
@@ -42,14 +42,14 @@ class ImageFile(NamedTuple):
 class Tree:
     """Listing of a folder or an archive, without hidden files and folders.
 
-    Links to folders are followed, except those that lead back up. Paths are those that the user
-    knows: those in an archive begin with its own, as if it were a folder.
+    Links to folders are followed, except those to a folder above. Paths are those that the user
+    knows: in an archive they begin with the archive's path, as if it were a folder.
 
     Attributes:
         root: The path of the folder or the archive.
         folders: Folders in each folder, sorted.
-        images: Image files in each folder, sorted: those with a suffix of images, and those that
-            begin like images.
+        images: Image files in each folder, sorted: those with a suffix of images, and those whose
+            first bytes are an image's.
         others: Other files in each folder, sorted.
     """
 
@@ -60,7 +60,7 @@ class Tree:
         self.others: dict[Path, list[Path]] = {}
         self._hidden = [*disk.hidden]
         self._reasons = {root / name: reason for name, reason in disk.reasons.items()}
-        self._look(root, [disk.root.resolve()])
+        self._scan(root, [disk.root.resolve()])
 
     def below(self, folder: Path) -> Iterator[Path]:
         """Yield all images below a folder: its own first, then those of each subfolder."""
@@ -80,21 +80,21 @@ class Tree:
         """
         if reason := self._reasons.get(file):
             raise UnreadableError(reason)
-        return self._place(file)
+        return self._disk_path(file)
 
-    def places(self, files: Iterable[Path]) -> list[Path]:
+    def disk_paths(self, files: Iterable[Path]) -> list[Path]:
         """Return the paths of files on the disk, also of files without content."""
-        return list(map(self._place, files))
+        return list(map(self._disk_path, files))
 
-    def _place(self, path: Path) -> Path:
+    def _disk_path(self, path: Path) -> Path:
         return self._disk.root / path.relative_to(self.root)
 
     def text(self, file: Path) -> str:
         """Return the content of a text file; bytes that are not UTF-8 are replaced."""
         return self.disk(file).read_text("utf-8", "replace")
 
-    def no_images(self, but: Collection[Path] = ()) -> list[FileFacts]:
-        """Return the facts on all files that are no images, except those of ``but``."""
+    def list_other_files(self, but: Collection[Path] = ()) -> list[FileFacts]:
+        """Return the facts on all files that are not images, except those in ``but``."""
         others = [file for files in self.others.values() for file in files if file not in but]
         reasons = [(self.name(file), self._reasons.get(file, NO_IMAGE)) for file in others]
         return [FileFacts(name, reason=reason) for name, reason in (*reasons, *self._disk.lost)]
@@ -104,15 +104,15 @@ class Tree:
         """Names of hidden files and folders, which are ignored."""
         return sorted(self._hidden)
 
-    def _look(self, folder: Path, above: list[Path]) -> None:
+    def _scan(self, folder: Path, above: list[Path]) -> None:
         self.folders[folder], self.images[folder], self.others[folder] = [], [], []
-        with os.scandir(self._place(folder)) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
+        with os.scandir(self._disk_path(folder)) as entries:
+            in_order = sorted(entries, key=lambda entry: entry.name)
+        for entry in in_order:
             path = folder / entry.name
             if is_hidden(entry.name):
                 self._hidden.append(self.name(path))
-            elif not _holds(entry.is_dir):
+            elif not _is_true(entry.is_dir):
                 kind = self.images if self._is_image(path, entry) else self.others
                 kind[folder].append(path)
             elif any(each.is_relative_to(Path(entry).resolve()) for each in above):
@@ -121,13 +121,13 @@ class Tree:
             else:
                 self.folders[folder].append(path)
         for inner in self.folders[folder]:
-            self._look(inner, [*above, self._place(inner).resolve()])
+            self._scan(inner, [*above, self._disk_path(inner).resolve()])
 
     def _is_image(self, path: Path, entry: os.DirEntry[str]) -> bool:
-        """Return whether a file is an image; record the reason if one has no content."""
-        if not _holds(entry.is_file):
+        """Return whether a file is an image; if it has no content, record the reason."""
+        if not _is_true(entry.is_file):
             link = Path(entry).readlink() if entry.is_symlink() else None
-            self._reasons[path] = leads_nowhere(link) if link else NO_FILE
+            self._reasons[path] = broken_link_reason(link) if link else NO_FILE
         if entry.name.lower().endswith((*IMAGE_SUFFIXES, *UNREAD)):
             return True
         try:
@@ -140,7 +140,7 @@ class Tree:
 
 @contextmanager
 def open_tree(path: Path) -> Iterator[Tree]:
-    """Yield the listing of a folder, or of an archive, which is unpacked first.
+    """Yield the listing of a folder, or of an archive, which it unpacks first.
 
     Raises:
         UsageError: If the archive is broken, or larger than may be unpacked.
@@ -148,12 +148,12 @@ def open_tree(path: Path) -> Iterator[Tree]:
     if path.is_dir():
         yield Tree(path, Unpacked(path))
         return
-    with unpacked(path) as disk:
+    with unpack_archive(path) as disk:
         yield Tree(path, disk)
 
 
-def _holds(test: Callable[[], bool]) -> bool:
+def _is_true(test: Callable[[], bool]) -> bool:
     try:
         return test()
-    except OSError:  # links in a circle, or into a folder that may not be read
+    except OSError:  # circular links, or links into a folder that may not be read
         return False

@@ -15,16 +15,16 @@ from ccfcpp.core.config import DataConfig
 from ccfcpp.core.name_matching import canonical, describe_spellings, display_names
 from ccfcpp.data.archives import is_archive, without_suffix
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.decoding import extras
+from ccfcpp.data.decoding import installed_extras
 from ccfcpp.data.file_tree import ImageFile, Tree, open_tree
-from ccfcpp.data.folder_layout import Layout, check_classes, laid_out
+from ccfcpp.data.folder_layout import Layout, assign_folders, check_classes
 from ccfcpp.data.image_files import (
     Read,
     Reading,
     check_share,
     embed_files,
     facts_as_array,
-    from_text,
+    facts_from_array,
     read_files,
     sizes_of,
 )
@@ -35,8 +35,8 @@ from ccfcpp.data.vectors import VectorData
 if TYPE_CHECKING:
     from ccfcpp.data.encoders.encoder import Encoder
 
-_SMALL = 64
-"""Pixels a side of a small image."""
+_THUMBNAIL_SIDE = 64
+"""Height and width of thumbnails in pixels."""
 
 
 def read_folder(
@@ -66,8 +66,8 @@ def read_folder(
     Returns:
         The images, or vectors, with the names of their files, with `owners` exactly if
         `folders_are_clients`, and with `test` exactly if there is a folder or a list of test
-        images. A client without either, beside one that has them, holds training images. A client
-        without images of the `classes` is no owner.
+        images. If only some clients have one, the others have training images only. A client
+        without images of the `classes` is not among the owners.
 
     Raises:
         UsageError: If the layout is mixed or empty, the archive is broken, or too many files
@@ -78,46 +78,55 @@ def read_folder(
         if flat:
             layout = Layout([ImageFile(file, None) for file in tree.below(path)], [], set())
         else:
-            layout = laid_out(tree, folders_are_clients, chosen)
+            layout = assign_folders(tree, folders_are_clients, chosen)
         paths = [file.path for file in layout.files]
         if encoder is None:
-            values, facts = _decoded(paths, tree, how, shape)
+            values, facts = _decode_cached(paths, tree, how, shape)
         else:
             values, facts = embed_files(paths, tree, how, encoder)
         check_share(facts, how.skip, path)
         empty, hidden = tuple(map(tree.name, layout.empty)), tuple(tree.hidden)
-        reading = Reading((*facts, *tree.no_images(layout.lists)), sizes_of(facts), empty, hidden)
+        reading = Reading(
+            (*facts, *tree.list_other_files(layout.lists)), sizes_of(facts), empty, hidden
+        )
     name = without_suffix(path) if is_archive(path) and path.is_file() else path.resolve().name
     read = [file for file, fact in zip(layout.files, facts, strict=True) if not fact.reason]
-    data = _samples(name, torch.from_numpy(values), layout.files, read)
+    data = _make_data_set(name, torch.from_numpy(values), layout.files, read)
     names = tuple(fact.name for fact in facts if not fact.reason)
     if isinstance(data, VectorData) and encoder is not None:
-        small = partial(thumbnails, path, how)
-        data = replace(data, encoder=encoder.hash, named_by="file", pictures=small)
+        pictures = partial(read_thumbnails, path, how)
+        data = replace(data, encoder=encoder.hash, named_by="file", pictures=pictures)
     return replace(data, names=names, reading=reading)
 
 
-def _decoded(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
+def _decode_cached(files: Sequence[Path], tree: Tree, how: DataConfig, shape: Shape | None) -> Read:
     """Decode image files, or read the decoded images from the cache."""
 
     def decode() -> Arrays:
         images, facts = read_files(files, tree, how, shape)
         return {"images": images, "files": facts_as_array(facts)}
 
-    key = json.dumps([how.image_size, shape, how.window, how.max_pixels, extras()])
-    arrays = cached(tree.places(files), f"folder {key}", ("images", "files"), decode)
-    return arrays["images"], from_text(arrays["files"])
+    key = json.dumps([how.image_size, shape, how.window, how.max_pixels, installed_extras()])
+    arrays = cached(tree.disk_paths(files), f"folder {key}", ("images", "files"), decode)
+    return arrays["images"], facts_from_array(arrays["files"])
 
 
-def _samples(
+def _make_data_set(
     name: str, values: Tensor, files: Sequence[ImageFile], read: Sequence[ImageFile]
 ) -> ImageData | VectorData:
-    """Make a data set of the decoded images: classes, owners and split follow from folders."""
+    """Make a data set, with the classes, owners and split that the files' folders give.
+
+    Args:
+        name: Name of the data set.
+        values: Images or vectors of the files in ``read``, as ``read_files`` returns them.
+        files: All image files, whose folders name the classes and owners.
+        read: The files that could be read.
+    """
     every_class = [file.class_name for file in files if file.class_name]
     every_owner = [file.owner for file in files if file.owner]
     facts = (
-        *_numbered(every_class, (file.class_name for file in read)),
-        *_numbered(every_owner, (file.owner for file in read)),
+        *_index_names(every_class, (file.class_name for file in read)),
+        *_index_names(every_owner, (file.owner for file in read)),
     )
     notes = (
         *describe_spellings(every_class, "classes"),
@@ -130,20 +139,23 @@ def _samples(
     return ImageData(name, values, *facts, test=test, notes=notes)
 
 
-def thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str, Tensor]:
-    """Return thumbnails of the named images of a folder or an archive, by name."""
+def read_thumbnails(path: Path, how: DataConfig, names: Sequence[str]) -> Mapping[str, Tensor]:
+    """Read named images of a folder or an archive as thumbnails, uint8 (3, 64, 64), by name."""
     with open_tree(path) as tree:
         by_name = {tree.name(file): file for file in tree.below(path)}
-        there = [by_name[name] for name in names if name in by_name]
-        images, facts = read_files(there, tree, how, (3, _SMALL, _SMALL))
+        files = [by_name[name] for name in names if name in by_name]
+        images, facts = read_files(files, tree, how, (3, _THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     read = (file.name for file in facts if not file.reason)
     return dict(zip(read, torch.from_numpy(images), strict=True))
 
 
-def _numbered(
+def _index_names(
     every: Iterable[str], names: Iterable[str | None]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return each name as an index into the distinct names of all files; and these."""
+    """Encode names as int64 indices into the distinct ``names``, which are returned, too.
+
+    Names are spelt as their first match in ``every``, the names of all files, is.
+    """
     shown = display_names(every)
     if not shown:
         return None, ()
@@ -154,7 +166,7 @@ def _numbered(
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
-    """Return the images of the named classes, with labels that index these names in order.
+    """Keep only the images of the named classes, and number their labels anew.
 
     Raises:
         UsageError: A named class does not exist.

@@ -26,11 +26,11 @@ from typing import NamedTuple
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical
 from ccfcpp.data.file_tree import ImageFile, Tree
-from ccfcpp.data.sets.domainnet import SPLITS, listed, lists_of
+from ccfcpp.data.sets.domainnet import SPLITS, find_lists, select_listed
 
 
 class Layout(NamedTuple):
-    """The images that a folder's layout yields, and folders and lists beside them.
+    """Images that a folder's layout yields, with empty folders and list files beside them.
 
     Attributes:
         files: The images of the chosen classes, in order.
@@ -43,22 +43,26 @@ class Layout(NamedTuple):
     lists: set[Path]
 
 
-def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
+def assign_folders(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout:
     """Assign a class, a client and a split to each image of a folder, in the layout's order.
 
     Raises:
         UsageError: The layout is mixed or empty, or there is no such class.
     """
-    top = _top(tree, clients)
+    top = _find_top(tree, clients)
     empty: list[Path] = []
     lists: set[Path] = set()
-    files = _client_files(tree, top, classes, empty, lists) if clients else _files(tree, top, empty)
+    files = (
+        _client_files(tree, top, classes, empty, lists)
+        if clients
+        else _split_files(tree, top, empty)
+    )
     if any(file.folder is None for file in files):
         files = [file._replace(folder=None) for file in files]
     while len({canonical(file.class_name or "") for file in files}) == 1 and all(
         file.folder not in (None, file.path.parent) for file in files
     ):
-        files = [file.deeper for file in files]  # One folder more, without a meaning.
+        files = [file.deeper for file in files]  # A common folder that is not a class.
     if classes is not None:
         known = sorted({name for file in files if (name := file.class_name)})
         kept = check_classes(classes, known, str(tree.root))
@@ -66,7 +70,7 @@ def laid_out(tree: Tree, clients: bool, classes: Sequence[str] | None) -> Layout
     return Layout(files, empty, lists)
 
 
-def _top(tree: Tree, clients: bool) -> Path:
+def _find_top(tree: Tree, clients: bool) -> Path:
     """Return the top folder of the layout, below folders that hold only one folder."""
     root = top = tree.root
     while len(tree.folders[top]) == 1 and not tree.images[top]:
@@ -75,7 +79,7 @@ def _top(tree: Tree, clients: bool) -> Path:
         is_client = clients and all(map(_is_split, within))
         if _is_split(only) or images or not within or is_client:
             break
-        # A client's classes hold images. An archive, though, may well hold the folder of clients.
+        # Folders that hold images are a client's classes, except in the one folder of an archive.
         if clients and (top != root or root.is_dir()) and any(map(tree.images.get, within)):
             break
         top = only
@@ -97,24 +101,24 @@ def _client_files(
         )
     if not owners:
         raise UsageError(f"{folder} has no client folders")
-    by_owner = lists_of(tree, folder, owners)
+    by_owner = find_lists(tree, folder, owners)
     lists.update(path for paths in by_owner.values() for path in paths)
     files: list[ImageFile] = []
     for owner in owners:
-        top = _top_of(tree, owner, owners)
-        own = _files(tree, top, empty) if any(tree.below(owner)) else []
+        top = _find_client_top(tree, owner, owners)
+        own = _split_files(tree, top, empty) if any(tree.below(owner)) else []
         if not own:
             empty.append(owner)
         if by_owner:
-            own = listed(tree, folder, own, by_owner[owner], classes)
+            own = select_listed(tree, folder, own, by_owner[owner], classes)
         files.extend(file._replace(owner=owner.name) for file in own)
     if not files and by_owner:
         raise UsageError(f"the lists in {folder} name no image: get them again")
     return files
 
 
-def _top_of(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
-    """Return the folder that holds a client's classes; skip a lone folder that others lack."""
+def _find_client_top(tree: Tree, owner: Path, owners: Sequence[Path]) -> Path:
+    """Return the folder of a client's classes; skip single folders that other clients lack."""
 
     def names_in(folder: Path) -> set[str]:
         subs = tree.folders[folder]
@@ -136,13 +140,13 @@ def _is_split(folder: Path) -> bool:
     return folder.name.lower() in SPLITS
 
 
-def _files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]:
+def _split_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]:
     folders, images = tree.folders[folder], tree.images[folder]
     if not folders or not all(map(_is_split, folders)) or images:
         return _class_files(tree, folder, empty)
     names = {sub: sub.name.lower() for sub in folders}
     return [
-        # Training images alone are all that there is: nothing was set apart.
+        # With training images only, there is no split.
         file._replace(test=names[sub] == "test" if "test" in names.values() else None)
         for sub in sorted(folders, key=lambda sub: SPLITS.index(names[sub]))
         for file in _class_files(tree, sub, empty)
@@ -168,7 +172,7 @@ def _class_files(tree: Tree, folder: Path, empty: list[Path]) -> list[ImageFile]
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
-    """Check that the chosen classes exist, and return their canonical `names`.
+    """Check that the chosen classes exist, and return their canonical names.
 
     Raises:
         UsageError: If no class is chosen, or one is not among the `known` ones.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ccfcpp.data.images import Samples
 
 _MOST_NAMED, _MOST_SAID = 20, 5
-"""Files that a refusal names, and those that a note does."""
+"""Numbers of files that an error message names, and that a note names."""
 
 
 @dataclass(frozen=True)
@@ -76,33 +76,33 @@ class Reading:
 
 
 Read = tuple[NDArray[Any], list[FileFacts]]
-"""uint8 `(files that are read, channels, height, width)`, or of an encoder float32 `(files that are
-read, d)`; and what is known of each file that should be read."""
+"""Images, uint8 `(read files, channels, height, width)`, or vectors of an encoder, float32 `(read
+files, d)`; and the facts on each file, read or not."""
 
 
 def read_files(
     files: Sequence[Path], tree: "Tree", how: DataConfig, shape: Shape | None = None
 ) -> Read:
-    """Decode images to one array; a file that cannot be read is left out.
+    """Decode image files to one array; leave out those that cannot be read.
 
-    Small images, and all of a given size, are decoded as they are met. Others, which could fill the
-    memory, are opened again once their common size is known.
+    Small images, and all if a size is given, are decoded in a first pass. Others, which could fill
+    the memory, are opened again once their common size is known.
 
     Args:
-        files: The files.
+        files: The files, as paths in ``tree``.
         tree: The folder or archive that contains them.
         how: The settings ``data``: size, window, and limits.
         shape: Channels, height and width of the result; overrides ``how.image_size``.
     """
-    # The published data sets are listed without these.
+    # Imported here, as listing the published data sets does not need them.
     import torch
 
     from ccfcpp.data.images import fit
 
-    def fitted(pixels: NDArray[np.uint8], to: Shape) -> NDArray[np.uint8]:
+    def resize(pixels: NDArray[np.uint8], to: Shape) -> NDArray[np.uint8]:
         return fit(torch.from_numpy(pixels.copy())[None], to)[0].numpy()
 
-    found: list[FileFacts] = []
+    facts: list[FileFacts] = []
     decoded: dict[int, NDArray[np.uint8]] = {}
     for file in files:
         header = None
@@ -111,29 +111,29 @@ def read_files(
                 header = image.header
                 if shape or how.image_size:
                     to = shape or common_shape([sizes_of([FileFacts("", header)])], how.image_size)
-                    decoded[len(found)] = fitted(image.decode(how.window), to)
+                    decoded[len(facts)] = resize(image.decode(how.window), to)
                 elif max(header.height, header.width) <= LARGEST_KEPT:
-                    decoded[len(found)] = image.decode(how.window)
-            found.append(FileFacts(tree.name(file), header))
+                    decoded[len(facts)] = image.decode(how.window)
+            facts.append(FileFacts(tree.name(file), header))
         except _LEFT_OUT as error:
-            found.append(FileFacts(tree.name(file), header, _reason(error)))
-    while kept := [row for row, file in enumerate(found) if not file.reason]:
-        settled_shape = _settled(found, how, shape)
-        images = np.empty((len(kept), *settled_shape), np.uint8)
+            facts.append(FileFacts(tree.name(file), header, _reason(error)))
+    while kept := [row for row, file in enumerate(facts) if not file.reason]:
+        chosen_shape = _choose_shape(facts, how, shape)
+        images = np.empty((len(kept), *chosen_shape), np.uint8)
         for row, number in enumerate(kept):
             try:
-                # Taken out one by one, so that the memory holds no image twice.
+                # Removed one by one, so that the memory holds no image twice.
                 if (pixels := decoded.pop(number, None)) is None:
                     with open_image(tree.disk(files[number]), how.max_pixels) as image:
                         pixels = image.decode(how.window)
-                images[row] = fitted(pixels, settled_shape)
+                images[row] = resize(pixels, chosen_shape)
             except _LEFT_OUT as error:
-                found[number] = replace(found[number], reason=_reason(error))
-        read = np.array([not found[number].reason for number in kept])
-        # A file that is damaged inside has had a say in the shape until it was decoded.
-        if read.all() or (read.any() and _settled(found, how, shape) == settled_shape):
-            return images[read], found
-    return np.empty((0, 1, 1, 1), np.uint8), found
+                facts[number] = replace(facts[number], reason=_reason(error))
+        read = np.array([not facts[number].reason for number in kept])
+        # Files that turned out to be damaged must not influence the shape: else choose it again.
+        if read.all() or (read.any() and _choose_shape(facts, how, shape) == chosen_shape):
+            return images[read], facts
+    return np.empty((0, 1, 1, 1), np.uint8), facts
 
 
 _LEFT_OUT = UnreadableError, UsageError, MemoryError
@@ -143,35 +143,35 @@ def _reason(error: Exception) -> str:
     return str(error) or "it needs too much memory"
 
 
-def _settled(found: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -> Shape:
-    return shape or common_shape([sizes_of(found)], how.image_size)
+def _choose_shape(facts: Sequence[FileFacts], how: DataConfig, shape: Shape | None) -> Shape:
+    return shape or common_shape([sizes_of(facts)], how.image_size)
 
 
 def embed_files(files: Sequence[Path], tree: "Tree", how: DataConfig, encoder: "Encoder") -> Read:
-    """Embed images of any size as vectors; a file that cannot be read is left out."""
+    """Embed image files of any size as vectors; leave out those that cannot be read."""
     # Vectors are cached by a file's content and how its values are mapped.
     prefix = json.dumps(how.window and tuple(how.window)).encode()
-    found: list[FileFacts] = []
+    facts: list[FileFacts] = []
     keys: dict[int, str] = {}
     for file in files:
         try:
             with open_image(tree.disk(file), how.max_pixels) as image:
                 header, digest = image.header, hashlib.sha256(prefix)
                 digest.update(image.content())
-            keys[len(found)] = digest.hexdigest()
-            found.append(FileFacts(tree.name(file), header))
+            keys[len(facts)] = digest.hexdigest()
+            facts.append(FileFacts(tree.name(file), header))
         except _LEFT_OUT as error:
-            found.append(FileFacts(tree.name(file), reason=_reason(error)))
+            facts.append(FileFacts(tree.name(file), reason=_reason(error)))
     numbers = [*keys]
 
     def pixels(row: int) -> NDArray[np.uint8]:
         with open_image(tree.disk(files[numbers[row]]), how.max_pixels) as image:
             return image.decode(how.window)
 
-    vectors, reasons = encoder.embedded([*keys.values()], pixels)
+    vectors, reasons = encoder.embed([*keys.values()], pixels)
     for row, reason in reasons.items():
-        found[numbers[row]] = replace(found[numbers[row]], reason=reason)
-    return vectors, found
+        facts[numbers[row]] = replace(facts[numbers[row]], reason=reason)
+    return vectors, facts
 
 
 def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.uint8]:
@@ -181,7 +181,7 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
         uint8 `(files, channels, height, width)`; grey images fill all channels.
 
     Raises:
-        UsageError: One is damaged, or has another height or width.
+        UsageError: An image is damaged, or has another height or width.
     """
     images = np.empty((len(files), *shape), np.uint8)
     for row, file in enumerate(files):
@@ -199,36 +199,36 @@ def read_whole(files: Sequence[Path], tree: "Tree", shape: Shape) -> NDArray[np.
 
 
 def sizes_of(files: Sequence[FileFacts]) -> Sizes:
-    """Return the size statistics of the images that could be read, at least one."""
+    """Return the size statistics of the images that could be read, of which there must be one."""
     headers = [file.header for file in files if file.header and not file.reason]
     colour = any(header.channels > 1 for header in headers)
     return Sizes.of(((header.height, header.width) for header in headers), colour)
 
 
 def facts_as_array(files: Sequence[FileFacts]) -> NDArray[np.str_]:
-    """Convert the facts on files to an array of strings, to be cached."""
+    """Convert facts on files to an array of one JSON string, to be cached."""
     return np.array(json.dumps([asdict(file) for file in files]))
 
 
-def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
-    """Convert the array of `facts_as_array` back to the facts on files."""
+def facts_from_array(array: NDArray[np.generic]) -> list[FileFacts]:
+    """Convert an array of `facts_as_array` back to facts on files."""
     return [
         FileFacts(each["name"], each["header"] and Header(**each["header"]), each["reason"])
-        for each in json.loads(str(text))
+        for each in json.loads(str(array))
     ]
 
 
 def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
-    """Refuse data with too many unreadable image files. Files that are no images do not count.
+    """Refuse data with too many unreadable image files; files that are not images do not count.
 
     Raises:
-        UsageError: More than ``share`` of the files, or all, are unreadable; it names them.
+        UsageError: More than ``share`` (0 to 1) of the image files, or all, are unreadable.
     """
     images = [file for file in files if file.is_image]
     failed = [file for file in images if file.reason]
     if not images:
         raise UsageError(f"{where} holds no image ({' '.join(IMAGE_SUFFIXES)})")
-    # As decimal numbers: 0.29 times 100 is a little less than 29.
+    # In floating point, 0.29 times 100 is a little less than 29.
     allowed = max(1, math.floor(share * len(images) + 1e-9)) if share else 0
     if len(failed) <= allowed and len(failed) < len(images):
         return
@@ -239,11 +239,11 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
         f"{len(failed)} of the {len(images)} images in {where} cannot be read, and ",
         *rule,
         ": mend them, or allow a larger share, such as --skip 5%. They are "
-        f"{_listed(failed, where)}",
+        f"{_list_files(failed, where)}",
     )
 
 
-def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
+def _list_files(files: Sequence[FileFacts], where: Path | str) -> str:
     named = "; ".join(
         f"{printable_name(file.name)} ({file.reason})" for file in files[:_MOST_NAMED]
     )
@@ -253,7 +253,7 @@ def _listed(files: Sequence[FileFacts], where: Path | str) -> str:
     return f"{named}; and {more} more: ccfcpp inspect {shlex.quote(str(where))} --json lists all"
 
 
-def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
+def describe_reading(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     """Return lines on how a user's files were read: remarks, image size, and files left out.
 
     Args:
@@ -265,9 +265,9 @@ def reading_in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     lines, reading = [*data.notes], data.reading
     if isinstance(data, ImageData):
         height, width = data.images.shape[2:]
-        found = [(w, h) for h, w, _ in data.sizes.common]
-        if set(found) != {(width, height)}:
-            least, most = min(found, key=math.prod), max(found, key=math.prod)
+        originals = [(w, h) for h, w, _ in data.sizes.common]
+        if set(originals) != {(width, height)}:
+            least, most = min(originals, key=math.prod), max(originals, key=math.prod)
             sizes = "x".join(map(str, least))
             sizes += "" if least == most else f" to {'x'.join(map(str, most))}"
             lines.append(

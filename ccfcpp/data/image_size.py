@@ -1,7 +1,7 @@
 """The common size and number of channels of images from files.
 
 Networks need images of one shape, and files differ. The shape follows from statistics of image
-sizes, which each client of a deployment computes of its own images, with the same result.
+sizes, so that the clients of a deployment, which send only these, get the same shape.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ Shape = tuple[int, int, int]
 SIDES = (8, 16, 32, 64)
 """Sides of the squares to which images of different sizes are resized."""
 LARGEST_KEPT = 256
-"""Images of one size keep it up to so many pixels a side."""
+"""Largest side in pixels of images that keep their common size."""
 _NEARLY_ALL = 0.9
 _MOST_LISTED = 20
 
@@ -28,7 +28,7 @@ Listed = tuple[Positive, Positive, Positive]
 
 
 class Sizes(Section):
-    """Statistics of images' sizes, from which their common shape follows.
+    """Statistics of images' sizes, from which `common_shape` chooses one shape for all.
 
     Attributes:
         images: Number of images.
@@ -46,7 +46,7 @@ class Sizes(Section):
     def of(sizes: Iterable[tuple[int, int]], colour: bool) -> "Sizes":
         """Compute the statistics of images with the given heights and widths."""
         counts = Counter(sizes)
-        # Of equally frequent ones the smallest, whatever the order of the images.
+        # Equally frequent sizes are sorted, so that the order of the images does not matter.
         common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_LISTED]
         a, b, c, d = (sum(n for size, n in counts.items() if min(size) >= side) for side in SIDES)
         return Sizes(
@@ -64,16 +64,16 @@ class Sizes(Section):
 
 
 def common_shape(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
-    """Return the common shape of images.
+    """Choose one shape (channels, height, width) for the images of all clients.
 
     If any image is in colour, grey ones become colour images, too. A size that nine of ten images
     have is kept, up to 256 pixels a side, and the others are resized to it. Otherwise all become
-    squares, of the largest side among 8, 16, 32 and 64 that the shorter side of at least half of
-    the images reaches.
+    squares. Their side is the largest of 8, 16, 32 and 64 that is no longer than the shorter side
+    of at least half of the images.
 
     Args:
         found: Size statistics of each client's images.
-        image_size: Height and width that the user has chosen.
+        image_size: Height and width that the user has chosen, used instead.
     """
     channels = max(each.channels for each in found)
     if image_size is not None:

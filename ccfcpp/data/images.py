@@ -101,18 +101,18 @@ class Samples:
 
     @property
     def skipped(self) -> int | None:
-        """Number of files left out, unreadable or no images; None for data not from files."""
+        """Number of files left out as unreadable or not images; None if not read from files."""
         return None if self.reading is None else len(self.reading.skipped)
 
     @property
     def class_sizes(self) -> dict[str, int]:
         """Number of samples of each class."""
-        return _counted(self.labels, self.classes)
+        return _count_by_name(self.labels, self.classes)
 
     @property
     def client_sizes(self) -> dict[str, int]:
         """Number of samples of each client."""
-        return _counted(self.owners, self.owner_names)
+        return _count_by_name(self.owners, self.owner_names)
 
     def selected(self, chosen: Tensor) -> Self:
         """Select samples by an index or a mask, with the same classes and clients."""
@@ -122,14 +122,14 @@ class Samples:
         return replace(part, names=tuple(called[i] for i in index))
 
 
-def _counted(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
+def _count_by_name(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
     if indices is None:
         return {}
     return dict(zip(names, indices.bincount(minlength=len(names)).tolist(), strict=True))
 
 
-def rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return rows by index; as a view for consecutive indices, so that a mapped file stays so.
+def take_rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return rows by index; consecutive ones as a view, so that a memory-mapped file is not read.
 
     Args:
         values: Tensor of shape `(samples, …)`.
@@ -163,7 +163,7 @@ def _check_indices(
 class ImageData(Samples):
     """Images of one size, held in memory: uint8 `(samples, channels, height, width)`.
 
-    The names are their files' paths below the folder or in the archive, with slashes.
+    ``names`` of images from files are paths below the folder or in the archive, with slashes.
     """
 
     unit = "image"
@@ -177,7 +177,7 @@ class ImageData(Samples):
 
     @property
     def images(self) -> Tensor:
-        """The images: ``values`` under another name."""
+        """The images: the same tensor as ``values``."""
         return self.values
 
     @property
@@ -191,8 +191,8 @@ class ImageData(Samples):
         return Sizes.of([(height, width)] * len(self), channels > 1)
 
 
-def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of the indices without replacement, kept in order; all if there are fewer."""
+def sample_indices(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
+    """Draw `count` of the indices without replacement, in their order; all if count is None."""
     if count is None or count >= len(index):
         return index
     chosen = torch.randperm(len(index), generator=generator)[:count]
@@ -205,11 +205,11 @@ S = TypeVar("S", bound=Samples)
 def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """Resize uint8 images on the CPU to (channels, height, width), bilinear with antialiasing.
 
-    The aspect ratio is not kept. Grey images fill three channels. The result is `images` itself if
-    they have that shape.
+    The aspect ratio is not kept. Grey images are repeated in three channels. The result is `images`
+    itself if they already have that shape.
 
     Raises:
-        UsageError: Colour images would have to become grey.
+        UsageError: The images are in colour, and one channel is wanted.
     """
     channels, *size = shape
     if images.shape[-2:] != tuple(size):

@@ -3,7 +3,7 @@
 import torch
 
 from ccfcpp.core.errors import KeyValue, UsageError
-from ccfcpp.data.images import S, random_part
+from ccfcpp.data.images import S, sample_indices
 
 
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
@@ -18,10 +18,10 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
 
 
 def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
-    """Return a random subset of the images, whose class sizes are ``long_tailed_sizes``.
+    """Return a random subset of the images, with the class sizes of ``long_tailed_sizes``.
 
-    The first class gets as many images as the smallest class has, so that each has enough.
-    Images stay in their order.
+    The first class gets as many images as the smallest class has, so that no class has too few.
+    The images keep their order.
 
     Raises:
         UsageError: There are no labels, or a class has no image.
@@ -41,5 +41,5 @@ def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
             f"{empty!r}: leave it out, or give more data.images",
         )
     sizes = long_tailed_sizes(smallest, len(members), imbalance)
-    kept = [random_part(own, size, generator) for own, size in zip(members, sizes, strict=True)]
+    kept = [sample_indices(own, size, generator) for own, size in zip(members, sizes, strict=True)]
     return data.selected(torch.cat(kept).sort().values)

@@ -6,7 +6,7 @@ from torch import Tensor
 from ccfcpp.core.config import IntensityViewsConfig
 
 _DARKEST = 1e-4
-"""Lower intensities are raised to this one, so that no power of them is 0."""
+"""Smallest intensity before the gamma change; a lower one is raised to it."""
 
 
 def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
@@ -17,30 +17,30 @@ def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
 def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
     """Change each image's gamma, colour, contrast and brightness, then erase a rectangle.
 
-    Each change is uniform in its range. Values may leave [0, 1].
+    Each change is drawn uniformly from its range. Values may leave [0, 1].
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), values in [0, 1].
         draws: Result of ``draw_intensity``, of shape (12, batch), or (12, 1) for all images.
-        ranges: The largest change of each kind; 0 turns it off.
+        ranges: The largest change of each property; 0 turns it off.
     """
     draws = draws.to(images)[:, :, None, None, None]
     around = draws * 2 - 1
     if ranges.gamma:
         images = images.clamp(min=_DARKEST) ** (around[0] * ranges.gamma).exp()
     if images.shape[1] == 3:
-        images = _coloured(images, draws, ranges)
+        images = _change_colours(images, draws, ranges)
     if ranges.contrast:
         mean = images.mean(dim=(1, 2, 3), keepdim=True)
         images = mean + (images - mean) * (around[1] * ranges.contrast).exp()
     if ranges.brightness:
         images = images * (around[2] * ranges.brightness).exp()
     if ranges.erase:
-        images = images * ~_rectangles(draws[8:], ranges.erase, images.shape[-2:])
+        images = images * ~_rectangle_mask(draws[8:], ranges.erase, images.shape[-2:])
     return images
 
 
-def _coloured(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
+def _change_colours(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Tensor:
     """Change the saturation, tint the images, or make them grey."""
     around = draws * 2 - 1
     if ranges.saturation:
@@ -54,10 +54,11 @@ def _coloured(images: Tensor, draws: Tensor, ranges: IntensityViewsConfig) -> Te
     return images
 
 
-def _rectangles(draws: Tensor, largest: float, size: torch.Size) -> Tensor:
+def _rectangle_mask(draws: Tensor, largest: float, size: torch.Size) -> Tensor:
     """Return whether each pixel lies in the rectangle to erase, bool (batch, 1, height, width).
 
-    ``draws`` has the shape (4, batch, 1, 1, 1): the middle, down and across, and the two sides.
+    ``draws`` in [0, 1), of shape (4, batch, 1, 1, 1), are the vertical and horizontal position of
+    the middle, the height and the width; the sides are multiplied by ``largest``.
     """
     inside: list[Tensor] = []
     for middle, side, pixels, shape in zip(

@@ -24,11 +24,11 @@ _Array = NDArray[np.generic]
 _KEYS = (("images", "x"), ("labels", "y"), ("test",), ("clients",))
 _CHANNELS = (1, 3)
 NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
-"""Content of a cell without a value, in small letters."""
+"""Contents, in lower case, of a table cell without a value."""
 
 
 def read_npz(path: Path) -> ImageData:
-    """Read an `.npz` file.
+    """Read images, and labels if there are any, from an `.npz` file.
 
     Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; if both of the
     last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
@@ -64,7 +64,7 @@ def from_arrays(
     test: _Array | None = None,
     clients: _Array | None = None,
 ) -> ImageData:
-    """Make a data set of arrays, which have the types and shapes that `read_npz` takes.
+    """Make a data set from arrays with the dtypes and shapes that `read_npz` takes.
 
     Raises:
         UsageError: If the arrays do not fit; the message names their origin, `where`.
@@ -86,7 +86,7 @@ def from_arrays(
 
 
 def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:
-    # A member that is no array comes out as bytes; as an array of those its dtype is refused.
+    # A member that is not an array is read as bytes, whose dtype is refused later.
     return next((np.asarray(file[key]) for key in keys if key in file), None)
 
 
@@ -127,15 +127,15 @@ def index_names(
 ) -> tuple[torch.Tensor | None, tuple[str, ...], list[str]]:
     """Encode each sample's name, an integer or a string, as an index into the distinct names.
 
-    Names with the same canonical form count as one, spelt as it first occurs. Names are sorted, by
-    value if all are numbers.
+    Names with the same canonical form (see ``name_matching``) count as one, spelt as it first
+    occurs. The distinct names are sorted, by value if all are numbers.
 
     Returns:
-        int64 indices of shape `(samples,)`, distinct names, and warnings of `describe_spellings`;
-        None and () without names.
+        int64 indices of shape `(samples,)`, the distinct names, and warnings of similar spellings;
+        None, () and [] if `names` is None.
 
     Raises:
-        UsageError: If the names do not fit; the message says `what` they name, and `where`.
+        UsageError: If the names do not fit; the message says `what` they are, and from `where`.
     """
     if names is None:
         return None, (), []

@@ -1,4 +1,4 @@
-"""The one entry point for data: images or vectors, by a name or a path, and with an encoder."""
+"""Entry point for data: open images or vectors by name or path, and embed them if asked."""
 
 import difflib
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def open_images(
     flat: bool = False,
     shape: Shape | None = None,
 ) -> ImageData:
-    """Read images, of all or of the named classes; other arguments as for ``open_dataset``."""
+    """Read images of all or of the given classes; other arguments are as in ``open_dataset``."""
     images = _open_images(source, None, data, folders_are_clients, classes, flat, shape)
     assert isinstance(images, ImageData)
     return images
@@ -117,7 +117,7 @@ def load(
         classes: The names of the only classes to load; None loads all.
         window: In files of more than 8 bits, the values that become 0 and 255; None: the window
             of a DICOM file, or else the smallest and the largest value of the image.
-        skip: Share of the files that may be unreadable, and are left out; if above 0, at least one.
+        skip: Largest share of unreadable files, which are left out; above 0, one is always allowed.
         max_pixels: Largest number of pixels of an image; files with more are left out.
         shape: Channels, height and width of a user's images; overrides `image_size`.
 

@@ -29,17 +29,17 @@ def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Te
 def skewed_partition(
     labels: Tensor, classes: int, clients: int, p: float, randomness: Randomness
 ) -> list[Tensor]:
-    """Partition with the degree of skew p of the CCFC++ paper, Section III-B, as its code does.
+    """Partition with the degree of skew p of the CCFC++ paper, Section III-B, as in its code.
 
     With N samples of C classes and M clients, client i's own class is i mod C. The degree of skew p
-    runs from 0 (shares at random) to 1 (one class a client). For p < 1 a client takes the first
+    runs from 0 (random shares) to 1 (one class per client). For p < 1 a client takes the first
     round(N/M·p) samples of its class in data order, then round(N/M·(1−p)) samples of what all
     clients left over, shuffled once. For p = 1 it takes all samples of its class. Clients with the
     same class divide it between them, in order. With as many clients as classes this is the
     published rule.
 
     So a client's own class makes up at least the share p of its samples, up to half a sample. If
-    the class runs short, which it does at no published setting, the client takes fewer others.
+    the class has too few samples (in no published setting), the client takes fewer others.
 
     Raises:
         UsageError: p lies outside [0, 1], or there are more clients than samples.
@@ -58,12 +58,12 @@ def skewed_partition(
     left_over[torch.cat(own)] = False
     pool = left_over.nonzero().flatten()
     pool = pool[torch.randperm(len(pool), generator=randomness.generator("partition"))]
-    # Where the class runs short, so many others leave it the share p > 0. The small addend keeps an
-    # exact quotient such as 5250·(0.25/0.75) from falling just below.
+    # If the class has too few samples, this many others leave it the share p > 0. The small addend
+    # keeps an exact quotient such as 5250·(0.25/0.75) from being rounded down.
     fitting = [math.floor(len(mine) * (1 - p) / p + 1e-9) if p else 0 for mine in own]
     full = round(share * (1 - p))
     counts = [full if len(mine) == wanted else n for mine, n in zip(own, fitting, strict=True)]
-    # Cut, from the last on, to what there is.
+    # If the pool is too small, the last clients get fewer.
     ends = np.minimum(np.cumsum(counts), len(pool)).tolist()
     others = pool[: ends[-1]].tensor_split(ends[:-1])
     return [torch.cat(parts) for parts in zip(own, others, strict=True)]
@@ -87,7 +87,7 @@ def _own_samples(members: Sequence[Tensor], clients: int, client: int, wanted: i
 
 
 _DRAWS = 10_000
-"""Number of draws after which a partition counts as impossible."""
+"""Number of failed draws after which a partition is given up."""
 
 
 def dirichlet_partition(
@@ -100,10 +100,10 @@ def dirichlet_partition(
 ) -> list[Tensor]:
     """Partition each class by shares drawn from a Dirichlet distribution.
 
-    As in Section 5.1 of the FedDecorr paper and in its authors' code: for each class, shares of the
-    K clients are drawn from Dir(α). A client that already holds N/K
-    of the N samples gets none of the class. All is drawn again until each client has
-    ``min_samples``. At α = ∞ samples are dealt out at random.
+    As in Section 5.1 of the FedDecorr paper (Shi et al., ICLR 2023) and in its authors' code: for
+    each class, the shares of the K clients are drawn from Dir(α). A client that already has N/K of
+    the N samples gets none of the class. The whole partition is drawn again until each client has
+    ``min_samples``. At α = ∞ the result is ``iid_partition``.
 
     Raises:
         UsageError: α is not positive, or the clients cannot have so many samples each.
@@ -124,7 +124,7 @@ def dirichlet_partition(
     for _ in range(_DRAWS):
         counts = _dirichlet_counts([len(own) for own in members], clients, alpha, source)
         if counts is not None and counts.sum(axis=0).min() >= min_samples:
-            return _dealt(members, counts, source)
+            return _split_by_client(members, counts, source)
     raise UsageError(
         f"alpha = {alpha:g} left some of {clients} clients with fewer than {min_samples} samples "
         f"in {_DRAWS:,} draws: give a larger alpha, fewer clients or a smaller "
@@ -146,13 +146,13 @@ def _dirichlet_counts(
         sums = np.cumsum(shares)
         if not sums[-1] > 0:
             return None
-        # Where shares are 0 sums stay the same, and so do ends: no rounding falls to those clients.
+        # A share of 0 leaves the sum unchanged, and so the end: rounding gives it no sample.
         ends = (sums / sums[-1] * size).astype(np.int64)
         row[:] = np.diff(ends, prepend=0)
     return counts
 
 
-def _dealt(
+def _split_by_client(
     members: "list[np.ndarray[tuple[int], np.dtype[np.int64]]]",
     counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]",
     source: np.random.Generator,
@@ -173,13 +173,13 @@ def classes_partition(
     A client takes M of the classes that have the fewest clients, at random among equals, so that
     the numbers of clients differ by one at most. The clients of a class divide its samples equally.
     With M·K below the number of classes, samples of classes without a client are left out; with M·K
-    up to the number of classes no two clients share a class. This is the "pathological" partition;
-    the balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
-    shards of one size and deal these out, so that a client has at most about M classes.
+    up to the number of classes no two clients share a class. This is the "pathological" partition
+    in a balanced form: McMahan et al. (2017) sort the samples by label, cut them into M·K shards of
+    one size and assign these at random, so that a client has at most about M classes.
 
     Raises:
-        UsageError: M is not between 1 and the number of classes, or a client would hold nothing of
-            one of its classes.
+        UsageError: M is not between 1 and the number of classes, or a class has fewer samples than
+            clients.
     """
     if not 1 <= classes_per_client <= classes:
         raise UsageError(
@@ -188,9 +188,9 @@ def classes_partition(
         )
     check_clients(len(labels), clients)
     generator = randomness.generator("partition")
-    holders = _deal_classes(classes, clients, classes_per_client, generator)
+    clients_of = _assign_classes(classes, clients, classes_per_client, generator)
     parts: list[list[Tensor]] = [[] for _ in range(clients)]
-    for number, own in enumerate(holders):
+    for number, own in enumerate(clients_of):
         members = (labels.cpu() == number).nonzero().flatten()
         if len(members) < len(own):
             raise UsageError(
@@ -203,27 +203,27 @@ def classes_partition(
     return [torch.cat(own) for own in parts]
 
 
-def _deal_classes(
+def _assign_classes(
     classes: int, clients: int, each: int, generator: torch.Generator
 ) -> list[list[int]]:
     """Return the clients of each class; each takes the classes with the fewest clients so far."""
-    holders: list[list[int]] = [[] for _ in range(classes)]
+    clients_of: list[list[int]] = [[] for _ in range(classes)]
     for client in torch.randperm(clients, generator=generator).tolist():
         order = torch.randperm(classes, generator=generator).tolist()
-        for number in sorted(order, key=lambda c: len(holders[c]))[:each]:
-            holders[number].append(client)
-    return holders
+        for number in sorted(order, key=lambda c: len(clients_of[c]))[:each]:
+            clients_of[number].append(client)
+    return clients_of
 
 
 def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
     """Give client i the samples whose int64 owner is i, in data order."""
-    # One sort for all: a comparison for each would take hours where there are 100,000 of them.
+    # One sort for all: a comparison for each of 100,000 clients would take hours.
     sizes = owners.cpu().bincount(minlength=clients).tolist()
     return list(torch.split(owners.cpu().argsort(stable=True), sizes))
 
 
 def check_clients(samples: int, clients: int, unit: str = "image") -> None:
-    """Raise ``UsageError`` for more clients than samples; ``unit`` is the word for a sample."""
+    """Raise ``UsageError`` if there are more clients than samples, which it calls ``unit``s."""
     if clients > samples:
         raise UsageError(
             f"clients = {clients} is more than the {samples} {unit}s: give at most {samples} "

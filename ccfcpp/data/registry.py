@@ -24,10 +24,10 @@ class DataSet(ABC):
         [project.entry-points."ccfcpp.datasets"]
         my-set = "my_package.my_module:MY_SET"
 
-    This library's own import torch, and other slow modules, in ``load``.
+    The library's own data sets import torch and other slow modules only in ``load``.
 
     Attributes:
-        name: Its name.
+        name: Its name in ``DATASETS`` and in reports.
         images: The number of images, those for training and for testing together.
         classes: The number of classes.
         shape: Channels, height and width of an image.
@@ -80,7 +80,7 @@ def root_folder(data_root: Path | None) -> Path:
 
 
 def describe(data_root: Path | None = None) -> dict[str, tuple[DataSet, str]]:
-    """Return every named data set, and a description of where it is found, by name.
+    """Return, by name, every named data set and a description of where it is found.
 
     `data_root` is as in `load`.
 

@@ -17,10 +17,10 @@ from ccfcpp.data.npz import NOTHING
 
 _ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
 _FEWEST_COUNTED = 3
-"""A first line 0,1 may well be a row; 0,1,2 names columns, as pandas writes them."""
+"""Fewest columns for which a first line 0,1,2,… is taken for names, as pandas writes them."""
 _MOST_SHOWN = 5
 _BLOCK, _CELL = 1 << 22, 32
-"""Bytes of a CSV file that are looked at together, or more for many cells."""
+"""Bytes of a CSV file that are parsed at a time: the least number, and the number per column."""
 
 
 def read_csv(path: Path, roles: Roles) -> Source:
@@ -46,8 +46,8 @@ def read_csv(path: Path, roles: Roles) -> Source:
     return Source(
         tuple(first) if has_names else (),
         len(first),
-        lambda place: _parsed(path, names[place], columns[place], has_names),
-        lambda place: np.array(columns[place].to_pylist(), np.str_),
+        lambda i: _parse_numbers(path, names[i], columns[i], has_names),
+        lambda i: np.array(columns[i].to_pylist(), np.str_),
         notes=notes,
     )
 
@@ -64,7 +64,7 @@ def csv_columns(path: Path) -> list[Any]:
     names = [*map(str, range(len(first)))]
     if not names:
         return []
-    # A line has no more bytes than a block.
+    # A line must fit into a block.
     size = max(_BLOCK, _CELL * len(names))
     try:
         return csv.read_csv(  # type: ignore[no-any-return]
@@ -88,7 +88,7 @@ def csv_line_of(path: Path, row: int) -> int:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield number and cells of each line that is not empty; slow, for error messages only."""
+    """Yield the number and cells of each non-empty line; slow, for error messages only."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -98,7 +98,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _numbers_in(cells: list[str]) -> list[float]:
-    """Parse cells as numbers, NaN if empty, up to the first cell that is no number."""
+    """Parse cells as numbers (NaN if empty) up to the first cell that is not a number."""
     numbers: list[float] = []
     with suppress(ValueError):
         for cell in cells:
@@ -108,26 +108,29 @@ def _numbers_in(cells: list[str]) -> list[float]:
     return numbers
 
 
-def _parsed(path: Path, name: str, column: Any, before: int) -> Array:
-    """Parse a column of strings as numbers; empty cells become NaN."""
+def _parse_numbers(path: Path, name: str, column: Any, before: int) -> Array:
+    """Parse a column of strings as float64; empty cells become NaN.
+
+    ``before`` is the number of lines before the first row, for error messages.
+    """
     with suppress(ValueError):
-        # By `to_numpy` pyarrow would import pandas, where it is installed.
+        # With `to_numpy` pyarrow would import pandas, if installed.
         numbers: Array = np.from_dlpack(column.combine_chunks().cast("float64"))
         if not np.isnan(numbers).any():
             return numbers
-    # A value is missing, or written as Python alone reads it, such as +1, or is no number.
+    # A value is missing, is not a number, or is one that only Python reads, such as +1.
     cells = column.to_pylist()
-    found = _numbers_in(cells)
-    if (row := len(found)) < len(cells):
+    parsed = _numbers_in(cells)
+    if (row := len(parsed)) < len(cells):
         raise UsageError(
             f"{path}, line {csv_line_of(path, row + before)}: column {name!r} holds "
             f"{cells[row][:40]!r}, which is no number: {_ENCODE}"
         )
-    return np.array(found)
+    return np.array(parsed)
 
 
 def read_parquet(path: Path, roles: Roles) -> Source:
-    """Open a Parquet file, without the index that pandas stores beside the columns.
+    """Open a Parquet file, without the index columns that pandas has stored in it.
 
     Raises:
         UsageError: The file cannot be read.
@@ -136,30 +139,30 @@ def read_parquet(path: Path, roles: Roles) -> Source:
     from pyarrow.parquet import ParquetFile
 
     try:
-        found = ParquetFile(path).read()
-        index = (found.schema.pandas_metadata or {}).get("index_columns") or []
+        table = ParquetFile(path).read()
+        index = (table.schema.pandas_metadata or {}).get("index_columns") or []
     except (ArrowException, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     asked = {*roles.named, *roles.chosen}
-    left = [name for name in found.column_names if name in index and canonical(name) not in asked]
-    held = [
+    left = [name for name in table.column_names if name in index and canonical(name) not in asked]
+    columns = [
         part
-        for name, column in zip(found.column_names, found.columns, strict=True)
+        for name, column in zip(table.column_names, table.columns, strict=True)
         if name not in left
-        for part in _flat(name, column)
+        for part in _split_lists(name, column)
     ]
     return Source(
-        tuple(name for name, _ in held),
-        len(held),
-        lambda place: _numbers(path, *held[place]),
-        lambda place: _texts(path, *held[place]),
+        tuple(name for name, _ in columns),
+        len(columns),
+        lambda i: _to_numbers(path, *columns[i]),
+        lambda i: _to_names(path, *columns[i]),
         notes=tuple(
             f"column {name!r} is an index of pandas, and no part of the vectors" for name in left
         ),
     )
 
 
-def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
+def _split_lists(name: str, column: Any) -> Iterator[tuple[str, Any]]:
     """Yield a column with its name; a column of lists is split into one for each position."""
     from pyarrow import chunked_array, compute, nulls, types
 
@@ -168,31 +171,31 @@ def _flat(name: str, column: Any) -> Iterator[tuple[str, Any]]:
         lengths = compute.list_value_length(column).drop_null().unique().to_pylist()
         if lengths in ([], [0]):
             column = chunked_array([nulls(len(column))])
-    if types.is_dictionary(kind):  # In an array its gaps would be values.
+    if types.is_dictionary(kind):  # numpy would turn its missing values into others.
         column = column.cast(kind.value_type)
     if len(lengths) != 1 or not lengths[0]:
         yield name, column
         return
     for place in range(lengths[0]):
-        yield from _flat(f"{name}[{place}]", compute.list_element(column, place))
+        yield from _split_lists(f"{name}[{place}]", compute.list_element(column, place))
 
 
-def _texts(path: Path, name: str, column: Any) -> Array:
-    """Return a column of names as an array of strings, or of numbers if it has these."""
+def _to_names(path: Path, name: str, column: Any) -> Array:
+    """Convert a column of names to an array of strings, or of numbers if it holds numbers."""
     from pyarrow import types
 
     if types.is_nested(column.type):
         raise UsageError(f"{path}: column {name!r} holds {column.type}, no names: give a string")
-    found: Array = column.to_numpy()
-    if found.dtype == object:
-        # Bytes as those of an array are read.
-        texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in found]
-        found = np.array(["" if text is None else str(text) for text in texts], np.str_)
-    return found
+    names: Array = column.to_numpy()
+    if names.dtype == object:
+        # Bytes are decoded as in `as_strings`.
+        texts = [c.decode("utf-8", "replace") if isinstance(c, bytes) else c for c in names]
+        names = np.array(["" if text is None else str(text) for text in texts], np.str_)
+    return names
 
 
-def _numbers(path: Path, name: str, column: Any) -> Array:
-    """Return a column as an array of numbers; empty cells become NaN."""
+def _to_numbers(path: Path, name: str, column: Any) -> Array:
+    """Convert a column to an array of numbers; empty cells become NaN."""
     from pyarrow import types
 
     kinds = types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null

@@ -1,11 +1,11 @@
 """Vectors from files: `.npy`, `.npz`, `.csv`, `.parquet`, or a folder with a file for each client.
 
-An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients`, `columns`, and as
-`ccfcpp embed` writes it `names` of the rows and `encoder`, a content hash. A first line of a CSV
-file names the columns if it is no line of numbers, or counts three columns and more from 0, as
-pandas does. Columns without a name are called by their number, from 0. In a folder files are taken
-in the plain order of their names; a client is called as its file without the suffix, and columns
-with names may stand in another order in each.
+An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients`, `columns`, and, if
+`ccfcpp embed` wrote it, `names` of the rows and `encoder`, a content hash. The first line of a CSV
+file names the columns if it does not consist of numbers, or if it counts three or more columns from
+0, as pandas does. Columns without a name are called by their number, from 0. The files of a folder
+are read in the sorted order of their names; a client has the name of its file without the suffix,
+and named columns may have another order in each file.
 """
 
 import zipfile
@@ -20,7 +20,14 @@ from ccfcpp.core.data_kinds import VECTOR_SUFFIXES, is_hidden
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.name_matching import canonical, describe_spellings
 from ccfcpp.core.units import format_count
-from ccfcpp.data.columns import Roles, Source, Table, aligned, files_of_clients, select_columns
+from ccfcpp.data.columns import (
+    Roles,
+    Source,
+    Table,
+    align_columns,
+    files_of_clients,
+    select_columns,
+)
 from ccfcpp.data.npz import as_strings
 from ccfcpp.data.table_files import read_csv, read_parquet
 from ccfcpp.data.vectors import Missing, VectorData, vectors_from
@@ -29,7 +36,7 @@ _ELSEWHERE = (
     *(f".csv.{packed}" for packed in ("gz", "bz2", "xz", "zip", "zst")),
     *(".tsv", ".tab", ".xls", ".xlsx", ".ods", ".feather", ".arrow", ".orc", ".pq"),
 )
-"""Tables that are not read."""
+"""Suffixes of tables that are not read."""
 _MOST_NOTES = 5
 
 
@@ -41,9 +48,9 @@ def read_vectors(
     missing: Missing = "refuse",
     columns: Sequence[str] = (),
 ) -> VectorData:
-    """Read vectors from a file or a folder, as described above.
+    """Read vectors from a file or a folder, in the formats that `ccfcpp.data.tables` lists.
 
-    An `.npy` file of floats is mapped into memory, not read, unless a column is taken out of it.
+    An `.npy` file of floats is memory-mapped, unless a column is taken out of it.
 
     Args:
         path: The file or folder.
@@ -63,7 +70,7 @@ def read_vectors(
     if path.is_dir() and path.suffix.lower() in VECTOR_SUFFIXES:
         raise UsageError(f"{path} is a folder of parts of one table: write it as one file")
     try:
-        table = (_read_folder if path.is_dir() else _read)(path, roles)
+        table = (_read_folder if path.is_dir() else _read_file)(path, roles)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     data = vectors_from(
@@ -90,7 +97,7 @@ def read_vectors(
     return replace(data, names=tuple(map(str, names)), named_by="name")
 
 
-def _read(path: Path, roles: Roles) -> Table:
+def _read_file(path: Path, roles: Roles) -> Table:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give a file of vectors, or a folder of them")
     reader = _READERS.get(path.suffix.lower())
@@ -102,19 +109,19 @@ def _read(path: Path, roles: Roles) -> Table:
 def _read_arrays(path: Path, roles: Roles) -> Source:
     suffix = path.suffix.lower()
     try:
-        # Copied where it is written to, which it never is: PyTorch takes no read-only arrays.
-        found = np.load(path, mmap_mode="c", allow_pickle=False)
-        members = found if isinstance(found, Mapping) else {"x": found}
-        held = {name: np.asarray(member) for name, member in members.items()}
+        # Copy-on-write, though nothing is written: PyTorch takes no read-only arrays.
+        loaded = np.load(path, mmap_mode="c", allow_pickle=False)
+        members = loaded if isinstance(loaded, Mapping) else {"x": loaded}
+        arrays = {name: np.asarray(member) for name, member in members.items()}
     except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         mend = f"use numpy.save{'z' * (suffix == '.npz')}"
         raise UsageError(f"{path} is no {suffix} file of numbers ({error}): {mend}") from error
-    numbers = held.get("vectors", held.get("x"))
+    numbers = arrays.get("vectors", arrays.get("x"))
     if numbers is None:
         raise UsageError(
-            f"{path} has no array 'vectors' (or 'x'): it holds {', '.join(sorted(held)) or '-'}"
+            f"{path} has no array 'vectors' (or 'x'): it holds {', '.join(sorted(arrays)) or '-'}"
         )
-    written = tuple(str(name) for name in held.get("columns", ()))
+    written = tuple(str(name) for name in arrays.get("columns", ()))
     if written and (numbers.ndim != 2 or len(written) != numbers.shape[1]):
         raise UsageError(f"{path}: {len(written)} columns are named for {numbers.shape}: name each")
     if numbers.ndim != 2:
@@ -124,12 +131,12 @@ def _read_arrays(path: Path, roles: Roles) -> Source:
     return Source(
         written,
         numbers.shape[1],
-        lambda place: numbers[:, place],
-        lambda place: numbers[:, place],
-        held.get("labels", held.get("y")),
-        held.get("clients"),
-        held.get("names"),
-        str(held.get("encoder", "")),
+        lambda position: numbers[:, position],
+        lambda position: numbers[:, position],
+        arrays.get("labels", arrays.get("y")),
+        arrays.get("clients"),
+        arrays.get("names"),
+        str(arrays.get("encoder", "")),
         whole=numbers,
     )
 
@@ -152,8 +159,8 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
             f"{folder} holds {others[0]}, which is not read: write it as .csv or .parquet, or "
             "move it away"
         )
-    found = [_read(file, roles) for file in files]
-    tables = aligned(list(zip(files, found, strict=True)), roles.missing)
+    originals = [_read_file(file, roles) for file in files]
+    tables = align_columns(list(zip(files, originals, strict=True)), roles.missing)
     labels = [as_strings(table.labels) for table in tables if table.labels is not None]
     if 0 < len(labels) < len(tables):
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
@@ -166,12 +173,12 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
     rows = [table.names for table in tables if table.names is not None]
     return Table(
         tables[0].columns,
-        tuple(name for table in found for name in table.written),
-        # A single file may be mapped: it is not copied.
+        tuple(name for table in originals for name in table.written),
+        # A single file may be memory-mapped: it is not copied.
         np.concatenate(numbers) if len(tables) > 1 else numbers[0],
         np.concatenate(labels) if labels else None,
         np.repeat([file.stem for file in files], list(map(len, numbers))),
         np.concatenate(rows) if len(rows) == len(tables) else None,
         tables[0].encoder,
-        tuple(note for table in found for note in table.notes),
+        tuple(note for table in originals for note in table.notes),
     )

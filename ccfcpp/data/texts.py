@@ -1,6 +1,6 @@
 """Texts from files, for an encoder: `.csv` with a column of texts, `.txt` with a text in each line.
 
-A folder of these has a file for each client, which is called like its file without the suffix.
+In a folder of these each file is a client, which has the file's name without the suffix.
 Rows and lines without a text are left out and not counted.
 """
 
@@ -27,8 +27,8 @@ class Texts(NamedTuple):
     clients: NDArray[np.str_] | None = None
 
 
-def hold_texts(path: Path) -> bool:
-    """Return whether a path is named as a file of texts, or is a folder of such files."""
+def holds_texts(path: Path) -> bool:
+    """Return whether a path has the suffix of a text file, or is a folder of such files."""
     return path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(files_of(path, SUFFIXES)))
 
 
@@ -37,9 +37,9 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
 
     Args:
         path: A file, or a folder of them.
-        text: Name of a CSV file's column of texts.
-        label: Name of its column with classes.
-        client: Name of its column that says which client holds a row.
+        text: Name of a CSV file's column with the texts.
+        label: Name of its column with the classes.
+        client: Name of its column with the client of each row.
 
     Raises:
         UsageError: There are no texts, or a column is missing; the message is one line.
@@ -51,7 +51,7 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
             "text in each line, or a folder of these with a file for each client"
         )
     wanted = [name for name in (text, label, client) if name is not None]
-    rows = [(file.stem, *row) for file in files for row in _rows(file, wanted) if row[0]]
+    rows = [(file.stem, *row) for file in files for row in _read_rows(file, wanted) if row[0]]
     if not rows:
         raise UsageError(f"{path} holds no text: all lines are empty")
     owners, texts, *others = zip(*rows, strict=True)
@@ -60,10 +60,10 @@ def read_texts(path: Path, text: str, label: str | None = None, client: str | No
     return Texts(list(texts), known.get(label or ""), clients)
 
 
-def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
+def _read_rows(file: Path, wanted: list[str]) -> list[list[str]]:
     """Return each row's cells in the wanted columns, the first of which holds the texts."""
     if file.suffix.lower() == ".csv":
-        return _cells_of(file, wanted)
+        return _read_cells(file, wanted)
     if len(wanted) > 1:
         raise UsageError(
             f"{file} has no column {wanted[1]!r}, since each line is a text: give a .csv file, or "
@@ -76,19 +76,19 @@ def _rows(file: Path, wanted: list[str]) -> list[list[str]]:
         raise UsageError(f"{file} cannot be read as text in UTF-8 ({error})") from error
 
 
-def _cells_of(file: Path, wanted: list[str]) -> list[list[str]]:
+def _read_cells(file: Path, wanted: list[str]) -> list[list[str]]:
     rows = [*zip(*(column.to_pylist() for column in csv_columns(file)), strict=True)]
-    names, found = known_names(file, rows[0] if rows else ()), list[list[str]]()
+    names, cells = known_names(file, rows[0] if rows else ()), list[list[str]]()
     for name in wanted:
         if canonical(name) not in names:
             raise UsageError(
                 f"{file} has no column {name!r}: it has {', '.join(map(repr, names[:20]))}"
                 "; name that of the texts by --text-column"
             )
-    places = [names.index(canonical(name)) for name in wanted]
+    positions = [names.index(canonical(name)) for name in wanted]
     for number, row in enumerate(rows[1:], 1):
-        found.append([row[place].strip() for place in places])
-        if found[-1][0] and "" in found[-1]:
-            empty, line = wanted[found[-1].index("")], csv_line_of(file, number)
+        cells.append([row[position].strip() for position in positions])
+        if cells[-1][0] and "" in cells[-1]:
+            empty, line = wanted[cells[-1].index("")], csv_line_of(file, number)
             raise UsageError(f"{file}, line {line}: column {empty!r} is empty: fill it in")
-    return found
+    return cells

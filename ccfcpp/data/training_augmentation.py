@@ -1,4 +1,4 @@
-"""Random crops and mirror images for training a classifier, a whole batch at a time."""
+"""Random crops and horizontal flips for training a classifier, a whole batch at a time."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class PaddedCrops(Drawn):
     """Random crops of a batch of zero-padded images, one for each image, some mirrored.
 
     Attributes:
-        rows: int64 of shape (samples,): the image's row that the crop's first one shows, from
-            -padding to padding; torchvision counts from the padded image's and has 0 to 2·padding.
+        rows: int64 of shape (samples,): the image's row at the top of the crop, from -padding to
+            padding; torchvision counts from the padded image's top, from 0 to 2·padding.
         columns: int64 of shape (samples,): the same for columns.
         mirrored: bool of shape (samples,): whether the crop is mirrored left to right.
     """
@@ -28,11 +28,11 @@ class PaddedCrops(Drawn):
 def draw_crops(
     count: int, padding: int, mirror_probability: float, generator: torch.Generator
 ) -> PaddedCrops:
-    """Draw the crops of ``count`` images of any size, on the CPU.
+    """Draw random crops for ``count`` images of any size, on the CPU.
 
     The usual augmentation of CIFAR-10 (He et al. 2016, "Deep Residual Learning for Image
     Recognition", section 4.2): zero padding by 4 pixels, a crop of the image's own size, and a
-    mirror image with probability 0.5 (0 if it means something else, as with digits); the same as
+    mirror image with probability 0.5 (0 if that changes the class, as with digits); the same as
     torchvision's RandomCrop(size, padding) and RandomHorizontalFlip.
     """
     rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)
@@ -45,7 +45,7 @@ def render_crops(images: Tensor, crops: PaddedCrops) -> Tensor:
 
     Args:
         images: uint8 tensor of shape (batch, channels, height, width), like the result.
-        crops: The crops of ``batch`` images, on the same device.
+        crops: Result of ``draw_crops`` for ``batch`` images, on the same device.
     """
     height, width = images.shape[-2:]
     across = torch.arange(width, device=images.device).expand(len(images), width)

@@ -16,24 +16,24 @@ from ccfcpp.data.images import Samples
 from ccfcpp.data.npz import index_names
 
 Pictures = Callable[[Sequence[str]], Mapping[str, Tensor]]
-"""Returns small images, uint8 `(channels, height, width)`, of some samples by their names."""
+"""Function that returns thumbnails, uint8 `(channels, height, width)`, of the named samples."""
 Missing = Literal["refuse", "mean"]
 _NUMBERS_AT_A_TIME = 1 << 22
 _LARGEST = 1e150
-"""The square of a larger number is infinite."""
+"""Larger numbers are refused, since their squares may be infinite."""
 
 
 @dataclass(frozen=True, eq=False)
 class VectorData(Samples):
-    """Data set of vectors of one length, in memory or mapped from a file.
+    """Data set of vectors of one length, in memory or in a memory-mapped file.
 
     They are float32 or float64 `(samples, d)`, with NaN if a value is missing.
 
     Attributes:
         columns: Names of the d columns; empty if they have none.
         encoder: Content hash of the encoder that made the vectors; empty if none did.
-        named_by: What a name belongs to: a `row`, a `file` or a `text`.
-        pictures: For embedded photos, a function that returns thumbnails of some; otherwise None.
+        named_by: What each sample's name stands for: its `row`, `file` or `text`.
+        pictures: For embedded images, a function that returns thumbnails of them; otherwise None.
     """
 
     columns: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class VectorData(Samples):
 
     @property
     def vectors(self) -> Tensor:
-        """The vectors: ``values`` under another name."""
+        """The vectors: the same tensor as ``values``."""
         return self.values
 
     @property
@@ -77,13 +77,13 @@ def vectors_from(
 
     Args:
         name: Name of the data set.
-        array: Numbers of shape `(n, d)`. float32 and float64 are not copied, so that they may be a
-            mapped file; float16, bool and small integers become float32, others float64.
+        array: Numbers of shape `(n, d)`. float32 and float64 are not copied, so that they may be
+            memory-mapped; float16, bool and small integers become float32, others float64.
         where: Origin of the array, for error messages.
         columns: Names of the columns.
         labels: Integers or strings of shape `(n,)`.
-        clients: The client that holds each vector, likewise.
-        missing: Whether to refuse NaN, or to keep it as a value to be imputed.
+        clients: The client of each vector, likewise.
+        missing: `refuse` NaN, or, with `mean`, keep it as a value to be imputed.
 
     Raises:
         UsageError: If a value is not a finite number, or the arrays do not fit each other.
@@ -126,9 +126,9 @@ def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
 def check_finite(
     numbers: NDArray[np.floating], columns: tuple[str, ...], where: str, missing: Missing
 ) -> None:
-    """Check that numbers are finite, not too large to square, and that no column is too small.
+    """Check that numbers are finite, and that their squares neither overflow nor underflow.
 
-    With `missing` refused, NaN is an error, too. Numbers are examined a block at a time.
+    NaN is an error only if `missing` is "refuse". Numbers are examined a block at a time.
 
     Raises:
         UsageError: The message names the first value that does not fit.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import covariance
 from ccfcpp.core.randomness import generator_of
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import sample_indices
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.contact_sheets import thumbnails
 
@@ -39,7 +39,7 @@ def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Te
     """
     points, numbers = points.cpu(), numbers.cpu()
     everything = torch.arange(len(points))
-    some = random_part(everything, _MOST_PLACED, generator_of(0))
+    some = sample_indices(everything, _MOST_PLACED, generator_of(0))
     found = {
         "index": numbers[some],
         "points": _reduce(points[some], by_angle),
@@ -47,7 +47,7 @@ def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Te
         "dimensions": torch.tensor(points.shape[1]),
     }
     if points.shape[1] <= MOST_DIMENSIONS:
-        matrix = covariance(points[random_part(everything, _MOST_POINTS, generator_of(0))])
+        matrix = covariance(points[sample_indices(everything, _MOST_POINTS, generator_of(0))])
         finite = bool(matrix.isfinite().all())
         values = torch.linalg.eigvalsh(matrix) if finite else matrix.diagonal()
         found |= {

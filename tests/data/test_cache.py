@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ccfcpp.data import cache
-from ccfcpp.data.cache import Arrays, cache_folder, cached, keeping_nothing
+from ccfcpp.data.cache import Arrays, cache_folder, cached, without_cache_writes
 from ccfcpp.data.registry import user_folder
 
 
@@ -174,10 +174,10 @@ def test_what_was_used_longest_ago_is_deleted(
 
 
 def test_nothing_is_kept_where_that_is_said(use: Use, decoder: _Decoder) -> None:
-    with keeping_nothing():
+    with without_cache_writes():
         use()
     assert not cache_folder().exists()
     use()
-    with keeping_nothing():
+    with without_cache_writes():
         assert use()["classes"].tolist() == ["a", "bc"]
     assert decoder.calls == 2

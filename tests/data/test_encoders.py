@@ -153,7 +153,7 @@ def test_an_interruption_keeps_what_is_done(
             raise KeyboardInterrupt
         return encoder.batch(pictures)
 
-    monkeypatch.setattr(keeping, "_KEPT_AFTER", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS_BETWEEN_SAVES", 0.0)
     with pytest.raises(KeyboardInterrupt):
         read_encoded(files / "photos", replace(encoder, batch=stopping))
     asked: list[int] = []

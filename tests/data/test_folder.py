@@ -11,7 +11,7 @@ from PIL import Image
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import decoding, image_files, load
-from ccfcpp.data.image_files import reading_in_words
+from ccfcpp.data.image_files import describe_reading
 from ccfcpp.data.images import ImageData
 from tests.support.originals import random_images
 
@@ -309,7 +309,7 @@ def test_names_are_known_by_one_spelling(tmp_path: Path) -> None:
         "classes 'Low' and 'low' look alike: rename one if they are the same",
         "clients 'cafe\\u0301' and 'cafe\\u0301 ' and 'caf\\xe9' are taken for one, 'caf\u00e9'",
     )
-    assert set(data.notes) <= set(reading_in_words(data))
+    assert set(data.notes) <= set(describe_reading(data))
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_a_broken_image_is_named(tmp_path: Path, broken: str) -> None:
 def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _save(tmp_path / "a.png", 1, size=12)
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "_pixels", lambda *_: pytest.fail("it is decoded"))
+        patch.setattr(decoding, "_decode_upright", lambda *_: pytest.fail("it is decoded"))
         with pytest.raises(UsageError, match=r"12x12 pixels, more than data.max_pixels = 143"):
             load(str(tmp_path), max_pixels=143)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # PIL would refuse over 20

@@ -186,7 +186,7 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plac
         return 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "_pixels", decode)
+        patch.setattr(decoding, "_decode_upright", decode)
         with pytest.raises(UsageError, match="it has 3000x3000 pixels, not 64x64"):
             load("tiny-imagenet", data_root=tmp_path)
     assert (3000, 3000) not in decoded

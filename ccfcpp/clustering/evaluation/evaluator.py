@@ -27,7 +27,7 @@ from ccfcpp.core.metrics import (
 )
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import Columns
-from ccfcpp.data.images import ImageData, random_part, to_float
+from ccfcpp.data.images import ImageData, sample_indices, to_float
 from ccfcpp.data.open import AnyData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
@@ -282,7 +282,7 @@ class ClusteringEvaluator(Evaluator[Any]):
     @cached_property
     def _compared_index(self) -> Tensor:
         generator = Randomness(0).generator(_COMPARED)
-        return random_part(torch.arange(len(self.data)), _MOST_COMPARED, generator)
+        return sample_indices(torch.arange(len(self.data)), _MOST_COMPARED, generator)
 
 
 def cluster_sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:

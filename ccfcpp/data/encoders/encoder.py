@@ -1,4 +1,4 @@
-"""An encoder, and a cache on disk of its vectors, by the content of samples."""
+"""Pre-trained encoders, and a cache on disk of their vectors, by the content of samples."""
 
 import math
 import time
@@ -18,23 +18,23 @@ from ccfcpp.data.decoding import UnreadableError
 
 Vectors = NDArray[np.float32]
 
-# Part of the folder's name: raise it when what an encoder is given of the same content changes.
+# Part of the folder's name: raise it when the same content is passed to encoders differently.
 _VERSION = 1
-_KEPT_AFTER = 60.0
-"""Seconds after which new vectors are saved, so that an interruption loses little."""
+_SECONDS_BETWEEN_SAVES = 60.0
+"""Seconds between two saves of new vectors, so that an interruption loses little."""
 _SHORT = 12
-"""Digits of a content hash that are shown."""
+"""Number of digits of a content hash that are shown."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen pre-trained network that embeds a picture or a text as a vector.
+    """Frozen pre-trained network that embeds an image or a text as a vector.
 
     Attributes:
-        name: Its name.
+        name: Its name, as the user gave it.
         hash: Content hash: SHA-256 of its weights and of the preprocessing of samples.
-        size: Batch size.
-        batch: Maps up to ``size`` samples to floats of shape `(samples, d)`. A picture is uint8
+        size: Largest batch size.
+        batch: Maps up to ``size`` samples to floats of shape `(samples, d)`. An image is uint8
             `(channels, height, width)`; a text is a string.
     """
 
@@ -46,15 +46,15 @@ class Encoder:
     def __str__(self) -> str:
         return f"{self.name.called} ({self.hash[:_SHORT]})"
 
-    def embedded(
+    def embed(
         self, keys: Sequence[str], get: Callable[[int], Any]
     ) -> tuple[Vectors, dict[int, str]]:
-        """Embed samples; vectors of content that was embedded before come from the cache.
+        """Embed samples; content that was embedded before gets its vector from the cache.
 
         New vectors are added to the cache, even if an error or Ctrl-C ends the work.
 
         Args:
-            keys: Digest of each sample's content.
+            keys: Digest of each sample's content, its key in the cache.
             get: Returns a sample by its index.
 
         Returns:
@@ -64,13 +64,13 @@ class Encoder:
         Raises:
             UsageError: The encoder cannot take the samples, or returns infinite values or NaN.
         """
-        shelf = _Shelf(self.hash)
-        found, reasons = shelf.read(keys), dict[int, str]()
+        cache = _VectorCache(self.hash)
+        vectors, reasons = cache.read(keys), dict[int, str]()
         first: dict[str, int] = {}
         for i, key in enumerate(keys):
-            if key not in found:
+            if key not in vectors:
                 first.setdefault(key, i)
-        todo, kept = list(first.values()), set(found)
+        todo, stored = list(first.values()), set(vectors)
         began = since = time.monotonic()
         try:
             for start in range(0, len(todo), self.size):
@@ -81,20 +81,20 @@ class Encoder:
                     except (UnreadableError, MemoryError) as error:
                         reasons[i] = str(error) or "it needs too much memory"
                 if samples:
-                    rows = self._checked(self.batch([sample for _, sample in samples]))
-                    found |= zip((key for key, _ in samples), rows, strict=True)
+                    rows = self._to_rows(self.batch([sample for _, sample in samples]))
+                    vectors |= zip((key for key, _ in samples), rows, strict=True)
                 report_embedded(str(self), start + len(batch), len(todo), time.monotonic() - began)
-                if time.monotonic() - since > _KEPT_AFTER:
-                    kept, since = shelf.keep(found, kept), time.monotonic()
+                if time.monotonic() - since > _SECONDS_BETWEEN_SAVES:
+                    stored, since = cache.store(vectors, stored), time.monotonic()
         finally:
-            shelf.keep(found, kept)
+            cache.store(vectors, stored)
         bad = {keys[i]: why for i, why in reasons.items()}
         reasons = {i: bad[key] for i, key in enumerate(keys) if key in bad}
-        made = [found[key] for key in keys if key not in bad]
-        return np.stack(made) if made else np.empty((0, 1), np.float32), reasons
+        readable = [vectors[key] for key in keys if key not in bad]
+        return np.stack(readable) if readable else np.empty((0, 1), np.float32), reasons
 
-    def _checked(self, vectors: NDArray[np.floating]) -> Vectors:
-        # Networks without a head may leave a map of one pixel.
+    def _to_rows(self, vectors: NDArray[np.floating]) -> Vectors:
+        # A network without its head may return feature maps of one pixel.
         shape = vectors.shape[1:]
         if math.prod(shape) != max(shape, default=0):
             raise UsageError(
@@ -110,7 +110,7 @@ class Encoder:
         return flat.astype(np.float32)
 
 
-class _Shelf:
+class _VectorCache:
     """Cache on disk of one encoder's vectors: folders of keys and vectors, never rewritten."""
 
     def __init__(self, encoder: str) -> None:
@@ -118,20 +118,21 @@ class _Shelf:
 
     def read(self, wanted: Iterable[str]) -> dict[str, Vectors]:
         """Return the cached vectors of the wanted keys, by key."""
-        left, found = set(wanted), dict[str, Vectors]()
+        left, vectors = set(wanted), dict[str, Vectors]()
         for entry in sorted(self._folder.glob("[!.]*")):
             arrays = read_entry(entry, ("keys", "vectors"), mapped=True)
             if arrays is None:
                 continue
-            here = {str(key): row for row, key in enumerate(arrays["keys"])}
-            found |= {key: np.array(arrays["vectors"][here[key]]) for key in left & here.keys()}
-            left -= here.keys()
-        return found
+            row_of = {str(key): row for row, key in enumerate(arrays["keys"])}
+            shared = left & row_of.keys()
+            vectors |= {key: np.array(arrays["vectors"][row_of[key]]) for key in shared}
+            left -= shared
+        return vectors
 
-    def keep(self, found: Mapping[str, Vectors], kept: Iterable[str]) -> set[str]:
-        """Store the vectors that the cache lacks, and return the keys of all stored ones."""
-        new = [key for key in found if key not in kept]
+    def store(self, vectors: Mapping[str, Vectors], stored: Iterable[str]) -> set[str]:
+        """Store the vectors whose keys are not in `stored`, and return all their keys."""
+        new = [key for key in vectors if key not in stored]
         if new:
-            arrays = {"keys": np.array(new), "vectors": np.stack([found[key] for key in new])}
+            arrays = {"keys": np.array(new), "vectors": np.stack([vectors[key] for key in new])}
             write_entry(self._folder / content_hash(new)[:32], arrays)
-        return set(found)
+        return set(vectors)

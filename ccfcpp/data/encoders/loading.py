@@ -30,9 +30,9 @@ from ccfcpp.core.files import content_hash
 from ccfcpp.data.encoders.encoder import Encoder
 
 _BATCH, _TEXTS = 32, 512
-"""Samples at a time; texts are sorted by length among themselves, and go on in batches of 32."""
+"""Batch sizes for images and for texts, which are sorted by length and embedded 32 at a time."""
 _SAFE_SENTENCES = 6
-"""The first version of sentence-transformers that runs no code of a model's folder."""
+"""First major version of sentence-transformers that runs no code from a model's folder."""
 _SIDE = 224
 """Default side of the input images in pixels, for a file that does not state it."""
 
@@ -52,18 +52,18 @@ def load_encoder(text: str, device: torch.device) -> Encoder:
     path = Path(name.file or name.name).expanduser()
     if name.by_path and not path.exists():
         raise UsageError(f"there is no file {path}: give an encoder that is there")
-    # The last ones are cached, as long as their files stay the same.
+    # The last encoders are cached while their files stay the same.
     inside = path.rglob("*") if name.family == "sentence-transformers" else ()
     changed = [each.stat().st_mtime_ns for each in (path, *inside) if each.exists()]
-    return _loaded(name, device, (path.absolute(), max(changed, default=0)))
+    return _load_cached(name, device, (path.absolute(), max(changed, default=0)))
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(name: EncoderName, device: torch.device, file: object) -> Encoder:
+def _load_cached(name: EncoderName, device: torch.device, file: object) -> Encoder:
     return _FAMILIES[name.family](name, device)
 
 
-def _of_torchvision(name: EncoderName, device: torch.device) -> Encoder:
+def _load_torchvision(name: EncoderName, device: torch.device) -> Encoder:
     from torchvision import models
 
     _check_known(name, models.list_models(module=models))
@@ -75,7 +75,7 @@ def _of_torchvision(name: EncoderName, device: torch.device) -> Encoder:
         )
     weights = published[name.weights or "DEFAULT"]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of slow first weights, which are replaced
+        warnings.simplefilter("ignore")  # that random weights are slow: they are replaced
         module = models.get_model(name.name, weights=None)
     if hasattr(module, "transform_input"):
         module.transform_input = True  # as with published weights
@@ -85,35 +85,35 @@ def _of_torchvision(name: EncoderName, device: torch.device) -> Encoder:
         try:
             state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         except (OSError, RuntimeError) as error:
-            _not_there(name, urlsplit(weights.url).hostname or "", error)
+            _raise_unavailable(name, urlsplit(weights.url).hostname or "", error)
     layers = {at: each for at, each in module.named_modules() if isinstance(each, _LAYERS)}
     head = next(reversed(layers))
     module.set_submodule(head, nn.Identity())
-    return _of_network(name, module, state, (head,), weights.transforms(), device)
+    return _encoder_of_network(name, module, state, (head,), weights.transforms(), device)
 
 
 _LAYERS = (nn.Linear, nn.Conv2d)
-"""The last of these in a network gives the classes."""
+"""Layer types; the last such layer of a torchvision network is its classification head."""
 
 
-def _of_timm(name: EncoderName, device: torch.device) -> Encoder:
-    timm = _required("timm", name)
+def _load_timm(name: EncoderName, device: torch.device) -> Encoder:
+    timm = _import_optional("timm", name)
     _check_known(name, timm.list_models(), name.name.partition(".")[0])
     try:
         with torch.random.fork_rng(devices=[]):
             module = timm.create_model(name.name, pretrained=not name.file, num_classes=0)
     except Exception as error:  # its hub has errors of its own
-        _not_there(name, "huggingface.co", error)
+        _raise_unavailable(name, "huggingface.co", error)
     heads = module.pretrained_cfg.get("classifier") or ()
     state = _read_weights(name) if name.file else module.state_dict()
     config = timm.data.resolve_model_data_config(module)
     transform = timm.data.create_transform(**config, is_training=False)
-    return _of_network(
+    return _encoder_of_network(
         name, module, state, (heads,) if isinstance(heads, str) else heads, transform, device
     )
 
 
-def _of_network(
+def _encoder_of_network(
     name: EncoderName,
     module: nn.Module,
     state: Mapping[str, Tensor],
@@ -121,7 +121,7 @@ def _of_network(
     transform: Transform,
     device: torch.device,
 ) -> Encoder:
-    """Make an encoder from a network: load the weights ``state``, and remove the head."""
+    """Make an encoder from a network without head: load the weights ``state`` except the head's."""
     kept = {
         key: value
         for key, value in state.items()
@@ -131,30 +131,30 @@ def _of_network(
         module.load_state_dict(kept)
     except RuntimeError as error:
         raise UsageError(
-            f"{name.file} does not hold the weights of {name.called} ({_line(error)[:200]}): "
+            f"{name.file} does not hold the weights of {name.called} ({_one_line(error)[:200]}): "
             "give those of this architecture"
         ) from error
-    found = content_hash([name.family, name.name, repr(transform)], module.state_dict())
-    return Encoder(name, found, _BATCH, _run(module, transform, device))
+    digest = content_hash([name.family, name.name, repr(transform)], module.state_dict())
+    return Encoder(name, digest, _BATCH, _make_batch(module, transform, device))
 
 
-def _run(module: nn.Module, transform: Transform, device: torch.device) -> Batch:
+def _make_batch(module: nn.Module, transform: Transform, device: torch.device) -> Batch:
     module.to(device).eval()
 
     def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         # Clients with a GPU and without one are to have the same vectors: TF32 keeps three digits.
         exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
         with torch.inference_mode(), exact:
-            vectors = module(_stacked(pictures, transform, _BATCH).to(device))
+            vectors = module(_stack_batch(pictures, transform, _BATCH).to(device))
         return np.asarray(vectors[: len(pictures)].float().cpu().numpy())
 
     return batch
 
 
-def _stacked(pictures: Sequence[Picture], transform: Transform, size: int) -> Tensor:
-    """Stack preprocessed pictures to a batch `(size, 3, h, w)`, padded with the last picture.
+def _stack_batch(pictures: Sequence[Picture], transform: Transform, size: int) -> Tensor:
+    """Preprocess images and stack them to a batch `(size, 3, h, w)`, padded with the last image.
 
-    With a constant batch size, each vector depends on its picture alone, to the last bit.
+    With a constant batch size, each vector depends on its image alone, to the last bit.
     """
     tensors = [transform(_as_pil(picture)) for picture in pictures]
     return torch.stack(tensors + [tensors[-1]] * (size - len(tensors)))
@@ -165,10 +165,10 @@ def _as_pil(picture: Picture) -> Image.Image:
     return Image.fromarray(picture[0] if grey else picture.transpose(1, 2, 0)).convert("RGB")
 
 
-def _of_torchscript(name: EncoderName, device: torch.device) -> Encoder:
+def _load_torchscript(name: EncoderName, device: torch.device) -> Encoder:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch would rather export
+            warnings.simplefilter("ignore")  # torch.jit is deprecated
             path = str(Path(name.name).expanduser())
             module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
@@ -176,22 +176,22 @@ def _of_torchscript(name: EncoderName, device: torch.device) -> Encoder:
             f"{name.name} is no TorchScript program: of a file of weights give the architecture, "
             f"too, such as torchvision:resnet50@{name.name}"
         ) from error
-    transform = _usual(_SIDE, _SIDE)
-    return _of_program(name, _BATCH, transform, _run(module, transform, device))
+    transform = _imagenet_transform(_SIDE, _SIDE)
+    return _encoder_of_program(name, _BATCH, transform, _make_batch(module, transform, device))
 
 
-def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
-    runtime = _required("onnxruntime", name)
+def _load_onnx(name: EncoderName, device: torch.device) -> Encoder:
+    runtime = _import_optional("onnxruntime", name)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Weights in files beside it would be no part of its content hash.
+    # Weights in separate files would not be part of the content hash.
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", os.devnull
     )
     path = Path(name.name).expanduser()
     try:
         session = runtime.InferenceSession(path, options, ["CPUExecutionProvider"])
-    except Exception as error:  # it raises its own, one for each kind of damage
+    except Exception as error:  # onnxruntime has its own error for each kind of damage
         raise UsageError(
             f"{name.name} is no ONNX file that runs: export it again, with its weights inside"
         ) from error
@@ -203,20 +203,20 @@ def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
             "does"
         )
     known, _, height, width = (n if isinstance(n, int) else None for n in shape)
-    size, transform = known or _BATCH, _usual(height or _SIDE, width or _SIDE)
+    size, transform = known or _BATCH, _imagenet_transform(height or _SIDE, width or _SIDE)
 
     def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
-        tensors = _stacked(pictures, transform, size).numpy()
+        tensors = _stack_batch(pictures, transform, size).numpy()
         return np.asarray(session.run([first.name], {given.name: tensors})[0][: len(pictures)])
 
-    return _of_program(name, size, transform, batch)
+    return _encoder_of_program(name, size, transform, batch)
 
 
-def _usual(height: int, width: int) -> Transform:
-    """Return the usual preprocessing (resize, crop, normalise) of ImageNet networks."""
+def _imagenet_transform(height: int, width: int) -> Transform:
+    """Return the usual ImageNet preprocessing: resize, crop to the given size, normalise."""
     from torchvision.transforms import v2
 
-    usual: Transform = v2.Compose(
+    transform: Transform = v2.Compose(
         [
             v2.Resize(round(max(height, width) * 8 / 7), antialias=True),
             v2.CenterCrop((height, width)),
@@ -225,29 +225,33 @@ def _usual(height: int, width: int) -> Transform:
             v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    return usual
+    return transform
 
 
-def _of_program(name: EncoderName, size: int, transform: Transform, batch: Batch) -> Encoder:
+def _encoder_of_program(
+    name: EncoderName, size: int, transform: Transform, batch: Batch
+) -> Encoder:
     """Make an encoder from an ONNX or TorchScript file; its errors become a ``UsageError``."""
 
-    def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
+    def batch_or_refuse(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         try:
             return batch(pictures)
         except Exception as error:
             raise UsageError(
                 f"{name.name} does not turn images (n, 3, height, width) into vectors "
-                f"({_line(error)[-200:]}): give a program that takes float32 images normalised as "
-                "ImageNet's"
+                f"({_one_line(error)[-200:]}): give a program that takes float32 images normalised "
+                "as ImageNet's"
             ) from error
 
     with Path(name.name).expanduser().open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Encoder(name, content_hash([name.family, digest, repr(transform)]), size, checked)
+    return Encoder(
+        name, content_hash([name.family, digest, repr(transform)]), size, batch_or_refuse
+    )
 
 
-def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
-    library = _required("sentence_transformers", name)
+def _load_sentence_transformer(name: EncoderName, device: torch.device) -> Encoder:
+    library = _import_optional("sentence_transformers", name)
     if int(library.__version__.partition(".")[0]) < _SAFE_SENTENCES:
         # Earlier ones run the code that a model's folder brings.
         raise UsageError(
@@ -265,10 +269,11 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
     except Exception as error:  # its hub has errors of its own
         if place.is_dir():
             raise UsageError(
-                f"{name.name} holds no model of sentences that can be loaded ({_line(error)[:200]})"
-                ": give one whose weights are .safetensors, without code of its own"
+                f"{name.name} holds no model of sentences that can be loaded "
+                f"({_one_line(error)[:200]}): give one whose weights are .safetensors, "
+                "without code of its own"
             ) from error
-        _not_there(name, "huggingface.co", error)
+        _raise_unavailable(name, "huggingface.co", error)
     facts = [repr(model), sorted(model.tokenizer.get_vocab().items())]
 
     def batch(texts: Sequence[str]) -> NDArray[np.floating]:
@@ -278,11 +283,11 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
 
 
 _FAMILIES: dict[str, Callable[[EncoderName, torch.device], Encoder]] = {
-    "torchvision": _of_torchvision,
-    "timm": _of_timm,
-    "torchscript": _of_torchscript,
-    "onnx": _of_onnx,
-    "sentence-transformers": _of_sentences,
+    "torchvision": _load_torchvision,
+    "timm": _load_timm,
+    "torchscript": _load_torchscript,
+    "onnx": _load_onnx,
+    "sentence-transformers": _load_sentence_transformer,
 }
 
 
@@ -304,7 +309,7 @@ def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
             state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         if not all(isinstance(each, Tensor) for each in state.values()):
             raise TypeError("not all are tensors")
-    except Exception as error:  # each damage and each refusal has one of its own
+    except Exception as error:  # each kind of damage has its own error
         raise UsageError(
             f"{path} holds no weights as .safetensors, or as .pth with tensors by name alone: save "
             "them as safetensors"
@@ -312,11 +317,11 @@ def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
     return state
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _required(package: str, name: EncoderName) -> Any:
+def _import_optional(package: str, name: EncoderName) -> Any:
     # The hub logs each of its attempts; their result becomes one line.
     for logger in ("huggingface_hub", "sentence_transformers", "transformers"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -329,11 +334,11 @@ def _required(package: str, name: EncoderName) -> Any:
         ) from error
 
 
-def _not_there(name: EncoderName, host: str, error: Exception) -> NoReturn:
+def _raise_unavailable(name: EncoderName, host: str, error: Exception) -> NoReturn:
     instead = (
         "the folder of the model" if name.takes == "texts" else f"{name.called}@FILE.safetensors"
     )
     raise UsageError(
-        f"the weights of {name.called} cannot be had from {host} ({_line(error)[:120]}): connect "
-        f"this machine, or bring a file of them here and give {instead}"
+        f"the weights of {name.called} cannot be had from {host} ({_one_line(error)[:120]}): "
+        f"connect this machine, or bring a file of them here and give {instead}"
     ) from error

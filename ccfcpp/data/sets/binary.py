@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.archives import unpacked
+from ccfcpp.data.archives import unpack_archive
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.sets.published import Packed, from_torchvision
+from ccfcpp.data.sets.published import Packed, torchvision_class
 
 Contents = dict[str, bytes]
-"""The contents of the members by their names."""
+"""Contents of an archive's members, by name."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class BinarySet(Packed):
     """A data set published as an archive of a few binary files.
 
     Attributes:
-        original: The name of torchvision's class.
+        original: The name of torchvision's class of the data set.
         decode: Decodes the members' contents to the arrays of `Published.read`; takes also the
             path that messages name, and raises `UsageError` if the contents are broken.
     """
@@ -30,15 +30,15 @@ class BinarySet(Packed):
         """Read the data set from an unpacked folder or an archive."""
         if place.is_dir():
             return self.decode(self._contents(place, place), place)
-        with unpacked(place, self.members) as found:
-            contents = self._contents(found.root / self.folder, place / self.folder)
+        with unpack_archive(place, self.members) as unpacked:
+            contents = self._contents(unpacked.root / self.folder, place / self.folder)
         return self.decode(contents, place)
 
     def fetch(self, folder: Path) -> None:
         """Download the archive."""
         from torchvision.datasets.utils import download_url
 
-        original = from_torchvision(self.original)
+        original = torchvision_class(self.original)
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
     def _contents(self, folder: Path, place: Path) -> Contents:

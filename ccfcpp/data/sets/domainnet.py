@@ -1,6 +1,6 @@
-"""Lists of a client's training and test images, as DomainNet has them beside its folders.
+"""Lists of each client's training and test images, as DomainNet has them beside its folders.
 
-DomainNet is fetched by its user, and read as a folder.
+DomainNet itself is downloaded by the user, and read as a folder.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ SPLITS = ("train", "test")
 LIST_SUFFIX = ".txt"
 
 
-def lists_of(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the lists of each client's training and test images; empty if there are none."""
+def find_lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the files that list each client's training and test images; empty if none exist."""
     there = {canonical(path.name): path for path in tree.others[folder]}
     names = {owner: [f"{owner.name}_{split}{LIST_SUFFIX}" for split in SPLITS] for owner in owners}
     lists = {
@@ -34,18 +34,18 @@ def lists_of(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, lis
     return lists
 
 
-def listed(
+def select_listed(
     tree: Tree,
     folder: Path,
     files: Sequence[ImageFile],
     lists: Sequence[Path],
     classes: Sequence[str] | None,
 ) -> list[ImageFile]:
-    """Return a client's files that its lists name, with their split, those for training first.
+    """Select a client's files that its lists name, with their split, training images first.
 
     Paths in the lists start from `folder`. Only listed images of the `classes` must exist.
     """
-    # Systems spell the letters of names in several ways.
+    # Systems differ in the Unicode form of names.
     there = {canonical(str(file.path)): file.path for file in files}
     kept_classes = set(map(canonical, classes or ()))
     is_test = {}

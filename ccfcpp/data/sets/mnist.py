@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.cache import Arrays
-from ccfcpp.data.sets.published import Published, from_torchvision, split_mask
+from ccfcpp.data.sets.published import Published, split_mask, torchvision_class
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UINT8 = 0x08
@@ -26,10 +26,10 @@ _FILES = (
 
 @dataclass(frozen=True)
 class IdxSet(Published):
-    """A data set in MNIST's format: training and test images and labels, in four IDX files.
+    """Data set in MNIST's format: training and test images and labels, in four IDX files.
 
     Attributes:
-        original: The name of torchvision's class, and of the folder that it fills.
+        original: The name of torchvision's class, and of the folder that it creates.
         class_names: The names of the classes.
     """
 
@@ -60,7 +60,7 @@ class IdxSet(Published):
 
     def fetch(self, folder: Path) -> None:
         """Download the four files."""
-        from_torchvision(self.original)(str(folder), download=True)
+        torchvision_class(self.original)(str(folder), download=True)
 
     def _raw(self, root: Path) -> Path:
         return root / self.original / "raw"

@@ -79,14 +79,14 @@ class Published(DataSet, ABC):
             self._download(root)
             place = self.find(root)
         assert place is not None
-        return _image_data(self.name, self.read(place), place)
+        return _make_image_data(self.name, self.read(place), place)
 
     def _download(self, root: Path) -> None:
         try:
             root.mkdir(parents=True, exist_ok=True)
-            # Moved in place when whole: an interrupted download must not look like a data set.
+            # Moved when complete: an interrupted download must not look like a data set.
             with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
-                with _quiet_and_impatient():
+                with _limit_download():
                     self.fetch(Path(temporary))
                 shutil.copytree(temporary, root, copy_function=shutil.move, dirs_exist_ok=True)
         except _FAULTS as error:
@@ -99,12 +99,12 @@ class Published(DataSet, ABC):
 
 @dataclass(frozen=True)
 class Packed(Published):
-    """Base class of data sets in one archive, unpacked into the cache or by the user.
+    """Base class of data sets that are published as one archive.
 
     Attributes:
         folder: The folder in the archive.
         archive: The name of the archive.
-        members: Files that an unpacked folder must hold.
+        members: Files that the unpacked folder must hold.
     """
 
     folder: str
@@ -117,19 +117,19 @@ class Packed(Published):
         return f"{self.archive} (or its unpacked folder {self.folder}/)"
 
     def find(self, root: Path) -> Path | None:
-        """Return the unpacked folder or an archive under the root, in this order, if any.
+        """Return the unpacked folder under the root, else an archive; None if there is neither.
 
-        Both lie in the root or in its folder of the set's name, which may also be the unpacked
-        folder itself.
+        Both may lie in the root, or in its subfolder with the data set's name, which may also be
+        the unpacked folder itself.
         """
         bases = (root, root / self.name)
         for unpacked in [*(base / self.folder for base in bases), root / self.name]:
             if all((unpacked / member).is_file() for member in self.members):
                 return unpacked
-        found = (
+        archives = (
             path for each in self.patterns for base in bases for path in sorted(base.glob(each))
         )
-        return next((path for path in found if path.is_file()), None)
+        return next((path for path in archives if path.is_file()), None)
 
     @property
     def patterns(self) -> list[str]:
@@ -137,7 +137,7 @@ class Packed(Published):
         return [self.archive]
 
 
-def from_torchvision(name: str) -> Any:
+def torchvision_class(name: str) -> Any:
     """Return torchvision's class of a data set, for its addresses and checksums."""
     from torchvision import datasets
 
@@ -149,7 +149,7 @@ def split_mask(train: int, test: int) -> NDArray[np.bool_]:
     return np.repeat([False, True], [train, test])
 
 
-def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
+def _make_image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
     import torch
 
     from ccfcpp.data.images import ImageData
@@ -167,7 +167,7 @@ def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
 
 
 @contextlib.contextmanager
-def _quiet_and_impatient() -> Iterator[None]:
+def _limit_download() -> Iterator[None]:
     """Silence torchvision's output, and set a timeout for its downloads."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)

@@ -34,7 +34,7 @@ _ARRAYS = ("images", "labels", "classes", "test")
 class TinyImageNet(Packed):
     """The data set TinyImageNet: JPEG files, decoded once into the cache.
 
-    A gzipped tar whose name begins like the original's may hold a part of the data set.
+    A `.tar.gz` whose name begins like the original's may hold a part of the data set.
     """
 
     url: ClassVar = f"http://cs231n.stanford.edu/{_BASE}.zip"
@@ -49,10 +49,10 @@ class TinyImageNet(Packed):
         """Read the data set from an unpacked folder or an archive."""
         with open_tree(place) as tree:
             files = _find_files(tree)
-            # The text files are read anyway; what they say of the images belongs to the key.
-            said = json.dumps([self.name, files.labels, files.classes, files.train])
-            places = tree.places(files.images)
-            return cached(places, said, _ARRAYS, lambda: _decode(tree, files))
+            # The text files are always read; what they say of the images is part of the key.
+            options = json.dumps([self.name, files.labels, files.classes, files.train])
+            paths = tree.disk_paths(files.images)
+            return cached(paths, options, _ARRAYS, lambda: _decode(tree, files))
 
     def fetch(self, folder: Path) -> None:
         """Download the archive, which torchvision does not provide."""
@@ -62,7 +62,7 @@ class TinyImageNet(Packed):
 
 
 class _Files(NamedTuple):
-    """The files of the images and their labels, those for training first.
+    """Image files and their labels, training images first.
 
     Attributes:
         images: The images' files.
@@ -80,27 +80,30 @@ class _Files(NamedTuple):
 def _find_files(tree: Tree) -> _Files:
     """List the image files and classes of the data set, or of the part of it that is there.
 
-    The classes are those that have training images, in the order of `wnids.txt`; others follow in
-    the order of their identifiers. A class is named by the first of its names in `words.txt`, with
-    its identifier if another class has the same, and by its identifier if it has no name.
+    The classes are those that have training images: first those in `wnids.txt`, in its order, then
+    others in the order of their identifiers. A class is named by the first of its names in
+    `words.txt`, with its identifier if another class has the same name, and by its identifier if it
+    has none.
     """
     base = tree.root / _BASE
     if base not in tree.folders:
         base = tree.root
-    folders = {folder.name: folder for folder in _in(tree.folders, base / "train")}
-    listed = [wnid for wnid in _lines(tree, base / _ORDER) if wnid in folders]
+    folders = {folder.name: folder for folder in _require_folder(tree.folders, base / "train")}
+    listed = [wnid for wnid in _read_lines(tree, base / _ORDER) if wnid in folders]
     wnids = [*dict.fromkeys(listed), *sorted(set(folders) - set(listed))]
     index = {wnid: label for label, wnid in enumerate(wnids)}
     train = [
-        (image, index[wnid]) for wnid in wnids for image in _images(tree, folders[wnid] / "images")
+        (image, index[wnid])
+        for wnid in wnids
+        for image in _list_images(tree, folders[wnid] / "images")
     ]
-    both = [*train, *_validation(tree, base / "val", index)]
+    both = [*train, *_list_validation(tree, base / "val", index)]
     if not both:
         raise UsageError(f"{base} holds no image: get it again")
     return _Files(
         [image for image, _ in both],
         [label for _, label in both],
-        _names(tree, base, wnids),
+        _class_names(tree, base, wnids),
         len(train),
     )
 
@@ -116,12 +119,12 @@ def _decode(tree: Tree, files: _Files) -> Arrays:
     }
 
 
-def _validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[Path, int]]:
+def _list_validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[Path, int]]:
     """Return the validation images with their labels, in the order of the annotations."""
-    there = {image.name: image for image in _images(tree, folder / "images")}
+    there = {image.name: image for image in _list_images(tree, folder / "images")}
     annotations = folder / _ANNOTATIONS
     labels = {}
-    for number, line in enumerate(_lines(tree, annotations), 1):
+    for number, line in enumerate(_read_lines(tree, annotations), 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if name not in there or wnid not in index:
@@ -134,10 +137,10 @@ def _validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[P
     return [(there[name], label) for name, label in labels.items()]
 
 
-def _names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
+def _class_names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
     words = {}
     if base / _WORDS in tree.others[base]:
-        for line in _lines(tree, base / _WORDS):
+        for line in _read_lines(tree, base / _WORDS):
             wnid, _, names = line.partition("\t")
             words[wnid] = names.partition(",")[0].strip()
     first = [words.get(wnid) or wnid for wnid in wnids]
@@ -148,17 +151,21 @@ def _names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
     ]
 
 
-def _lines(tree: Tree, file: Path) -> list[str]:
-    if file not in _in(tree.others, file.parent):
+def _read_lines(tree: Tree, file: Path) -> list[str]:
+    if file not in _require_folder(tree.others, file.parent):
         raise UsageError(f"{file} is missing: get it again")
     return [line.strip() for line in tree.text(file).splitlines() if line.strip()]
 
 
-def _images(tree: Tree, folder: Path) -> list[Path]:
-    return [file for file in _in(tree.images, folder) if file.suffix.lower() in IMAGE_SUFFIXES]
+def _list_images(tree: Tree, folder: Path) -> list[Path]:
+    return [
+        file
+        for file in _require_folder(tree.images, folder)
+        if file.suffix.lower() in IMAGE_SUFFIXES
+    ]
 
 
-def _in(of: Mapping[Path, list[Path]], folder: Path) -> list[Path]:
+def _require_folder(of: Mapping[Path, list[Path]], folder: Path) -> list[Path]:
     if folder not in of:
         raise UsageError(f"{folder} is missing: get it again")
     return of[folder]

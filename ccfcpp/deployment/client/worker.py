@@ -16,8 +16,8 @@ from ccfcpp.core.permissions import Kind
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
-from ccfcpp.data.cache import keeping_nothing
-from ccfcpp.data.image_files import reading_in_words
+from ccfcpp.data.cache import without_cache_writes
+from ccfcpp.data.image_files import describe_reading
 from ccfcpp.data.open import AnyData
 from ccfcpp.deployment.client.answered_requests import Answered
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
@@ -185,7 +185,7 @@ class Worker:
         return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
-        with keeping_nothing():  # a handshake with each size would leave a copy
+        with without_cache_writes():  # a handshake with each size would leave a copy
             data = self._load(spec)
         run = make_client_run(spec, data, self.device)
         if spec.image_shape:  # of a run that is under way
@@ -323,7 +323,7 @@ class Worker:
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
         # Before there is a shape, others' images have had no say in it.
         if spec.image_shape:
-            for line in reading_in_words(data, str(self.folder / "skipped.csv")):
+            for line in describe_reading(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
 

@@ -20,7 +20,7 @@ Way = Callable[..., Clustering]
 
 def on_a_device(points: Tensor, k: int, *, seed: int, **given: Any) -> Clustering:
     """By batched products, as on an accelerator."""
-    weights, starts = given.get("weights"), given.get("starts")
+    weights, starts = given.get("weights"), given.get("init")
     (found,) = server._kmeans_on_device(
         [points],
         [server._weights_of(points, weights)],

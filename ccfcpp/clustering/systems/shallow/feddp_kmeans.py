@@ -45,7 +45,7 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import sample_indices
 from ccfcpp.engine.algorithm import ClientContext
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
@@ -298,7 +298,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
                 f"{tuple(shape)}"
             )
         generator = randomness.generator("server's images")
-        chosen = random_part(torch.arange(len(images)), self.config.points, generator)
+        chosen = sample_indices(torch.arange(len(images)), self.config.points, generator)
         return self.rule.points(images[chosen].to(self.problem.device))
 
     def exchanges(self, number: int, state: FedDPState) -> Sequence[AnyServerWork]:
