@@ -143,10 +143,10 @@ class ClusteringEvaluator(Evaluator[Any]):
         state: Any,
         memories: ClientMemories,
         local: LocalSpectra,
-        told: EvaluationState | None,
+        outcome: EvaluationState | None,
     ) -> Results:
         """Return the results of a finished run: summary, model, cluster table and arrays."""
-        clusters, typical = self.assignments(state), told.typical if told else None
+        clusters, typical = self.assignments(state), outcome.typical if outcome else None
         points = self.algorithm.represent(state, self._compared)
         last: dict[str, Any] = self.algorithm.summarize(state)
         k, images = last.get("clusters", self.clusters), self._by_image(state, clusters, typical)
