@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.algorithm import rank_candidates
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.merging import (
@@ -126,7 +126,9 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
             by_k = evidence(total.neighbours, self.fewest, self.clusters)
             changes["evidence"] = by_k.to(sums.device)
             # With so many over-clusters, random initialisations are slow and give worse merges.
-            groups = merge_overclusters(sums, most_to_least(by_k, self.fewest)[0], None, self.rule)
+            groups = merge_overclusters(
+                sums, rank_candidates(by_k, self.fewest)[0], None, self.rule
+            )
         else:
             groups = merge_overclusters(
                 sums, self.clusters, randomness.generator("merging"), self.rule

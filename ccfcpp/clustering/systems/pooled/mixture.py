@@ -21,8 +21,8 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     InitState,
     SumsWork,
-    large_enough,
     required_centroids,
+    zero_small_clusters,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.initialisation import SumCells
@@ -153,10 +153,10 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
             )
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
-    def told(self, total: MixtureSums, samples: int) -> MixtureSums:
+    def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
         """Set sums to 0 that are over too few points of a component, or of the client."""
         likelihood = total.likelihood * (samples >= self.context.least)
-        return replace(large_enough(total, self.context.least), likelihood=likelihood)
+        return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
 
 
 def zero_sums(means: Tensor, covariance: str) -> MixtureSums:
