@@ -32,10 +32,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 class Examined:
     """Finished runs of a study, the numbers of each cell (combination of settings), page facts.
 
-    Attributes:
-        cells: The runs, and what figures need.
-        rows: Settings, mean scores and costs of each cell.
-        facts: Title, tables, settings and other text, by their names in the page's template.
+    ``facts`` are title, tables and other text, by their names in the page's template.
     """
 
     cells: StudyCells

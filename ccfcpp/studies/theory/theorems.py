@@ -290,11 +290,7 @@ def _mean_rank(matrices: Tensor) -> float:
 def _mean_growing(values: Tensor) -> Tensor:
     """Count singular values that grow by more than a tenth of the fastest one's growth.
 
-    Args:
-        values: Singular values along a path, of shape (times, clients, draws, k).
-
-    Returns:
-        Mean count over draws, of shape (clients,).
+    Values along a path (times, clients, draws, k) give mean counts over draws, of shape (clients,).
     """
     growth = values[-1] - values[0]
     grown = growth > 0.1 * growth.amax(dim=-1, keepdim=True)
@@ -315,11 +311,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list
 def verify_statements(
     seed: int, note: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
-    """Check the theorems by simulation.
-
-    Args:
-        seed: Seed of all random numbers.
-        note: Called with the name of each subject, such as ``FedDecorr, Theorem 1``, before it.
+    """Check the theorems by simulation; ``note`` is called with the name of each before its check.
 
     Returns:
         The statements by subject, and the rows of each CSV file by its name without the suffix.
