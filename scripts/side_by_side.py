@@ -2,7 +2,7 @@
 
 Get the code of Yan et al. first (github.com/Jarvisyan/CCFC-pytorch: ``main.py`` and ``model.py``);
 this script downloads nothing. It patches the code where it would differ: data set and partition are
-ours, k-means has the ten restarts that were scikit-learn's default when the code was written, and
+ours, k-means has the ten initialisations that were scikit-learn's default when the code was written, and
 the numbers of rounds are those of the options.
 
 Example:

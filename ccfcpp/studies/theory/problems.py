@@ -60,7 +60,10 @@ def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
 
 
 def exact_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Compute the cross-entropy's drive (y − γ) Xᵀ, Eq. (37) (ICLR), as (…, classes, inputs)."""
+    """Compute the cross-entropy's negative gradient (y − γ) Xᵀ, of shape (…, classes, inputs).
+
+    Eqs. (36) and (37) of the FedDecorr paper (ICLR); γ are the softmax outputs.
+    """
     return residuals(network, data) @ data.inputs.mT
 
 
