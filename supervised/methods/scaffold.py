@@ -71,8 +71,8 @@ class ControlVariates(LocalMethod):
 class ControlledMean(Aggregation[ControlledState]):
     """Aggregation of SCAFFOLD with a global step size of 1: c changes by the sum of changes / N.
 
-    c is the control variate, N the number of connected clients. Models are weighted by samples, unlike in the paper, where
-    all clients count equally.
+    c is the control variate, N the number of connected clients. Models are weighted by samples;
+    in the paper, all clients count equally.
     """
 
     @cached_property
