@@ -28,7 +28,7 @@ class Representations:
 
 @torch.no_grad()
 def represent(network: FlatNetwork, images: Tensor) -> Representations:
-    """Run a network in evaluation mode on uint8 images (samples, channels, height, width)."""
+    """Return latents and predictions of uint8 images (samples, channels, height, width)."""
     network.train(False)
     size = forward_batch(images[0, 0].numel())
     parts = [network(to_float(batch)) for batch in torch.split(images, size)]
@@ -52,7 +52,7 @@ class GlobalModel:
                 self._version = version
 
     def latents_by(self, state: ModelState, images: Tensor) -> Tensor:
-        """Return the latents of uint8 images by any model of this network, (images, latent)."""
+        """Return the latents of uint8 images, computed with other weights: (images, latent)."""
         self._version = None
         self.network.load(state)
         return represent(self.network, images).latents
@@ -64,10 +64,10 @@ class GlobalModel:
         other clients are in the process. The cache is the client's ``scratch``.
         """
         self.load(state, version)
-        held = client.scratch.get("representations")
-        if held is None or held[:2] != (self, version):
+        cached = client.scratch.get("representations")
+        if cached is None or cached[:2] != (self, version):
             with section("global model"):
-                held = self, version, represent(self.network, client.images)
-            client.scratch["representations"] = held
-        representations: Representations = held[2]
+                cached = self, version, represent(self.network, client.images)
+            client.scratch["representations"] = cached
+        representations: Representations = cached[2]
         return representations

@@ -231,7 +231,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return self.space.probabilities(snapshot(known), client)
 
     def assign(self, state: EncoderState, client: Client) -> Tensor:
-        """Return the likeliest cluster of each of a client's samples, int64 of shape (samples,).
+        """Return the most probable cluster of each of a client's samples: int64 (samples,).
 
         Raises:
             FederationError: No step was made yet, or over-clusters have not been merged.
@@ -247,7 +247,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         return replace(snapshot(state), centroids=state.centroids)
 
     def assign_by_model(self, final_model: EncoderState, client: Client) -> Tensor:
-        """Return the likeliest cluster of each of a client's samples, int64 of shape (samples,)."""
+        """Return the most probable cluster of each of a client's samples: int64 (samples,)."""
         return self.probabilities(final_model, client).argmax(dim=1)
 
     def summarize(self, state: EncoderState) -> dict[str, object]:

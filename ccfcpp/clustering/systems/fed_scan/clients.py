@@ -128,16 +128,16 @@ class Pairs:
     def _features(self, client: Client) -> Tensor:
         """Return the features that the first search compares, in half precision."""
         kind = self.config.first_neighbours
-        held = client.scratch.get(_FIRST)
-        if held is None or held[0] != kind:
+        cached = client.scratch.get(_FIRST)
+        if cached is None or cached[0] != kind:
             with section("first features"):
                 computed = FEATURES[kind](client.images)
                 if client.images.is_floating_point():  # Vectors may be too large for 16 bits.
                     computed = F.normalize(computed, dim=1)
-                held = kind, computed.half()
+                cached = kind, computed.half()
             if self.config.first_weight:
-                client.scratch[_FIRST] = held
-        features: Tensor = held[1].float()
+                client.scratch[_FIRST] = cached
+        features: Tensor = cached[1].float()
         return features
 
     def _draw_views(self, step: int, turns: Sequence[BatchPart], randomness: Randomness) -> Tensor:

@@ -51,7 +51,7 @@ _MARGIN = 1.0
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What the continued run needs of the finished one until new clusters are found.
+    """Facts of the finished run, which a continued one needs until new clusters are found.
 
     Attributes:
         groups: The cluster of each known head, int64 of shape (m,).
@@ -67,7 +67,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class GrowingState(EncoderState):
-    """The state of a continued run, which is also the message to its clients.
+    """State of a continued run; also the message to its clients.
 
     Attributes:
         grown: Facts of the finished run; None once the new clusters are found. Until then, known
@@ -193,7 +193,7 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
     def check(
         self, message: GrowingState, update: CentroidUpdate, senders: Sequence[Member]
     ) -> None:
-        """Refuse centres that are too far off, of too many images, or from known clients."""
+        """Refuse centres that are too far from 0, of too many images, or from known clients."""
         known = _known_heads(message)[0].clients.tolist()
         if len(update.sizes) and any(each.id in known for each in senders):
             raise RefusedUpdateError("it took part before, and has no new clusters")
@@ -210,21 +210,21 @@ class FindNewClusters(ServerWork[GrowingState, GrowingState, CentroidUpdate]):
         received, (grown, new) = list(updates), _known_heads(state)
         points = torch.cat([update.centroids for update in received])
         sizes = torch.cat([update.sizes for update in received])
-        starts = cluster_centres(points, sizes, new, randomness.integer("new clusters"))
-        if len(starts) < new:
+        centres = cluster_centres(points, sizes, new, randomness.integer("new clusters"))
+        if len(centres) < new:
             raise FederationError(
-                f"newcomers that are there hold images for {len(starts)} of the {new} new heads "
+                f"newcomers that are there hold images for {len(centres)} of the {new} new heads "
                 f"that clusters = {self.clusters} asks for: begin again, with fewer clusters or "
                 "when they are there, and another --out"
             )
         known = [(name, head[: len(grown.groups)]) for name, head in _heads(state.model)]
-        added = heads_for(starts, *(head for _, head in known))
+        added = heads_for(centres, *(head for _, head in known))
         heads = {n: torch.cat([own, more]) for (n, own), more in zip(known, added, strict=True)}
         model, clusters = state.model | heads, int(grown.groups.max()) + 1
-        new_clusters = cluster_centres(starts, torch.ones(new), self.clusters - clusters, seed=0)
-        groups = torch.cat([grown.groups, clusters + nearest(starts, new_clusters)])
+        new_clusters = cluster_centres(centres, torch.ones(new), self.clusters - clusters, seed=0)
+        groups = torch.cat([grown.groups, clusters + nearest(centres, new_clusters)])
         if grown.shares is not None:
-            of_each = sizes.new_zeros(new).index_add(0, nearest(points, starts), sizes)
+            of_each = sizes.new_zeros(new).index_add(0, nearest(points, centres), sizes)
             of_known = (self.samples - of_each.sum()) * grown.shares
             model |= merge_tensors(groups, torch.cat([of_known, of_each]), model)
         # A new version, since clients load a model only if its version has changed.

@@ -38,12 +38,12 @@ class Latents(Generic[Network]):
 
         They are computed once for each version of the model, and cached in ``client.scratch``.
         """
-        held = client.scratch.get("latents")
-        if held is None or held[:2] != (self, state.version):
+        cached = client.scratch.get("latents")
+        if cached is None or cached[:2] != (self, state.version):
             with section("latents of all images"):
-                held = (self, state.version, self._compute(state, client.images))
-            client.scratch["latents"] = held
-        latents: Tensor = held[2]
+                cached = (self, state.version, self._compute(state, client.images))
+            client.scratch["latents"] = cached
+        latents: Tensor = cached[2]
         return latents
 
     @torch.no_grad()

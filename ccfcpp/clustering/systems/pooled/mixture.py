@@ -269,7 +269,7 @@ class GaussianMixtures(InitBySums[Mixture]):
         return self.is_settled(grown, self.config.tolerance)
 
     def assign(self, state: Mixture, client: Client) -> Tensor:
-        """Return the likeliest component of each sample, int64 of shape (samples,)."""
+        """Return the most probable component of each sample, int64 of shape (samples,)."""
         return self.probabilities(state, client).argmax(dim=1)
 
     def probabilities(self, known: Mixture, client: Client) -> Tensor:

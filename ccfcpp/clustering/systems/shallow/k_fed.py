@@ -69,16 +69,16 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
     from sklearn.cluster import kmeans_plusplus
 
     # Far from the origin, rounding in the Gram matrix would hide the differences of points.
-    projected = _on_top_singular_vectors(points - mean_if_far(points, _FAR), k)
+    projected = _project_on_singular_vectors(points - mean_if_far(points, _FAR), k)
     _, chosen = kmeans_plusplus(
         projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
     )
     seeds = torch.from_numpy(chosen).to(points.device)
-    starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
-    return kmeans(points, k, seed=seed, iterations=iterations, init=starts)
+    initial = _separated_means(points, torch.cdist(projected, projected[seeds]), seeds)
+    return kmeans(points, k, seed=seed, iterations=iterations, init=initial)
 
 
-def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
+def _project_on_singular_vectors(points: Tensor, k: int) -> Tensor:
     """Project points on their top k singular vectors: coordinates, float64 (samples, at most k)."""
     # The eigenvectors of the smaller Gram matrix are the singular vectors.
     double = points.double()
@@ -90,7 +90,7 @@ def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
     return torch.mul(vectors[:, -k:], values[-k:].clamp(min=0).sqrt())
 
 
-def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
+def _separated_means(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
     """Return for each seed the mean of the points that are much closer to it than to others.
 
     ``distances`` (samples, k) are those to the seeds, whose indices are ``seeds`` (k,).
@@ -217,13 +217,13 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         """Run k-means over all local centroids, from ``farthest_first`` of the largest client's."""
         local = [update.centroids for update in updates]
         points = torch.cat(local)
-        starts = farthest_first(points, local[0], self.problem.clusters)
+        initial = farthest_first(points, local[0], self.problem.clusters)
         with section("k-means: server"):
             clustering = kmeans(
                 points,
-                len(starts),
+                len(initial),
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
-                init=starts,
+                init=initial,
             )
         return CentroidState(clustering.centroids), {}

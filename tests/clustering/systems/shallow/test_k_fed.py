@@ -94,7 +94,7 @@ def test_the_projection_is_on_the_top_singular_vectors(
     values = np.linalg.svd(points.double().numpy(), compute_uv=False)
     # Else the subspace itself is a matter of rounding.
     assume(k >= len(values) or values[k] < 0.99 * values[k - 1])
-    found = k_fed._on_top_singular_vectors(points, k).numpy()
+    found = k_fed._project_on_singular_vectors(points, k).numpy()
     assert found.shape[1] <= k
     projected = book_projection(points.double().numpy(), k)
     # A square root of what eigenvalues of 0 are rounded to may remain.
@@ -104,7 +104,7 @@ def test_the_projection_is_on_the_top_singular_vectors(
 def test_points_three_times_closer_to_a_seed_than_to_any_other_give_its_mean() -> None:
     points = torch.tensor([[0.0], [1.0], [1.5], [2.5], [4.0], [4.5], [12.0], [20.0]])
     seeds = torch.tensor([0, 4, 7])
-    starts = k_fed._means_of_separated(points, torch.cdist(points, points[seeds]), seeds)
+    starts = k_fed._separated_means(points, torch.cdist(points, points[seeds]), seeds)
     # 1 is as far as allowed: 3 · 1 ≤ 3; 1.5 and 2.5 are between 0 and 4, and 12 between 4 and 20.
     assert starts.tolist() == [[0.5], [4.25], [20.0]]
 
@@ -112,7 +112,7 @@ def test_points_three_times_closer_to_a_seed_than_to_any_other_give_its_mean() -
 def test_of_two_seeds_that_coincide_each_has_a_start() -> None:
     points = torch.tensor([[1.0], [1.0], [9.0], [8.5]])
     seeds = torch.tensor([0, 1, 2])
-    starts = k_fed._means_of_separated(points, torch.cdist(points, points[seeds]), seeds)
+    starts = k_fed._separated_means(points, torch.cdist(points, points[seeds]), seeds)
     assert starts.tolist() == [[1.0], [1.0], [8.75]]
 
 
