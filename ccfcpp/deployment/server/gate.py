@@ -44,7 +44,7 @@ class _TooLargeError(Exception):
 
 
 class Gate:
-    """The gate as an ASGI application, which forwards clients' requests to the fleet.
+    """The gate as an ASGI application, which forwards clients' requests to the fleet's socket.
 
     Args:
         link: HTTP client for the fleet's socket. It must not follow redirections or use a proxy.
