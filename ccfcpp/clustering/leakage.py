@@ -19,7 +19,7 @@ from ccfcpp.data.images import sample_indices
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.leakage import inverted, membership, neighbours
+from ccfcpp.privacy.leakage import measure_inversion, measure_membership, shift_images
 
 _MOST_IMAGES = 5000
 """Largest number of images of either kind in a membership attack."""
@@ -87,7 +87,7 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
         part = sample_indices(torch.arange(len(images)), _MOST_IMAGES, generator)
         mixed.append(images[part[torch.randperm(len(part), generator=generator)]])
     inside, outside = (_losses(run, state, images) for images in mixed)
-    attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}
+    attacks = {name: asdict(measure_membership(inside[name], outside[name])) for name in inside}
     found: Leakage = {"members": len(mixed[0]), "others": len(mixed[1]), "attacks": attacks}
     return found if client is None else found | {"client": client}
 
@@ -119,7 +119,7 @@ def _losses(run: ClusteringRun, state: Any, images: Tensor) -> dict[str, Tensor]
     ``calibrated distance``: the first, less the mean of it for the moved images.
     """
     points = _points(run, state, images)
-    moved = torch.stack([_points(run, state, other) for other in neighbours(images)])
+    moved = torch.stack([_points(run, state, other) for other in shift_images(images)])
     found = {"views": (moved - points).norm(dim=2).mean(dim=0) / points.norm(dim=1).clamp(1e-12)}
     if state.centroids is not None:
         far = _distance(points, state.centroids)
@@ -158,7 +158,7 @@ def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
             points = run.algorithm.represent(state, client)
             if averages is not None and len(averages) and points is not None:
                 sent.append((averages, points))
-    return [asdict(group) for group in inverted(sent)] if sent else None
+    return [asdict(group) for group in measure_inversion(sent)] if sent else None
 
 
 def _averages(update: object) -> Tensor | None:

@@ -47,7 +47,7 @@ from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
-from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.client import wrap_works
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
@@ -133,7 +133,7 @@ class ClientRun(ABC, Generic[Model]):
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
-            works = works_in_sums(travelling, privacy, self.spec.clients, guard)
+            works = wrap_works(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, tells)}
 
     def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
