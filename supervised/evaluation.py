@@ -192,7 +192,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return self.predict(model, tested.images)
 
     def results(
-        self, state: ServerState, memories: ClientMemories, local: LocalSpectra, told: None
+        self, state: ServerState, memories: ClientMemories, local: LocalSpectra, outcome: None
     ) -> Results:
         """Return accuracies, predictions, and spectra of the representations of test images.
 

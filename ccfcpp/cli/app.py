@@ -1,4 +1,4 @@
-"""The command line: it parses, calls and prints.
+"""The command line: it parses arguments, calls the library and prints results.
 
 Modules that a command needs are imported when it runs, so that help and version appear at once.
 """

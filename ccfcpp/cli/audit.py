@@ -44,16 +44,16 @@ def _line(entry: "AuditEntry") -> str:
 
 
 def _runs(entries: list["AuditEntry"], spending: "Spending") -> list[str]:
-    """Return some lines for each run, and the privacy loss of all of them."""
+    """Return lines on each run, and one on the privacy loss of all runs together."""
     from ccfcpp.deployment.client.audit import DELTA, by_run, reasons, run_facts
 
     lines = []
-    for found in by_run(entries):
-        first, facts = found[0], run_facts(found, spending)
+    for own in by_run(entries):
+        first, facts = own[0], run_facts(own, spending)
         lines += [
             f"{first.method} for {facts['server']}, {facts['from']} to {facts['to']}",
             *(f"  {key}: {facts[key]}" for key in list(facts)[3:]),
-            *(f"  refused: {reason}" for reason in reasons(found)),
+            *(f"  refused: {reason}" for reason in reasons(own)),
         ]
     if total := spending.epsilon(DELTA):
         lines.append(f"all runs together have cost ε = {total:.3g}, δ = {DELTA:g}")

@@ -23,7 +23,7 @@ _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The address of a server and the clients it admits; each option's help describes it."""
+    """Options of a server: its address, keys, clients and time limits; see each one's help."""
 
     keys: Annotated[
         Path | None,
@@ -94,10 +94,10 @@ class ServerOptions:
 def check_server_settings(
     opening: Opening[RunConfig], task: str, server: ServerOptions, admitted: int
 ) -> str:
-    """Check a server's settings before any client is asked.
+    """Check a server's settings before it contacts any client.
 
     Returns:
-        A line if the server's certificate ends soon; else an empty one.
+        A warning if the server's certificate expires soon, else "".
 
     Raises:
         UsageError: More clients are wanted than exist, the settings fit no clients, or no
@@ -123,7 +123,7 @@ def address(text: str) -> tuple[str, int]:
     """Parse ``host:port``.
 
     Raises:
-        UsageError: The text is of another form.
+        UsageError: The text has another format.
     """
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16

@@ -53,9 +53,9 @@ FLAGS = (
 
 @run_command(FLAGS, ClassifyConfig)
 def classify(options: RunOptions, seeds: Seeds = 1, profile: ShowProfile = False) -> None:
-    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without.
+    """Train a classifier over clients, by FedAvg or a related method, with FedDecorr or without.
 
-    Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
+    If flags have several values, such as --alpha 0.05,0.5, all combinations are run.
     """
     layers = options.layers("classify", "feddecorr")
     with terminal.usage_errors():
@@ -85,7 +85,7 @@ def _single(options: RunOptions, layers: Layers, seeds: int) -> Layers | None:
 
 
 def _study(options: RunOptions, layers: Layers, seeds: int) -> Study[ClassifyConfig]:
-    """Return the study that was asked for, a new or a resumed one."""
+    """Make a new study, or reopen the one to be resumed."""
     from ccfcpp.studies.growth import check_new_runs, reopen_study
     from ccfcpp.studies.study import Study
 
@@ -129,7 +129,7 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> ClassificationTable:
-    """Write the table of the finished runs, and return it."""
+    """Write the table of a study's finished runs to its folder, and return it."""
     from ccfcpp.studies.classification import tabulate
     from ccfcpp.studies.tables import as_latex, as_markdown, escape_latex
 

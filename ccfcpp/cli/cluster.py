@@ -54,12 +54,12 @@ FLAGS = (
 )
 
 _MOST_ROWS = 12
-"""Rows and columns of a table of clients that fits a terminal."""
+"""Most rows and columns of a printed table of clients."""
 
 
 @run_command(FLAGS, ClusterConfig)
 def cluster(options: RunOptions, run: From = None, profile: ShowProfile = False) -> None:
-    """Cluster images, vectors or tables that lie with several clients.
+    """Cluster images, vectors or tables that several clients hold.
 
     Defaults below are those of the data set digits; other data have other presets.
     """
@@ -152,13 +152,13 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
 
 
 def _found_rows(summary: Summary) -> Rows:
-    """Return rows on the chosen number of clusters: runner-up, and evidence for nearby numbers."""
+    """Return rows on a chosen number of clusters: the runner-up, and evidence by number."""
     if "clusters_evidence" not in summary:
         return {}
-    found = {int(k): value for k, value in summary["clusters_evidence"].items()}
-    near = [k for k in found if abs(k - summary["clusters"]) <= _SHOWN_BESIDE]
-    most = max(found.values()) or 1.0  # Where nothing differs, nothing speaks for any number.
-    bars = [f"{k:3} {'█' * round(_BAR * max(0, found[k]) / most)}" for k in near]
+    evidence = {int(k): value for k, value in summary["clusters_evidence"].items()}
+    near = [k for k in evidence if abs(k - summary["clusters"]) <= _SHOWN_BESIDE]
+    most = max(evidence.values()) or 1.0  # if all are 0, no bars
+    bars = [f"{k:3} {'█' * round(_BAR * max(0, evidence[k]) / most)}" for k in near]
     return {
         "found, runner-up": f"{summary['clusters']}, {summary['clusters_runner_up']}",
         "evidence": "\n".join(bars),
@@ -167,9 +167,9 @@ def _found_rows(summary: Summary) -> Rows:
 
 def _tables(summary: Summary) -> dict[str, list[Rows]]:
     sizes = summary.get("client_cluster_sizes", ())
-    fits = 0 < len(sizes) <= _MOST_ROWS and len(sizes[0]) < _MOST_ROWS
+    is_small = 0 < len(sizes) <= _MOST_ROWS and len(sizes[0]) < _MOST_ROWS
     title = f"{summary.get('unit', 'image').capitalize()}s of each client in each cluster"
-    return {title: sizes_table(summary)} if fits else {}
+    return {title: sizes_table(summary)} if is_small else {}
 
 
 def _rounds(summary: Summary) -> str:

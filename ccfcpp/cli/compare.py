@@ -54,10 +54,10 @@ Baseline = Annotated[
 def compare(
     options: RunOptions, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None
 ) -> None:
-    """Compare systems on the same samples, partitions and scores, as the CCFC++ paper's tables.
+    """Compare systems on the same samples, partitions and scores, as in the CCFC++ paper's tables.
 
-    Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run; so
-    are those of settings, such as --set loss.eta=0,0.1. With --resume, what is new is added.
+    If flags or settings have several values, such as --set loss.eta=0,0.1, all combinations are
+    run. With --resume, new combinations are added.
     """
     from rich.console import Console
 
@@ -88,8 +88,8 @@ def compare(
         run_in_processes(study, jobs, look, should_stop)
     result, at = write_tables(study), study.path
     if options.json_output:
-        found = {"out": str(at), "table": result.rows, "costs": result.costs()}
-        typer.echo(json.dumps(found))
+        output = {"out": str(at), "table": result.rows, "costs": result.costs()}
+        typer.echo(json.dumps(output))
     else:
         Console().print(*_scores(result), terminal.make_table(COSTS_TITLE, result.costs()))
         typer.echo(

@@ -56,11 +56,10 @@ def embed(
 ) -> None:
     """Turn photos or texts into vectors by a pre-trained encoder.
 
-    The .npz file has vectors, float32 (n, d), names, and where the data tell
-    them labels and clients: ccfcpp cluster --dataset takes it. Where each folder
-    or file is a client (--partition folders) and OUT is a folder, each client
-    gets a file. What was embedded before, by the same encoder, is not embedded
-    again.
+    The .npz file has vectors, float32 (n, d), names, and labels and clients if
+    the data have them: ccfcpp cluster --dataset takes it. If each folder or file
+    is a client (--partition folders) and OUT is a folder, each client gets a
+    file. What was embedded before, by the same encoder, is not embedded again.
     """
     if flags.ENCODER.key not in named:
         raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
@@ -79,36 +78,36 @@ def embed(
     from ccfcpp.data.vectors import VectorData
 
     terminal.prepare()
-    found = load_data(config)
-    assert isinstance(found, VectorData)
+    embedded = load_data(config)
+    assert isinstance(embedded, VectorData)
     skipped = out.with_name(f"{out.stem}-skipped.csv")
-    for line in describe_reading(found, skipped.name):
+    for line in describe_reading(embedded, skipped.name):
         terminal.progress_console().print(line)
-    _save(found, out, skipped)
-    n, d = found.vectors.shape
+    _save(embedded, out, skipped)
+    n, d = embedded.vectors.shape
     if json_output:
-        told = {"out": str(out), "vectors": n, "length": d, "encoder": found.encoder}
-        typer.echo(json.dumps(told | {"skipped": found.skipped or 0}))
+        output = {"out": str(out), "vectors": n, "length": d, "encoder": embedded.encoder}
+        typer.echo(json.dumps(output | {"skipped": embedded.skipped or 0}))
     else:
         typer.echo(f"{out}: {format_count(n, 'vector')} of {format_count(d, 'number')}")
 
 
-def _save(found: VectorData, out: Path, skipped: Path) -> None:
+def _save(data: VectorData, out: Path, skipped: Path) -> None:
     from ccfcpp.core.files import write_atomically, write_table
 
     is_file = out.suffix.lower() == ".npz"
     # A column of a table may say anything.
-    if not is_file and (odd := [name for name in found.owner_names if Path(name).name != name]):
+    if not is_file and (odd := [name for name in data.owner_names if Path(name).name != name]):
         raise UsageError(f"client {odd[0]!r} cannot be a file's name: give an --out of .npz")
     with writable(out.parent if is_file else out):
         if is_file:
-            write_atomically(out, _npz(found))
-        for number, name in enumerate(found.owner_names if not is_file else ()):
-            assert found.owners is not None  # there are names
-            own = found.selected(found.owners == number)
+            write_atomically(out, _npz(data))
+        for number, name in enumerate(data.owner_names if not is_file else ()):
+            assert data.owners is not None  # there are names
+            own = data.selected(data.owners == number)
             write_atomically(out / f"{name}.npz", _npz(own, clients=False))
-        if found.reading is not None and found.skipped:
-            write_table(skipped, found.reading.rows)
+        if data.reading is not None and data.skipped:
+            write_table(skipped, data.reading.rows)
 
 
 def _npz(data: VectorData, clients: bool = True) -> bytes:

@@ -23,24 +23,26 @@ if TYPE_CHECKING:
 Named = dict[str, Any]
 """Values of the flags that were given, by dotted key."""
 ALL = "All systems"
-"""Title of flags that are no system's own."""
+"""Heading in the help of flags that all systems have."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag, and the key that it sets. Empty attributes follow from the key's field.
+    """A command-line flag and the configuration key that it sets.
+
+    Empty attributes are read from the key's field.
 
     Attributes:
         key: The dotted key of the configuration.
         metavar: Placeholder of its value in the help.
-        named: Its name, if it is not the last part of its key.
+        named: Its name, if it is not the last part of the key.
         help: Its description, if a command takes less than the field does.
         values: The values it takes, if the field does not say it.
         default: Its default, if it is not the configuration's value.
-        form: How it is typed: with a value, as a switch that sets its key to true, or as often as
-            there are values.
-        several: Whether it takes a list with commas, each value of which is run.
-        panel: Its title in the help; by default that of the systems that have it.
+        form: ``str`` for a flag with a value, ``bool`` for a switch that sets the key to true,
+            ``list[str]`` for a flag that can be repeated.
+        several: Whether it takes several values, separated by commas, each of which is run.
+        panel: Its heading in the help; by default the systems that have it.
     """
 
     key: str
@@ -55,24 +57,24 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag as it is typed."""
+        """The flag as a user types it, such as ``--data-root``."""
         return "--" + (self.named or self.key.rpartition(".")[2]).replace("_", "-")
 
     @property
     def name(self) -> str:
-        """The name of its parameter."""
+        """Name of the flag's parameter in a command's function."""
         return "flag_" + self.option.removeprefix("--").replace("-", "_")
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter of a command for this flag."""
+        """The parameter of a command's function by which typer declares the flag."""
         option = typer.Option(self.option, rich_help_panel=self.panel or ALL)
         annotation = Annotated[self.form | None, option]  # type: ignore[name-defined]
         keyword = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)
 
     def explain(self, option: TyperOption, setting: KeyDescription, held: object) -> None:
-        """Write the help of its option, from the setting and its default."""
+        """Set the help of the flag's option from its setting and default (``held``)."""
         default = self.default or ("off" if held is False else in_file(held))
         notes = [self.values or setting.values]
         if self.default or held is not None:
@@ -88,7 +90,7 @@ def _with_panel(panel: str, *flags: Flag) -> tuple[Flag, ...]:
 
 
 BY_FOLDER = ("folders", "domain")
-"""The kinds of partition in which each folder is a client, of clustering and classification."""
+"""Kinds of partition in which each folder is a client: for clustering, and for classification."""
 
 DATASET = Flag("dataset", "NAME|PATH", values=", ".join(DATASETS))
 METHOD = Flag("method")
@@ -106,7 +108,7 @@ CLASSES_PER_CLIENT = Flag("partition.classes_per_client")
 CLIENTS = Flag("partition.clients")
 CLUSTERS = Flag("clusters", "K|auto")
 ROUNDS = Flag("rounds")
-"""Its key is the system's own one."""
+"""The configuration replaces this key by the system's own."""
 TRAINING_ROUNDS = Flag("training.rounds")
 PRETRAIN_ROUNDS = Flag("training.pretrain_rounds")
 LOCAL_EPOCHS = Flag("training.local_epochs")
@@ -168,12 +170,12 @@ MACHINE = DEVICE, _, DATA_ROOT = _with_panel(
 
 
 def several(*flags: Flag) -> tuple[Flag, ...]:
-    """Return the same flags for a command that takes several values, with commas."""
+    """Return copies of flags that take several values, separated by commas."""
     return tuple(replace(flag, several=True) for flag in flags)
 
 
 def set_partition_kind(named: Named) -> None:
-    """Set the kind of partition that a given flag belongs to.
+    """Set ``partition.kind`` as other flags imply, such as ``--alpha``: ``dirichlet``.
 
     Raises:
         UsageError: Flags belong to different kinds.

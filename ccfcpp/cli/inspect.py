@@ -49,11 +49,11 @@ def inspect(
 ) -> None:
     """Look at images or tables as a run would, without running: what is there, what is skipped.
 
-    Nothing is trained or sent. It reads every file, and says which kinds, sizes
-    and depths there are, in which size they would meet, which classes and clients
-    the folders make, and what would be left out and why. Of a table it says which
-    columns there are, which values are missing and how columns are scaled. At a
-    client of a deployment it says this of the client's own data.
+    Nothing is trained or sent. It reads every file, and shows which kinds, sizes
+    and depths there are, to which size images would be resized, which classes and
+    clients the folders make, and what would be left out and why. Of a table it
+    shows which columns there are, which values are missing and how columns are
+    scaled. At a client of a deployment it shows this for the client's own data.
     """
     tree = merge(unflatten(named), parse_assignments(settings or []))
     if kind_of(path) == "vectors":
@@ -78,7 +78,7 @@ def inspect(
 
 
 def _read_images(path: str, tree: Tree) -> tuple[ImageData, str]:
-    """Read images, and return the reason why a run would refuse them; empty if none."""
+    """Read images, and return them with the reason why a run would refuse them, or ""."""
     from ccfcpp.data.image_files import check_share
     from ccfcpp.data.open import open_images
 
@@ -95,7 +95,7 @@ def _read_images(path: str, tree: Tree) -> tuple[ImageData, str]:
 
 
 def _section(tree: Tree, name: str, kind: type[S]) -> S:
-    """Return the settings of reading in a section.
+    """Return the section of settings that concerns the reading of the data.
 
     Raises:
         UsageError: There are settings of other sections.
@@ -112,7 +112,7 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
 
 
 def _describe_images(data: ImageData) -> dict[str, Any]:
-    """Return the facts on images, as JSON values."""
+    """Describe images by JSON values: their kinds, sizes, classes, clients and skipped files."""
     reading = data.reading
     files = [] if reading is None else reading.files
     headers = [file.header for file in files if file.header is not None and not file.reason]

@@ -27,8 +27,7 @@ def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str
     """Read vectors as a run does, but accept missing values.
 
     Returns:
-        The vectors, NaN if a value is missing, and why a run would refuse them; empty if it
-        would not.
+        The vectors, NaN for a missing value, and the reason why a run would refuse them, or "".
 
     Raises:
         UsageError: They cannot be read.
@@ -51,7 +50,7 @@ def read_with_missing(path: str, config: VectorsConfig) -> tuple[VectorData, str
 
 
 def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
-    """Return the facts on vectors, as JSON values: each column's kind, and its values."""
+    """Describe vectors by JSON values: each column's kind and range, scaling, classes, clients."""
     import numpy as np
 
     from ccfcpp.clustering.auto_settings import settings_for
@@ -74,7 +73,7 @@ def describe_vectors(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
 
 
 def _column(values: Any) -> dict[str, Any]:
-    """Return a column's kind of values, number of missing ones, and spread; values (rows,)."""
+    """Describe a column, floats of shape (rows,): its kind, missing values, range and deviation."""
     import numpy as np
 
     there = values[~np.isnan(values)]
@@ -93,33 +92,33 @@ def _column(values: Any) -> dict[str, Any]:
     return facts | {name: float(value) for name, value in spread.items()}
 
 
-def print_description(path: str, found: dict[str, Any]) -> None:
-    """Print the facts: first what all columns have in common, then each column."""
+def print_description(path: str, facts: dict[str, Any]) -> None:
+    """Print the result of ``describe_vectors``: first of all columns together, then of each."""
     from ccfcpp.cli.terminal import print_facts, print_rows
 
-    columns = found["columns"]
+    columns = facts["columns"]
     missing = {name: own["missing"] for name, own in columns.items() if own["missing"]}
     constant = [name for name, own in columns.items() if own["kind"] == "constant"]
     kinds = Counter(own["kind"] for own in columns.values()).most_common()
     rows = {
-        "rows": f"{found['rows']:,}",
+        "rows": f"{facts['rows']:,}",
         "columns": f"{len(columns):,}",
         "kinds": ", ".join(f"{kind} ({count})" for kind, count in kinds),
         "missing": f"{format_count(sum(missing.values()), 'value')} in {list_names([*missing])}"
         if missing
         else "0 values",
         "constant": list_names(constant) + ": it tells nothing apart" if constant else "no column",
-        "lengths of rows": f"{found['shortest']:.4g} to {found['longest']:.4g}",
-        "scale": _SCALES[found["scale"]],
-        "components": f"the first {found['components']} principal ones, of what is scaled"
-        if found["components"]
+        "lengths of rows": f"{facts['shortest']:.4g} to {facts['longest']:.4g}",
+        "scale": _SCALES[facts["scale"]],
+        "components": f"the first {facts['components']} principal ones, of what is scaled"
+        if facts["components"]
         else "",
-        "classes": counts_in_words(found["classes"]) or "none: no --label-column",
-        "clients": counts_in_words(found["clients"])
+        "classes": counts_in_words(facts["classes"]) or "none: no --label-column",
+        "clients": counts_in_words(facts["clients"])
         or "none: give --client-column, or --clients for parts at random",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
-    for note in found["notes"]:
+    for note in facts["notes"]:
         typer.echo(note)
     shown_rows = [
         {"column": printable_name(name)} | _in_words(own) for name, own in columns.items()

@@ -113,7 +113,7 @@ def join(options: JoinOptions, named: flags.Named) -> None:
 
 
 def _read_owner_rules(key: Path, given: dict[str, object]) -> Rules:
-    """Return the owner's rules: those of the file beside the key, overridden by ``given``."""
+    """Read the owner's rules from the file beside the key; ``given`` ones override them."""
     return read_rules(key.with_suffix(SUFFIX), given)
 
 

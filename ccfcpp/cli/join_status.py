@@ -35,7 +35,7 @@ class StatusLine:
         self.console.print(text)
 
     def show_status(self, text: str) -> None:
-        """Show the status of the client."""
+        """Show the client's own status, such as that it is connecting."""
         self._show(text, text)
 
     def show_progress(self, status: ServerStatus) -> None:

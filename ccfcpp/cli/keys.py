@@ -112,7 +112,7 @@ def roster(
     The server needs the file, and gives it to every client. By it clients know
     each other's keys, so that a server cannot take part in their sums itself.
     Check that each key is of the client whose name it has. Sign again when a
-    client comes or goes. Where the authority's key lies in the server's folder,
+    client comes or goes. If the authority's key lies in the server's folder,
     ccfcpp serve signs by itself.
     """
     from ccfcpp.deployment.keys.creation import make_roster
@@ -191,8 +191,8 @@ def sign(
     """
     from ccfcpp.deployment.keys.requests import fingerprint, sign_request
 
-    found, path = sign_request(file, clients or out / "roster")
-    typer.echo(f"{path}: {found.name} is on the roster, with the key {fingerprint(found.key)}")
+    request, path = sign_request(file, clients or out / "roster")
+    typer.echo(f"{path}: {request.name} is on the roster, with the key {fingerprint(request.key)}")
 
 
 @keys.command()
@@ -201,9 +201,9 @@ def revoke(name: Name, out: Folder = _KEYS, clients: OnRoster = None) -> None:
 
     For secure sums sign the roster again afterwards (ccfcpp keys roster).
     """
-    from ccfcpp.deployment.keys.requests import take_off_roster as taken_off
+    from ccfcpp.deployment.keys.requests import take_off_roster
 
-    path = taken_off(name, clients or out / "roster")
+    path = take_off_roster(name, clients or out / "roster")
     typer.echo(f"{name} is off the roster; its key is kept as {path}")
 
 

@@ -24,12 +24,12 @@ def leakage(
     ] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Attack a finished run of ccfcpp cluster: what does it tell of its images?
+    """Attack a finished run of ccfcpp cluster, to measure what it reveals about its images.
 
-    Membership: are images that the model was trained on told from others? The
-    others are those that data.images left out, or those of absent clients.
-    Inversion, where centroids are made of pixels: how near are the averages
-    that clients sent to a single image? The numbers go to RUN/leakage.json, and
+    Membership: can images that the model was trained on be told from others?
+    The others are those that data.images left out, or those of absent clients.
+    Inversion, if centroids are made of pixels: how near are the averages that
+    clients sent to a single image? The numbers go to RUN/leakage.json, and
     ccfcpp report shows them.
     """
     from ccfcpp.clustering.leakage import leakage as attack
@@ -38,9 +38,9 @@ def leakage(
 
     use_processors()
     progress_console().print(f"attacking {run} …")
-    found = attack(run, client)
+    results = attack(run, client)
     if json_output:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(results))
         return
-    for title, rows in leakage_tables(found).items():
+    for title, rows in leakage_tables(results).items():
         print_rows(title, rows)

@@ -54,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one J
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The values of a command's flags by dotted key, and the options of all commands that run."""
+    """Options of commands that start runs; ``named`` has the flags' values by dotted key."""
 
     named: flags.Named
     config: Config = None
@@ -64,12 +64,12 @@ class RunOptions:
     json_output: AsJson = False
 
     def layers(self, *groups: str) -> Layers:
-        """Return the settings that the user gave by flags and files.
+        """Return the user's settings as nested mappings: one for each file, and last the flags'.
 
-        Presets in the folders ``groups`` have short names.
+        Presets in the folders ``groups`` can be named without the folder.
 
         Raises:
-            UsageError: A file cannot be read, or a setting is of another form.
+            UsageError: A file cannot be read, or an assignment is no ``KEY=VALUE``.
         """
         assigned = parse_assignments(self.settings or [])
         files = read_configs(self.config or [], groups)
@@ -77,10 +77,10 @@ class RunOptions:
 
 
 def continuation_settings(options: RunOptions, layers: Layers) -> Tree:
-    """Return the settings of a run that continues a finished one.
+    """Return the user's settings for a run that continues a finished one (``--from``).
 
     Raises:
-        UsageError: There is no number of clusters, or an option does not fit.
+        UsageError: There is no number of clusters, or ``--resume`` is given, too.
     """
     values = merge(*layers)
     if "clusters" not in values:

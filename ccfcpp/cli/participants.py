@@ -24,18 +24,18 @@ _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "la
 _STYLES = {"away": "red", "late": "yellow", "at work": "green"}
 _NOT_YET, _TOO_LATE = "not there yet", "not part of this run"
 _MOST_ROWS = 30
-"""Rows of a table that fits a terminal; clients with problems come first."""
+"""Most rows of the table; clients with problems come first."""
 
 
 class Attendance(Observer):
-    """The clients of a roster and their status; in lines if the console is no terminal.
+    """Display of a roster's clients and their status; in lines if the console is no terminal.
 
     Attributes:
         standings: Status of each client, in words.
         images: Number of images of each client that takes part.
         wanted: Number of clients that the server waits for.
         progress: Progress of the run, once it has begun.
-        silent: Returns the seconds since a client last answered, by its name.
+        silent: Returns the seconds since each client's last answer, by name.
     """
 
     def __init__(self, console: Console, names: Iterable[str]) -> None:
@@ -116,7 +116,7 @@ class Attendance(Observer):
         }
 
     def answer(self, request: str, stop: Stop) -> dict[str, Any]:
-        """Answer the server's operator: return the progress, and stop if asked to."""
+        """Answer ``status``, ``stop`` or ``stop now`` of the server's operator, by JSON values."""
         if request == "status":
             return self.status()
         stop.ask(now=request == "stop now")

@@ -67,12 +67,11 @@ def predict(
     in which they may lie at any depth, an archive of one, or an .npz file. They
     are resized to the size of the run's images. Vectors come from a file or
     folder as for ccfcpp cluster; of a table that names its columns, those of
-    the run are taken. Of a run with an encoder, photos or texts go through the
+    the run are taken. If the run had an encoder, photos or texts go through the
     same one. The CSV file has the cluster of each, its probability, the
-    distance to its centre, and as outlier how far it is from all that the run
-    has seen: 1 is usual, and a median of 1.4 is that of a new kind. Where the run
-    does not know one of these it is left out. Files that cannot be read are
-    listed in OUT-skipped.csv.
+    distance to its centre, and an outlier score: 1 is usual, and a median of 1.4
+    means images of a new kind. Columns that the run cannot compute are left out.
+    Files that cannot be read are listed in OUT-skipped.csv.
     """
     skipped = out.with_name(f"{out.stem}-skipped.csv")
     _check_out(out)
@@ -98,8 +97,8 @@ def predict(
     console.print(f"assigning {format_count(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
     columns = {read.key: read.called, **columns_of(examined)}
-    found: list[int] = examined["cluster"].tolist()
-    far = float(examined["outlier"].median()) if "outlier" in examined else None
+    clusters: list[int] = examined["cluster"].tolist()
+    outlier = float(examined["outlier"].median()) if "outlier" in examined else None
     if min_confidence is not None:
         if "probability" not in examined:
             raise UsageError(
@@ -107,8 +106,8 @@ def predict(
                 "leave it out"
             )
         sure = (examined["probability"] >= min_confidence).tolist()
-        columns["cluster"] = [own if s else "" for own, s in zip(found, sure, strict=True)]
-        found = [own for own, s in zip(found, sure, strict=True) if s]
+        columns["cluster"] = [own if s else "" for own, s in zip(clusters, sure, strict=True)]
+        clusters = [own for own, s in zip(clusters, sure, strict=True) if s]
     try:
         write_table(out, Columns(columns))
         if read.reading is not None and read.skipped:
@@ -118,32 +117,32 @@ def predict(
             f"{out} cannot be written ({error.strerror}): give another --out"
         ) from error
     if json_output:
-        sizes = {str(cluster): size for cluster, size in sorted(Counter(found).items())}
-        told: dict[str, object] = {"out": str(out), f"{read.unit}s": len(read)}
+        sizes = {str(cluster): size for cluster, size in sorted(Counter(clusters).items())}
+        output: dict[str, object] = {"out": str(out), f"{read.unit}s": len(read)}
         if min_confidence is not None:
-            told["unsure"] = len(read) - len(found)
-        if far is not None:
-            told["median_outlier"] = far
+            output["unsure"] = len(read) - len(clusters)
+        if outlier is not None:
+            output["median_outlier"] = outlier
         if read.unit == "image":
-            told["skipped"] = read.skipped or 0
-        typer.echo(json.dumps(told | {"sizes": sizes}))
+            output["skipped"] = read.skipped or 0
+        typer.echo(json.dumps(output | {"sizes": sizes}))
     else:
-        if far is not None:
+        if outlier is not None:
             console.print(
-                f"median outlier score {far:.2f}: 1 is usual, and {read.unit}s of kinds that the "
-                "run has not seen have more"
+                f"median outlier score {outlier:.2f}: 1 is usual, and {read.unit}s of kinds that "
+                "the run has not seen have more"
             )
-        line = f"{out}: {format_count(len(found), read.unit)} in {len(set(found))} clusters"
-        unsure = len(read) - len(found)
+        line = f"{out}: {format_count(len(clusters), read.unit)} in {len(set(clusters))} clusters"
+        unsure = len(read) - len(clusters)
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 
 
 def _read(place: Path, model: Model, settings: Tree) -> AnyData:
-    """Read images, or vectors, as those of the run were read."""
+    """Read images or vectors, with the run's settings under the given ones."""
     from ccfcpp.data.open import open_images
 
-    then = model.problem.config.model_dump(mode="json")
-    config = validate(ClusterConfig, merge(then, {"data": {"image_size": None}}, settings))
+    of_run = model.problem.config.model_dump(mode="json")
+    config = validate(ClusterConfig, merge(of_run, {"data": {"image_size": None}}, settings))
     if model.problem.has_vectors:
         return _read_vectors(place, model, config, settings.get("data", {}))
     if "encoder" in settings.get("data", {}):
@@ -156,7 +155,7 @@ def _read(place: Path, model: Model, settings: Tree) -> AnyData:
 def _read_vectors(
     place: Path, model: Model, config: ClusterConfig, given: Collection[str]
 ) -> VectorData:
-    """Read vectors with the columns of the run, or embed samples with its encoder."""
+    """Read vectors with the columns of the run, or embed photos or texts with its encoder."""
     from ccfcpp.clustering.setup import check_encoder, encoder_of
     from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.data_kinds import kind_of

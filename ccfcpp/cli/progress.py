@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
-"""After the first step, from which on the whole time can be estimated."""
+"""Seconds of a first round after which the time of the whole run is estimated."""
 _MOST_REMARKS = 50
 _LONG = 20 * 60.0
-"""Seconds from which on a user may want to know what is shorter."""
+"""Estimated seconds above which a hint says how to shorten the run."""
 _FEW_IMAGES, _SMALL_SIDE = 2000, 32
-"""Images, and pixels a side, with which a run is short."""
+"""Numbers of images, and of pixels a side, with which a run is short."""
 
 
 class _Bar(Progress):
@@ -46,7 +46,9 @@ class _Bar(Progress):
 
 @dataclass(eq=False)
 class RunProgress:
-    """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
+    """Display of a run's progress: round, loss, a score and the time left.
+
+    A terminal shows a live bar; elsewhere a line is printed every few seconds.
 
     Attributes:
         headline: Key and name of the score that is shown.
@@ -124,7 +126,7 @@ class RunProgress:
 
     @property
     def server_status(self) -> ServerStatus:
-        """The progress of the run."""
+        """The run's progress, as a server sends it to its clients."""
         number, share = self.pace.round, self.pace.share
         if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
             return ServerStatus(phase="ending", rounds=self.rounds)
@@ -142,7 +144,7 @@ class RunProgress:
         self.bar.update(self.task, completed=pace.round + pace.share)
         if self.estimated or len(self.ends) != 1:
             return
-        # The first step waits for what is made once.
+        # The first step also waits for set-up that is done once.
         now = time.monotonic()
         began, before = self.first_step = self.first_step or (now, pace.share)
         if now - began >= _SECONDS_TO_TELL and before < pace.share < 1:
@@ -150,7 +152,7 @@ class RunProgress:
             self._estimate(one, pace.round, "the first steps' time")
 
     def _estimate(self, one: float, number: int, source: str) -> None:
-        """Print an estimate of the time for the whole run."""
+        """Print the time left in round ``number``, if a round takes ``one`` seconds."""
         self.estimated = True
         left = self._seconds_per_unit(one, number, number + 1) * self._work(number, self.rounds)
         rounds = format_count(self.rounds - number, "round")
@@ -159,13 +161,13 @@ class RunProgress:
             self.console.print(self.hint)
 
     def _seconds_per_unit(self, seconds: float, first: int, end: int) -> float:
-        """Return the seconds of one unit of work, from the time that some rounds took."""
+        """Compute and store the seconds of a unit of ``_work`` from those of some rounds."""
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
         return self._one
 
     def _work(self, first: int, end: int) -> int:
-        """Return the units of work in the rounds from ``first`` to before ``end``."""
+        """Count the rounds ``first`` to ``end`` − 1, or their exchanges if they are planned."""
         if self.pace.counts_images or len(self._planned) < end:
             return end - first
         return max(1, sum(self._planned[first:end]))
@@ -225,10 +227,13 @@ def watch_runs(
     finished: Callable[[], RenderableType] = lambda: "",
     jobs: int = 1,
 ) -> Iterator[Callable[[], None]]:
-    """Show the progress of runs: live on a terminal, or else by a line for each run.
+    """Show the progress of a study's runs: live on a terminal, or else by a line for each run.
 
-    At first, and whenever a run has ended, ``finished`` is called; its result is shown below.
-    ``jobs`` runs are running at once.
+    Args:
+        study: The study.
+        console: Console for the display.
+        finished: Returns what a terminal shows below; called at first, and after each run.
+        jobs: Number of runs at once, to estimate the time left.
 
     Yields:
         A function that updates the display.
@@ -236,7 +241,7 @@ def watch_runs(
     known: set[Path] = _finished_folders(study)
     console.print(_header(study, len(known)))
 
-    # Also at once: what ended a run before may have come between a summary and its table.
+    # Also at first: an earlier session may have ended between a run's summary and the table.
     shown, left = finished(), _estimate_left(study, jobs)
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
@@ -256,7 +261,7 @@ def watch_runs(
 
 
 def _estimate_left(study: Study[C], jobs: int) -> str:
-    """Estimate the time left from runs of the same method; empty if no run is left."""
+    """Format the time left, estimated from runs of the same method; "" if unknown."""
     took: dict[str, list[float]] = {}
     left: list[str] = []
     for planned in study.runs:
@@ -289,7 +294,7 @@ def _header(study: Study[C], done: int) -> str:
 
 
 def _list_running(study: Study[C], done: int, left: str) -> Text:
-    """Return a line for the study, and a line for each running run with its rounds."""
+    """Return a line for the study, and one for each unfinished run with its number of rounds."""
     lines = [f"{done} of {len(study.runs)} runs finished{left}"]
     for planned in study.runs:
         metrics = study.folder(planned).metrics

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp reproduce``: it parses, calls and prints."""
+"""The command ``ccfcpp reproduce``."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def reproduce(
     }
     given = {name: value for name, value in typed.items() if value is not None}
     resumption = command + "".join(f" {flag} {shlex.quote(str(v))}" for flag, v in given.items())
-    found = []
+    items = []
     for name, item in chosen.items():
         _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
@@ -96,14 +96,14 @@ def reproduce(
         write(folder, findings_as_text(item.title, one, results, findings), findings)
         said = summarize_claims(scale(results), findings.claims)
         claims = [vars(each) for each in findings.claims]
-        told = {"item": name, "title": item.title, "summarize_claims": said, "claims": claims}
-        found.append(told | {"out": str(folder)})
+        entry = {"item": name, "title": item.title, "summarize_claims": said, "claims": claims}
+        items.append(entry | {"out": str(folder)})
         if not json_output:
             _print_tables(item, findings)
             typer.echo(said)
             typer.echo(f"also in {folder}/result.md, with figures and numbers")
     if json_output:
-        typer.echo(json.dumps({"items": found}))
+        typer.echo(json.dumps({"items": items}))
 
 
 def _item(name: str) -> Item:
@@ -132,7 +132,7 @@ def _plan(
     root = None if data_root is None else Path(data_root)
     runs = plan_item(item, quick, values, out / "data", root, dataset)
     study = Study(out / "runs", runs)
-    # What can be checked before hours of work is: the first run left on each data set.
+    # Errors should show before hours of work: the first unfinished run of each data set is made.
     left = [run for run in reversed(runs) if not study.is_finished(run)]
     for config in {run.config.dataset: run.config for run in left}.values():
         make_run(config)

@@ -95,7 +95,7 @@ def serve(
 def _continue_run(
     run: Path, options: RunOptions, layers: Layers, task: str, server: ServerOptions
 ) -> RunOptions:
-    """Make the folder of a run that continues a finished one, to be resumed."""
+    """Make the folder of a run that continues a finished one, and return options to resume it."""
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.follow_up import run_with_clients
 
@@ -198,7 +198,7 @@ def _wait_for_clients(
         now.save(saved)
         attendance.add_members(now.members)
 
-    # Who is disconnected in a simulation was drawn at the start.
+    # If disconnected clients are simulated, they are drawn at the start, and none comes later.
     drawn = opening.config.availability.disconnection_rate > 0
     may_come = [] if drawn else admitted
     newest = least and max(1, least - len(enrolment.members))
@@ -218,7 +218,7 @@ def _wait_for_clients(
 
 
 def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
-    """Return the run with settings for its clients' images, under those that the user gave."""
+    """Add settings that suit the clients' images; those that the user gave override them."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
     hashed = spec.config.get("data", {}).get("encoder_hash")
@@ -231,7 +231,7 @@ def with_suited_settings(opening: Opening[M], spec: RunSpec) -> Opening[M]:
 
 
 def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
-    """Describe the run before it starts, and how long the server waits."""
+    """Describe a run before it starts, and its waiting time at ``seconds`` an exchange."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
@@ -250,15 +250,15 @@ def describe_deployed_run(experiment: DeployedRun, seconds: float) -> str:
 
 
 def _print_summary(summary: Summary) -> None:
-    told, skipped = summary["counted_clients"], summary["skipped"]
-    scores = terminal.score_rows(summary) if told else {}
+    scoring, skipped = summary["counted_clients"], summary["skipped"]
+    scores = terminal.score_rows(summary) if scoring else {}
     rows = {
         f"{summary['unit']}s": f"{summary['samples']:,}, with {summary['connected']} clients"
         + (f"; {format_count(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
         **scores,
-        "scored by": f"the labels of {list_names(told)}"
-        if told
+        "scored by": f"the labels of {list_names(scoring)}"
+        if scoring
         else "nobody: no client tells its labels",
         **missing_rows(summary),
         **judged_rows(summary),
@@ -270,5 +270,5 @@ def _print_summary(summary: Summary) -> None:
 
 def missing_rows(summary: Summary) -> dict[str, str]:
     """Return rows on the clients that have not confirmed receipt of the model, and why."""
-    found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
-    return {"did not get the model": "; ".join(found)} if found else {}
+    missing = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
+    return {"did not get the model": "; ".join(missing)} if missing else {}

@@ -1,4 +1,4 @@
-"""Commands with flags for keys of the configuration, and with shared options."""
+"""Decorators that give commands flags for configuration keys, and shared options."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class _FlagTable:
-    """Flags of a command, the kinds of settings that they set, and the settings over the preset."""
+    """Flags of a command, the classes whose settings they set, and its own defaults (``base``)."""
 
     flags: Sequence[Flag]
     kinds: tuple[type[Section], ...]
     base: Tree
 
     def explain(self, options: Iterable[object]) -> None:
-        """Write the help of the flags' options."""
+        """Set the help of those of a command's options that are flags."""
         found = _settings(self.kinds)
         held = _default_values(self.kinds[0], found) | dict(flatten(self.base))
         by_name = {flag.name: flag for flag in self.flags}
@@ -46,7 +46,7 @@ _TABLES: dict[Command, _FlagTable] = {}
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
-    """Declare keyword parameters to typer for a command that takes any."""
+    """Set the signature that typer reads of a command to keyword parameters."""
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -55,14 +55,14 @@ def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
 def with_flags(
     flags: Sequence[Flag], *kinds: type[Section], base: Tree | None = None
 ) -> Callable[[Command], Command]:
-    """Give a command some flags of the table, before its own, and their values as ``named``.
+    """Return a decorator that gives a command flags, and passes their values to it as ``named``.
 
-    If a setting of a flag is refused, the message names the flag and not the key behind it.
+    If a setting is refused, the message names its flag and not the key behind it.
 
     Args:
-        flags: The flags.
-        kinds: The kinds of settings that they set, with that of the defaults first.
-        base: The command's settings over the preset.
+        flags: Flags to add before the command's own options.
+        kinds: Classes of the settings that they set; the first one's defaults are in the help.
+        base: The command's settings that override the preset.
     """
 
     def decorate(command: Command) -> Command:
@@ -89,7 +89,7 @@ def with_flags(
 
 
 def expand_dataclasses(command: Command) -> Command:
-    """Turn a command's parameters that are dataclasses into an option for each field."""
+    """Replace each dataclass parameter of a command by an option for each of its fields."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
         name: inspect.signature(each.annotation, eval_str=True).parameters
@@ -111,10 +111,7 @@ def expand_dataclasses(command: Command) -> Command:
 
 
 def command_class(command: Command) -> type[TyperCommand]:
-    """Make the class of a command whose help is generated from its flags' settings.
-
-    These are described only when the help is asked for.
-    """
+    """Return typer's class for a command, which generates the flags' help when it is shown."""
 
     class Explained(TyperCommand):
         def get_help(self, ctx: Any) -> str:
@@ -126,12 +123,12 @@ def command_class(command: Command) -> type[TyperCommand]:
 
 
 def _own_systems() -> list[System]:
-    """Return this library's systems alone, as importing a package's may be slow, or fail."""
+    """Return this library's own systems: importing those of other packages can be slow or fail."""
     return [METHODS[name] for name in METHODS.own()]
 
 
 def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
-    """Describe the settings of some kinds, and of this library's systems."""
+    """Describe the settings of some classes and of this library's systems, by dotted key."""
     from ccfcpp.core.settings_reference import KeyDescription, describe_keys
 
     found = describe_keys(*kinds)
@@ -148,7 +145,7 @@ def _settings(kinds: Sequence[type[Section]]) -> dict[str, KeyDescription]:
 
 
 def _default_values(kind: type[Section], found: Mapping[str, KeyDescription]) -> dict[str, object]:
-    """Return the values for the default data set, by dotted key."""
+    """Return the settings' values for the default data set, by dotted key."""
     held = {key: setting.default for key, setting in found.items()}
     if not issubclass(kind, RunConfig):
         return held
@@ -161,7 +158,7 @@ def _default_values(kind: type[Section], found: Mapping[str, KeyDescription]) ->
 
 
 def _systems_with(flag: Flag, kinds: Sequence[type[Section]]) -> str:
-    """Return the titles of the systems that have a flag, unless all of them do."""
+    """Return the titles of the systems to which a flag is specific, or ``ALL``."""
     if ClusterConfig not in kinds:
         return "All methods"
     section = flag.key.partition(".")[0]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def describe_run(experiment: AnyLocalRun) -> str:
-    """Describe the images, the clients and the rounds of a run."""
+    """Describe the samples, clients and rounds of a run in a line."""
     data = experiment.data
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
@@ -43,7 +43,7 @@ def size_in_words(shape: Sequence[int]) -> str:
 
 
 def describe_protection(experiment: AnyRun) -> list[str]:
-    """Describe the protection beyond keeping images at clients, line by line."""
+    """Return lines on a run's attackers, defence and privacy protection."""
     lines = [experiment.attackers.header()] if experiment.attackers else []
     if experiment.defender:
         lines.append(f"defence: {experiment.defender.config.rule}")
@@ -51,7 +51,7 @@ def describe_protection(experiment: AnyRun) -> list[str]:
 
 
 def describe_absent(names: Sequence[str]) -> str:
-    """Return which clients are absent for the whole run; empty if none is."""
+    """Name the clients that are absent for the whole run; "" without any."""
     if not names:
         return ""
     return f"absent for the whole run: {list_first(names)}"
@@ -60,9 +60,10 @@ def describe_absent(names: Sequence[str]) -> str:
 def chosen_by_default(
     flags: Iterable[Flag], layers: Layers, config: BaseModel, found: Mapping[str, object]
 ) -> str:
-    """Return the defaults of important flags that the user did not set; empty if there are none.
+    """Name the defaults of flags that the user did not set; "" without any.
 
-    Values that follow from the images are in ``found``, by dotted key; others in the configuration.
+    They are read from ``found``, values that depend on the images, by dotted key, or else from the
+    configuration.
     """
     chosen = {key for tree in layers for key, _ in flatten(tree)}
     values = values_of(config) | dict(found)
@@ -81,15 +82,18 @@ Rows = dict[str, str]
 
 @dataclass(frozen=True)
 class RunDisplay(Generic[M, E]):
-    """How a command shows its runs.
+    """Texts and tables by which a command shows a run.
 
     Attributes:
+        pipeline: Pipeline of the command's runs.
         headline: Key and name of the score that progress shows.
-        heading: Returns the line on the run, before there are images.
-        worth_naming: Flags whose defaults a user should know.
-        found: Defaults that follow from the images, by dotted key.
-        notes: Further lines that follow from the images.
-        tables: Tables after the summary, by title.
+        heading: Returns a line on the run, before images are read.
+        worth_naming: Returns flags whose defaults a user should know.
+        found: Returns values that depend on the images, by dotted key.
+        title: Returns the title of the printed summary.
+        rows: Returns the rows of the printed summary.
+        notes: Returns further lines on the run, after images are read.
+        tables: Returns tables to print after the summary, by title.
     """
 
     pipeline: Pipeline[M, E]
@@ -103,11 +107,11 @@ class RunDisplay(Generic[M, E]):
     tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
 
     def run(self, options: RunOptions, layers: Layers, profile: bool) -> None:
-        """Run what was asked for, and print the summary."""
+        """Start or resume a run, show its progress, and print its summary."""
         pipeline, console = self.pipeline, terminal.progress_console()
         with terminal.usage_errors():
             opening = pipeline.open(layers, options.out, options.resume)
-        # What a user's own images are decides on the system.
+        # The settings for a user's own images depend on these.
         known = opening.goes_on or not pipeline.guesses(opening.config)
         begun = "going on with " if opening.goes_on else ""
         what = self.heading(opening.config) if known else f"reading {opening.config.dataset}"

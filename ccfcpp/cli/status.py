@@ -14,20 +14,20 @@ from ccfcpp.core.units import time_in_words
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the server's run.")]
 _RECENT = 10.0
-"""Seconds of silence that mean nothing: a client is heard of every five seconds."""
+"""Seconds since a client's last message that count as now: it sends one every five seconds."""
 
 
 def status(run: Run, json_output: AsJson = False) -> None:
-    """Show how far a running server is (ccfcpp serve), and how each client fares."""
+    """Show the progress of a running server (ccfcpp serve), and the status of each client."""
     from ccfcpp.deployment.server.control import ask
 
-    found = ask(run, "status")
+    answer = ask(run, "status")
     if json_output:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(answer))
         return
-    typer.echo(f"{run}: {found['state']}")
-    Console().print(make_table("", list(map(_row, found["clients"]))))
-    for line in found["remarks"]:
+    typer.echo(f"{run}: {answer['state']}")
+    Console().print(make_table("", list(map(_row, answer["clients"]))))
+    for line in answer["remarks"]:
         typer.echo(line)
 
 

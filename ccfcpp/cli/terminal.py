@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn errors of unusable files into ``UsageError``, before a run."""
+    """Raise ``UsageError`` for each ``OSError`` in the block, such as an unreadable file."""
     try:
         yield
     except OSError as error:
@@ -45,26 +45,26 @@ def usage_errors() -> Iterator[None]:
 
 
 def progress_console() -> Console:
-    """Return the console for progress.
+    """Return the console for progress, on stderr.
 
-    A signal may come in the middle of a line and print one itself: emojis, whose table is imported
-    with the first line, would then be half imported.
+    It prints no emojis: rich imports their table with the first line, and a signal handler that
+    prints during this import would fail.
     """
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 @dataclass
 class Stop:
-    """A request to stop.
+    """State of a user's request to stop a run.
 
     Attributes:
-        asked: Whether it was made. After it, a signal stops at once.
+        asked: Whether it was made; the next signal then stops the run at once.
     """
 
     asked: bool = False
 
     def ask(self, now: bool = False) -> None:
-        """Make the request from another thread, as a user does by Ctrl-C."""
+        """Make the request from another thread, as Ctrl-C does; ``now`` stops the run at once."""
         if now or not self.asked:
             self.asked = now
             os.kill(os.getpid(), signal.SIGTERM)
@@ -103,8 +103,11 @@ def resumable(
 ) -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C stop the work after a round, and say how to resume it.
 
-    Messages go to ``console``, such as that of a live display. A single run is resumed from its
-    ``checkpoint``; several runs have none. With ``stop`` another thread can ask for a stop, too.
+    Args:
+        resumption: Command that resumes the work.
+        console: Console for messages, such as that of a live display.
+        checkpoint: File from which a single run is resumed; None for several runs.
+        stop: Request by which another thread can stop the work, too.
 
     Yields:
         A function that returns whether a stop was asked for.
@@ -136,13 +139,13 @@ def resumable(
 
 @contextmanager
 def interruptible(line: str) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM end the block at once; use it if no results would be lost.
+    """Let Ctrl-C and SIGTERM end the block at once; for blocks that lose no results.
 
     Args:
         line: The message to print then.
 
     Raises:
-        typer.Exit: It was ended.
+        typer.Exit: It was ended by a signal.
     """
     with handled_by(signal.default_int_handler):
         try:
@@ -160,10 +163,10 @@ def run_to_end(
     title: str | None = None,
     attendance: "Attendance | None" = None,
 ) -> "Summary":
-    """Run an experiment with progress on stderr, which shows the score ``headline`` (key and name).
+    """Run an experiment to its end, with its progress on stderr.
 
-    The title is printed first. A terminal shows the attendance of clients on other machines below
-    the bar.
+    The progress shows the score ``headline`` (key and name) and, on a terminal, the attendance of
+    clients on other machines. The title is printed first.
 
     Raises:
         StoppedError: It was stopped.
@@ -189,14 +192,14 @@ def run_to_end(
 
 
 def resume_command(command: str, path: Path, encoder: object = None) -> str:
-    """Return the command to resume a run; it names an encoder that is a program."""
+    """Return the command to resume a run; it gives ``--encoder`` if the encoder is a program."""
     line = f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
     program = isinstance(encoder, str) and EncoderName.parse(encoder).is_program
     return f"{line} --encoder {shlex.quote(str(encoder))}" if program else line
 
 
 def report_command(path: Path) -> str:
-    """Return the command that shows runs as a page."""
+    """Return the command that makes the page of a run or study."""
     return f"ccfcpp report {shlex.quote(str(path))}"
 
 
@@ -240,7 +243,7 @@ def _column(name: str) -> Column:
 
 
 def make_table(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
-    """Return a table of rows, whose columns are all their keys."""
+    """Return a table with a column for each key of the rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(*map(_column, names), title=Text(title))
     for row in rows:
@@ -255,7 +258,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def score_rows(summary: "Summary") -> dict[str, str]:
-    """Return the scores of a summary as rows."""
+    """Format the scores of a summary, by their titles."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
         title: "" if summary[key] is None else f"{summary[key]:.4f}{scores_over(summary)}"
@@ -265,7 +268,7 @@ def score_rows(summary: "Summary") -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Set up memory and processors for training."""
+    """Set up memory and processors for training, and show the progress of encoders."""
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
 
     keep_freed_memory()
@@ -274,14 +277,14 @@ def prepare() -> None:
 
 
 _SOON = 5.0
-"""Seconds of embedding that are not worth a line."""
+"""Progress of an encoder that takes fewer seconds is not shown."""
 
 
 class EmbeddingProgress:
-    """Shows the progress of an encoder, and the time left.
+    """Display of an encoder's progress and the time left.
 
-    A terminal shows it in a line that is rewritten; elsewhere there is a line at first, and one a
-    minute. Work of a few seconds is not shown.
+    A terminal shows one line that is rewritten; elsewhere a line a minute is printed. Work of a few
+    seconds is not shown.
     """
 
     def __init__(self, console: Console) -> None:
@@ -289,7 +292,7 @@ class EmbeddingProgress:
         self._last_line = -math.inf
 
     def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
-        """Update the number of embedded samples, of all samples, and the seconds so far."""
+        """Show that ``done`` of ``of`` samples were embedded in ``seconds``."""
         whole, live = seconds * of / done, self._console.is_terminal
         if whole < _SOON or (done < of and seconds - self._last_line < (1 if live else 60)):
             return
@@ -301,7 +304,7 @@ class EmbeddingProgress:
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:
-    """Return the rows on traffic and time at the end of a summary."""
+    """Format traffic, time and folder for the end of a printed summary."""
     up, down = traffic_titles(deployed=summary.get("deployed", False))
     return {
         "refused": f"{summary['refused_updates']} updates",

@@ -17,7 +17,7 @@ _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 
 
 def cluster_names(run: RecordedRun) -> list[str]:
-    """Return the names of the predicted classes, or the numbers of clusters."""
+    """Return the names of the predicted classes, or the clusters' numbers as texts."""
     return [*map(str, range(run.groups))] if run.clusters_images else run.class_names
 
 
@@ -29,9 +29,9 @@ def cluster_order(run: RecordedRun) -> list[int]:
 
 def confusion(run: RecordedRun) -> DrawnFigure:
     """Draw the contingency table of true classes and clusters, or the confusion matrix."""
-    classes, found = run.classes, run.labels
+    classes, labels = run.classes, run.labels
     names, order = run.class_names, cluster_order(run)
-    counts = contingency_table(classes, found, len(names), run.groups)[:, order]
+    counts = contingency_table(classes, labels, len(names), run.groups)[:, order]
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     columns = [cluster_names(run)[number] for number in order]
     across = "cluster" if run.clusters_images else "predicted class"
@@ -64,14 +64,17 @@ def confusion(run: RecordedRun) -> DrawnFigure:
 
 
 def client_classes(run: RecordedRun) -> DrawnFigure:
-    """Draw the table of the numbers of images by client and class."""
+    """Draw the contingency table of clients and classes."""
     return draw_client_table(run, run.holdings, ("class", "classes"), run.class_names)
 
 
 def draw_client_table(
     run: RecordedRun, counts: Tensor, kind: tuple[str, str], columns: Sequence[object]
 ) -> DrawnFigure:
-    """Draw a table of numbers of images by client and column; ``kind`` is singular and plural."""
+    """Draw numbers of images, int64 of shape (clients, columns), as a heat map.
+
+    ``kind`` says what a column is, such as a cluster: in singular and plural.
+    """
     one, several = kind
     names, shown = [*run.clients.values()], [*map(str, columns)]
     figure = heat_map(counts, counts.double(), names, shown, ("", one), "images of the client")

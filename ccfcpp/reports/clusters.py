@@ -11,7 +11,7 @@ from ccfcpp.reports.run_reader import RecordedRun
 from ccfcpp.reports.statistics import CannotDrawError
 
 Measured = dict[str, float]
-"""Values by key of ``MEASURES``."""
+"""Scores by their keys in ``MEASURES``."""
 
 
 def label_free_scores(run: RecordedRun) -> Measured:
@@ -20,19 +20,19 @@ def label_free_scores(run: RecordedRun) -> Measured:
         raise CannotDrawError("the run classifies images")
     if run.summary is None:
         raise CannotDrawError("the run has not ended")
-    found = {key: run.summary[key] for key in MEASURES if run.summary.get(key) is not None}
-    if not found:
+    scores = {key: run.summary[key] for key in MEASURES if run.summary.get(key) is not None}
+    if not scores:
         private = run.summary.get("privacy", {}).get("level", "none") != "none"
         raise CannotDrawError(
             "under differential privacy each sum would cost a part of the budget"
             if private
             else "an earlier version made the run, or there is one cluster"
         )
-    return found
+    return scores
 
 
 def draw_label_free_scores(gathered: Gathered[Measured]) -> list[DrawnFigure]:
-    """Draw each measure by the number of clusters, a line for each system.
+    """Draw each score by the number of clusters, with a line for each system.
 
     If all runs have the same number, nothing is drawn.
     """
@@ -68,7 +68,7 @@ def _by_number(gathered: Gathered[Measured], key: str) -> DrawnFigure:
 
 
 def draw_sizes(run: RecordedRun) -> DrawnFigure:
-    """Draw the table of the numbers of images by client and cluster."""
+    """Draw the contingency table of clients and clusters."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     owners = run.values_of_images("client", "no client is known")

@@ -17,16 +17,16 @@ _CAPTIONS = {
 
 
 def _draw(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
-    """Draw the share of images that are right by their confidence, or their distance."""
+    """Draw the share of correctly assigned images, by tenths of ``column``, such as confidence."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
     if run.summary is None and not run.remote:
         raise CannotDrawError("the run has not ended")
     classes = run.values_of_images("class", "the images have no labels")
     values = run.values_of_images(column, "the run does not know it, or an earlier version made it")
-    found, error = calibration(values, run.matched[run.labels] == classes)
+    tenths, error = calibration(values, run.matched[run.labels] == classes)
     with new_figure() as (figure, axes):
-        axes.plot(found[:, 0], found[:, 1], label="images", **line_style(0))
+        axes.plot(tenths[:, 0], tenths[:, 1], label="images", **line_style(0))
         axes.set(xlabel=label, ylabel="share that is right", ylim=(0, 1.02))
         if column == "probability":
             axes.plot([0, 1], [0, 1], label="as sure as right", **line_style(1))
@@ -34,7 +34,7 @@ def _draw(run: RecordedRun, column: str, title: str, label: str) -> DrawnFigure:
             legend_above(axes)
     rows: list[dict[str, object]] = [
         {"part": part, column: mean, "right": share, "images": int(count)}
-        for part, (mean, share, count) in enumerate(found.tolist(), start=1)
+        for part, (mean, share, count) in enumerate(tenths.tolist(), start=1)
     ]
     caption = (
         "The share of images in the cluster of their class, by tenths of the images from the "

@@ -22,27 +22,27 @@ from ccfcpp.reports.statistics import CannotDrawError
 
 @dataclass(frozen=True)
 class Overlaid(Generic[T]):
-    """Figures that draw all runs with the needed numbers together."""
+    """Figures that show several runs together: ``gather`` reads a run, ``draw`` draws them all."""
 
     title: str
     gather: Callable[[RecordedRun], T]
     draw: Callable[[Gathered[T]], list[DrawnFigure]]
 
     def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw the runs with the needed numbers together."""
+        """Draw the runs that have the needed numbers together, and list the others."""
         gathered, left_out = _read_all(self.title, runs, self.gather)
         return (self.draw([*gathered.values()]) if gathered else []), left_out
 
 
 @dataclass(frozen=True)
 class Single:
-    """Figures that draw each run with the needed numbers by itself."""
+    """Figures that show one run each, drawn by ``draw``."""
 
     title: str
     draw: Callable[[RecordedRun], DrawnFigure]
 
     def draw_all(self, runs: Sequence[RecordedRun]) -> tuple[list[DrawnFigure], list[LeftOut]]:
-        """Draw the figure of each run with the needed numbers."""
+        """Draw a figure of each run that has the needed numbers, and list the others."""
         gathered, left_out = _read_all(self.title, runs, self.draw)
         drawn = []
         for number, (run, figure) in gathered.items():
@@ -54,14 +54,14 @@ class Single:
 def _read_all(
     title: str, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], T]
 ) -> tuple[dict[int, tuple[RecordedRun, T]], list[LeftOut]]:
-    """Read the numbers of runs, counted from 1; runs that lack them are left out."""
-    found, left_out = {}, []
+    """Read the numbers of runs, by the run's number from 1; list the runs that lack them."""
+    gathered, left_out = {}, []
     for number, run in enumerate(runs, start=1):
         try:
-            found[number] = run, read(run)
+            gathered[number] = run, read(run)
         except CannotDrawError as error:
             left_out.append(LeftOut(_titled(title, run), str(error)))
-    return found, left_out
+    return gathered, left_out
 
 
 def _titled(title: str, run: RecordedRun) -> str:
@@ -131,8 +131,8 @@ class Contents:
 
 
 def contents(runs: Sequence[RecordedRun]) -> Contents:
-    """Draw all figures for which runs have the numbers."""
-    found, taken = Contents(), set[str]()
+    """Draw all figures for which the runs have the needed numbers, and list the others."""
+    figures, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():
         rows: dict[int, list[DrawnFigure]] = {}
         for number, entry in enumerate(entries):
@@ -141,10 +141,10 @@ def contents(runs: Sequence[RecordedRun]) -> Contents:
             alone = len(runs) > 1 and isinstance(entry, Single)
             named = [_with_unique_name(figure, taken) for figure in drawn]
             rows.setdefault(number if alone else -1, []).extend(named)
-            found.left_out.extend(left_out)
+            figures.left_out.extend(left_out)
         if filled := [row for row in rows.values() if row]:
-            found.sections[title] = filled
-    return found
+            figures.sections[title] = filled
+    return figures
 
 
 def _with_unique_name(figure: DrawnFigure, taken: set[str]) -> DrawnFigure:

@@ -55,8 +55,13 @@ Rows = Sequence[Mapping[str, object]]
 class DrawnFigure:
     """A figure, its texts and the numbers that it shows.
 
-    The name is the stem of its files' names; the title has a few words, the caption a sentence or
-    two. ``listed`` has names that are shown below it, by what they belong to.
+    Attributes:
+        name: Stem of its files' names.
+        title: Title of a few words.
+        caption: Caption of a sentence or two.
+        figure: Matplotlib's figure.
+        rows: The numbers, as rows of a table.
+        listed: Names to print below it, by what they belong to, such as a cluster.
     """
 
     name: str
@@ -98,7 +103,7 @@ def new_figure(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 @contextmanager
 def new_picture(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """Make a figure whose drawing fills the axes: it has no grid and no frame."""
+    """Make a figure without grid, frame and ticks, for a drawing that fills its axes."""
     with new_figure(height) as (figure, axes):
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
@@ -112,7 +117,7 @@ Curve = Sequence[tuple[float, float]]
 
 @contextmanager
 def line_chart(curves: Mapping[str, Curve], x: str, y: str) -> Iterator[tuple[Figure, Axes]]:
-    """Draw lines with markers, each with its name in a legend, over whole numbers."""
+    """Draw named lines with markers and a legend; their x values are whole numbers."""
     with new_figure() as (figure, axes):
         for number, (name, curve) in enumerate(curves.items()):
             spacing = max(1, len(curve) // 12)
@@ -180,7 +185,7 @@ def short(name: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def thin_ticks(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Return positions and names of ticks: all, or every n-th if they would overlap."""
+    """Return the positions and names of an axis's ticks, without those that would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

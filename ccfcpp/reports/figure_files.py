@@ -16,7 +16,7 @@ _PNG_DPI = 200
 
 
 def write_figure(folder: Path, drawn: DrawnFigure, svg: str) -> None:
-    """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
+    """Write a figure's SVG (from ``as_svg``), PNG and numbers (CSV), each file atomically."""
     write_atomically(folder / f"{drawn.name}.svg", svg.encode())
     write_atomically(folder / f"{drawn.name}.png", _render(drawn, "png", _PNG_DPI))
     write_table(folder / f"{drawn.name}.csv", drawn.rows)

@@ -47,7 +47,7 @@ def differing_settings(runs: Sequence[RecordedRun]) -> list[Json]:
 
 
 def run_column(run: RecordedRun) -> Json:
-    """Return the first column of a table of several runs; a single run has none."""
+    """Return a row's first column, the run's label; without one, as for a single run, no column."""
     return {"run": run.label} if run.label else {}
 
 
@@ -57,7 +57,7 @@ def slug(text: str) -> str:
 
 
 def _distinguishing_keys(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return keys in which the runs differ and which all have, except those of their methods."""
+    """Return the settings that all runs have and not all alike, without those a method fixes."""
     settings = [values_of(run.config) for run in runs]
     of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
     fixed = {key for tree in of_methods for key, _ in flatten(tree)}
@@ -82,7 +82,7 @@ def _label(run: RecordedRun, keys: Sequence[str]) -> str:
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """Return names of folders: as much of their paths as distinguishes them."""
+    """Shorten paths to the parts below the folder that they have in common."""
     whole = [path.resolve() for path in paths]
     common = Path(os.path.commonpath(whole))
     return [str(path.relative_to(common)) for path in whole]

@@ -28,7 +28,7 @@ _MOST_NAMES, _MOST_SKIPPED = 500, 200
 
 
 def owner_page(state: Path) -> str:
-    """Render the page of a client's state: one file without scripts or other files.
+    """Render a client's state folder, for its owner, as one HTML file without scripts.
 
     Raises:
         UsageError: The folder is no client's state, or a file of it is damaged.

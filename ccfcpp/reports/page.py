@@ -16,7 +16,7 @@ from ccfcpp.reports.labels import slug
 from ccfcpp.reports.run_reader import RecordedRun
 
 _MOST_EMBEDDED = 100_000
-"""Bytes of the numbers of a figure that a page has in itself."""
+"""Most bytes of a figure's numbers that are embedded in a page."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -27,17 +27,23 @@ TEMPLATES = Environment(
 
 
 def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
-    """Render the page of a study: one file without scripts or other files.
+    """Render a study as one HTML file without scripts.
 
-    It has the SVG of each figure by its name, and the facts that ``study.html`` shows.
+    Args:
+        figures: The study's figures.
+        svgs: SVG text of each figure, by the figure's name.
+        facts: Values of the variables in the template ``study.html``.
     """
     return TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
 
 
-def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) -> str:
-    """Render the page of runs: one file without scripts or other files.
+def page(runs: Sequence[RecordedRun], figures: Contents, svgs: Mapping[str, str]) -> str:
+    """Render runs as one HTML file without scripts.
 
-    Several runs are labelled; it has the SVG of each figure by its name.
+    Args:
+        runs: The runs, with labels if there are several.
+        figures: Their figures.
+        svgs: SVG text of each figure, by the figure's name.
     """
     several = len(runs) > 1
     return TEMPLATES.get_template("page.html").render(
@@ -47,17 +53,17 @@ def page(runs: Sequence[RecordedRun], found: Contents, svgs: Mapping[str, str]) 
         notes=[note for note in map(summary_tables.note, runs) if note],
         results=summary_tables.results_table(runs) if several else [],
         differences=summary_tables.differences_table(runs) if several else [],
-        sections=_sections(found, svgs),
-        left_out=found.left_out,
+        sections=_sections(figures, svgs),
+        left_out=figures.left_out,
     )
 
 
 def _sections(
-    found: Contents, svgs: Mapping[str, str]
+    figures: Contents, svgs: Mapping[str, str]
 ) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
     return [
         (slug(title), title, [[_embed(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
-        for title, rows in found.sections.items()
+        for title, rows in figures.sections.items()
     ]
 
 
@@ -88,7 +94,7 @@ def _embed(drawn: DrawnFigure, svg: str) -> dict[str, object]:
 
 
 def _numbers(drawn: DrawnFigure) -> str:
-    """Say where a figure's numbers are: in the page, or, if they are many, in a file."""
+    """Return the address of a figure's numbers as CSV: a data URL, or, if they are many, a file."""
     content = csv_bytes(drawn.rows)
     if len(content) > _MOST_EMBEDDED:
         return f"figures/{drawn.name}.csv"

@@ -103,9 +103,9 @@ def _draw_pictures(
 
 
 def _arrange(images: Mapping[int | None, Tensor], shown: dict[int, list[int]]) -> NDArray[np.uint8]:
-    """Arrange images, uint8 of shape (channels, height, width) by number, in rows of at most 8.
+    """Arrange images, uint8 (channels, height, width) by number, in a row for each cluster.
 
-    Places without an image are transparent: this is RGBA of shape (pixels down, across, 4).
+    The result is RGBA of shape (pixels down, pixels across, 4), transparent if an image is missing.
     """
     blank = torch.full_like(next(iter(images.values())), 255)
     numbers = [

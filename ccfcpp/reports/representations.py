@@ -17,7 +17,7 @@ _NAME: Look = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fo
 
 
 def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
-    """Draw the embedding coloured by cluster, or by predicted class."""
+    """Draw the t-SNE embedding, coloured by cluster or by predicted class."""
     kind = "cluster" if run.clusters_images else "predicted class"
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
     if run.clusters_images and run.has_labels:
@@ -28,7 +28,7 @@ def by_cluster(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def by_class(run: RecordedRun) -> drawing.DrawnFigure:
-    """Draw the embedding coloured by true class."""
+    """Draw the t-SNE embedding, coloured by true class."""
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
     names = run.class_names
     inks = list(range(len(names)))
@@ -36,7 +36,7 @@ def by_class(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def _cluster_inks(run: RecordedRun) -> list[int]:
-    """Return the number of each cluster's colour: its class's, or one that no class has."""
+    """Return the number of each cluster's colour: that of its matched class, or one of its own."""
     matched = run.matched.tolist()
     free = iter(range(len(run.class_names), len(run.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]
@@ -80,7 +80,7 @@ def _draw(
 
 _BINS = 40
 _QUANTILE = 0.995
-"""Quantile of the entries at which the colour scale ends, since a few variances are very large."""
+"""Quantile of the covariances at which the colour scale ends, since a few are very large."""
 
 
 def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
@@ -105,20 +105,20 @@ def draw_covariance(run: RecordedRun) -> drawing.DrawnFigure:
 
 
 def pairwise_correlations(run: RecordedRun) -> Tensor:
-    """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
-    found = pair_correlations(run.representations("covariance"))
-    if len(found) == 0:
+    """Compute the correlation of each pair of dimensions of a run's representations, (pairs,)."""
+    correlations = pair_correlations(run.representations("covariance"))
+    if len(correlations) == 0:
         raise CannotDrawError("fewer than two dimensions vary")
-    return found
+    return correlations
 
 
 def draw_correlations(gathered: Gathered[Tensor]) -> list[drawing.DrawnFigure]:
-    """Draw the histogram of the correlations."""
+    """Draw the histograms of some runs' ``pairwise_correlations`` in one figure."""
     edges = np.linspace(-1, 1, _BINS + 1)
     rows = []
     with drawing.new_figure() as (figure, axes):
-        for number, (run, found) in enumerate(gathered):
-            shares = np.histogram(found.numpy(), edges)[0] / len(found)
+        for number, (run, correlations) in enumerate(gathered):
+            shares = np.histogram(correlations.numpy(), edges)[0] / len(correlations)
             look = line_style(number) | {"linewidth": 1.6, "fill": len(gathered) == 1}
             del look["marker"]
             axes.stairs(shares, edges, label=drawing.short(run.label, 32), **look)

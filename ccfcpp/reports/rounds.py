@@ -52,7 +52,7 @@ def ranks_by_round(run: RecordedRun) -> Curves:
 
 
 def losses_by_round(run: RecordedRun) -> Curves:
-    """Collect the exchanges' metrics by round, without those of single clients."""
+    """Collect the metrics that each round's exchanges reported, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
     found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
@@ -79,7 +79,7 @@ def traffic_by_round(run: RecordedRun) -> Curves:
 
 @dataclass(frozen=True)
 class ByRound:
-    """Draws curves: all curves of one run in one figure; of several runs, a figure each."""
+    """Drawer of curves by round: those of one run in one figure; of several runs, a figure each."""
 
     name: str
     title: str
@@ -91,7 +91,7 @@ class ByRound:
         title = f"{self.title} by round"
         if len(gathered) == 1:
             ((run, curves),) = gathered
-            return [self._draw(self.name, title, curves, _phase(run))]
+            return [self._draw(self.name, title, curves, _last_pretraining_round(run))]
         keys = dict.fromkeys(key for _, curves in gathered for key in curves)
         names = {key: (f"{self.name}-{slug(key)}", f"{title}: {key}") for key in keys}
         if len(keys) == 1:
@@ -142,7 +142,7 @@ draw_traffic = ByRound(
 )
 
 
-def _phase(run: RecordedRun) -> int | None:
+def _last_pretraining_round(run: RecordedRun) -> int | None:
     """Return the last round of pre-training; None for a run without both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None

@@ -1,4 +1,4 @@
-"""Reading of what a run's folder has recorded, finished or not."""
+"""Reader of run folders, finished or not."""
 
 import shlex
 from collections.abc import Mapping
@@ -46,8 +46,8 @@ class RecordedRun:
         shown: Representations and images for figures, as in ``shown.npz``.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are held by clients on other machines.
-        tables: Tables that these have reported, by their numbers: images by class and cluster,
-            int64 of shape (classes, clusters or predicted classes).
+        tables: Contingency tables that these clients reported, by the client's number: int64 of
+            shape (classes, clusters or predicted classes).
         leakage: Results of attacks on the run, as in ``leakage.json``; empty if there were none.
         label: Name that distinguishes the run from others in the same report.
     """
@@ -80,7 +80,7 @@ class RecordedRun:
 
     @cached_property
     def facts(self) -> Json:
-        """The setting, as in a summary; empty for a run by an earlier version."""
+        """Facts on the run's setting, as in a summary; empty for a run by an earlier version."""
         if self.setting is None:
             return {}
         # The number of clients trained side by side is known only where they were trained.
@@ -115,13 +115,13 @@ class RecordedRun:
 
     @cached_property
     def holdings(self) -> Tensor:
-        """Images by client and class, int64 of shape (clients, classes).
+        """Numbers of images by client and class, int64 of shape (clients, classes).
 
         A client on another machine that has reported nothing has zeros.
         """
         if self.remote:
             none = torch.zeros(len(self.class_names), 1, dtype=torch.int64)
-            # Those of a classification count test images.
+            # The tables of a classification count test images.
             if not self.tables or not self.clusters_images:
                 raise CannotDrawError("no client has reported the classes of its images")
             return torch.stack([self.tables.get(n, none).sum(dim=1) for n in self.clients])
@@ -142,10 +142,10 @@ class RecordedRun:
         return expand_table(table)
 
     def values_of_images(self, name: str, missing: str) -> Tensor:
-        """Return a fact of each image.
+        """Return one of the arrays ``images``, such as ``distance``.
 
         Raises:
-            CannotDrawError: It is unknown; ``missing`` is the reason if other facts are known.
+            CannotDrawError: It is missing; ``missing`` is the reason if other arrays are there.
         """
         if self.remote:
             raise CannotDrawError("clients on other machines keep the clusters of their images")
@@ -256,13 +256,13 @@ def read_run(path: Path) -> RecordedRun:
 
 
 def _predictions(folder: RunFolder, config: RunConfig) -> Mapping[str, Tensor]:
-    """Return the predictions for figures: one for each test image."""
-    found = folder.read_arrays("predictions")
-    if not found or not isinstance(config, ClassifyConfig) or config.partition.kind == "domain":
-        return found
-    # One set of test images for all clients' own models is shown once, by the first of them.
-    first = found["test_set"] == 0
-    return {name: values[first] for name, values in found.items()}
+    """Return a classifier's predictions for figures, one for each test image, by name."""
+    arrays = folder.read_arrays("predictions")
+    if not arrays or not isinstance(config, ClassifyConfig) or config.partition.kind == "domain":
+        return arrays
+    # If clients' own models have the same test images, only the first one's predictions count.
+    first = arrays["test_set"] == 0
+    return {name: values[first] for name, values in arrays.items()}
 
 
 def title_of_system(config: RunConfig) -> str:
@@ -289,7 +289,7 @@ def _config(folder: RunFolder) -> RunConfig:
 
 
 def _no_run(path: Path) -> str:
-    """Describe what is in a folder that is no run; of several runs, which they are."""
+    """Say that a folder is no run; name the runs inside it, if any."""
     runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
     if not runs and not RunPaths(path).study.is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"

@@ -34,10 +34,10 @@ _MAIN = {"global model", "representations", "mean"}
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
-    """Singular values of covariances, descending.
+    """Singular values of covariances of representations, descending, each of shape (dimensions,).
 
     Attributes:
-        of_all: Those of the global model, or of the points themselves; shape (dimensions,).
+        of_all: Those of the global model; or of the clustered points, if there is no model.
         local: Those of each local model that was compared with the global one, by client.
     """
 
@@ -67,7 +67,7 @@ def local_spectra(run: RecordedRun) -> Spectra:
 
 
 def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
-    """Draw the singular values in descending order."""
+    """Draw some runs' singular values in descending order, in one figure."""
     rows: list[Mapping[str, object]] = []
     with new_figure() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
@@ -93,7 +93,7 @@ def draw_gathered_spectra(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 
 
 def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
-    """Draw the effective ranks as bars."""
+    """Draw the effective rank of each global and local model as bars."""
     values = []
     for run, found in gathered:
         ranks = {client: effective_rank(values) for client, values in found.local.items()}
@@ -111,7 +111,7 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
 
 
 def draw_gaps(gathered: Gathered[Spectra]) -> list[DrawnFigure]:
-    """Draw the gap R of local models as bars."""
+    """Draw the gap R, Eq. (1) of the TPAMI paper, of local models as bars."""
     values = []
     for run, found in gathered:
         gaps = {c: spectral_gap(values, found.of_all) for c, values in found.local.items()}
@@ -129,7 +129,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 
 def _drawable(values: Tensor) -> list[float]:
-    """Prepare values for a logarithmic scale."""
+    """Replace values below rounding errors, for a logarithmic scale."""
     return list(above_rounding(values).tolist())
 
 
@@ -141,7 +141,9 @@ def _rows(run: RecordedRun, model: str, values: Tensor) -> Rows:
 
 
 def _draw_bars(
-    values: Sequence[tuple[RecordedRun, dict[str, float], dict[int, float]]], unit: str, form: str
+    values: Sequence[tuple[RecordedRun, dict[str, float], dict[int, float]]],
+    unit: str,
+    number_format: str,
 ) -> tuple[Figure, Rows]:
     """Draw horizontal bars by run and model; of a single run also of its clients' local models."""
     bars = [(run, model, value) for run, own, _ in values for model, value in own.items()]
@@ -158,7 +160,7 @@ def _draw_bars(
     lines = sum(1.6 if "\n" in name else 1 for name in names)
     with new_figure(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
         drawn = axes.barh(range(len(bars)), lengths, color=inks, height=0.68)
-        texts = [with_minus(form.format(value)) for value in lengths]
+        texts = [with_minus(number_format.format(value)) for value in lengths]
         axes.bar_label(drawn, texts, padding=3, fontsize=9)
         axes.set_yticks(range(len(bars)), names)
         axes.invert_yaxis()

@@ -22,29 +22,29 @@ class CannotDrawError(Exception):
     """
 
 
-def pair_correlations(of_covariance: Tensor) -> Tensor:
+def pair_correlations(covariance: Tensor) -> Tensor:
     """Compute the correlation of each pair of dimensions that vary, of shape (pairs,).
 
-    The argument is the covariance, of shape (dimensions, dimensions). A dimension whose variance is
-    below 10⁻¹² of the largest one is constant up to rounding and is left out.
+    ``covariance`` has shape (dimensions, dimensions). A dimension whose variance is below 10⁻¹² of
+    the largest one is constant up to rounding and is left out.
     """
-    variances = of_covariance.diagonal()
+    variances = covariance.diagonal()
     varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
-    kept = of_covariance[varies][:, varies]
+    kept = covariance[varies][:, varies]
     deviations = kept.diagonal().sqrt()
     correlations = (kept / deviations / deviations[:, None]).clamp(-1, 1)
     first, second = torch.triu_indices(len(kept), len(kept), offset=1)
     return correlations[first, second]
 
 
-def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
+def matched_classes(classes: Tensor, labels: Tensor, clusters: int) -> Tensor:
     """Match each cluster with a class (Hungarian method).
 
-    Classes and clusters of samples are int64 of shape (samples,). The result is int64 of shape
-    (clusters,), −1 for a cluster that is matched with none, or is empty.
+    ``classes`` and ``labels``, the classes and clusters of samples, are int64 of shape (samples,).
+    The result is int64 of shape (clusters,), −1 for a cluster without a class, or without samples.
     """
     matched = torch.full((clusters,), -1)
-    matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
+    matched[labels] = torch.from_numpy(match_clusters(classes.numpy(), labels.numpy()))
     return matched
 
 
@@ -55,7 +55,7 @@ def all_finite(points: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Some of the points and their positions in the plane.
+    """Embedding of some representations in the plane.
 
     Attributes:
         index: Numbers of their images, int64 of shape (points,), ascending.
@@ -67,7 +67,7 @@ class Embedding:
 
 
 def tsne(points: Tensor, index: Tensor, by_angle: bool) -> Embedding:
-    """Compute t-SNE; the result is the same at every call.
+    """Embed points in the plane by t-SNE, deterministically.
 
     Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
 

@@ -1,4 +1,4 @@
-"""Texts and tables of a page: setting, results, environment."""
+"""Texts and tables of a report: settings, results, leakage and environment of runs."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def note(run: RecordedRun) -> str | None:
 
 
 def setting(run: RecordedRun) -> dict[str, str]:
-    """Return the setting of a run, by the name of each value."""
+    """Return facts on a run's method, data, clients and protection, by their titles."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
         title(key): readable(value, key)
@@ -80,7 +80,7 @@ def setting(run: RecordedRun) -> dict[str, str]:
 
 
 def results(run: RecordedRun) -> dict[str, str]:
-    """Return scores and costs from the summary, or from the last round that was scored."""
+    """Return scores and costs by their titles, from the summary or the last scored round."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Json = run.summary or (scored[-1] if scored else {})
     up, down = traffic_titles(deployed=run.remote)
@@ -99,7 +99,7 @@ def results(run: RecordedRun) -> dict[str, str]:
 
 
 def _scores_by_presence(summary: Json) -> dict[str, str]:
-    """Return scores of connected and of absent clients' images; empty without absent ones."""
+    """Return scores of connected and of absent clients' images; empty without absent clients."""
     if summary.get("scores_absent") is None:
         return {}
     return {
@@ -157,17 +157,17 @@ def leakage_tables(found: Json) -> dict[str, Table]:
     """Tabulate the results of attacks on a run, by caption; empty if there were none.
 
     Raises:
-        UsageError: The file has another content.
+        UsageError: Entries are missing or have other types.
     """
     if not found:
         return {}
     try:
-        told = found["membership"]
-        client = told.get("client")
+        membership = found["membership"]
+        client = membership.get("client")
         whose = "training images" if client is None else f"images of client {client}"
         caption = (
-            f"Leakage: {told['members']:,} {whose} distinguished from {told['others']:,} "
-            "others by their loss"
+            f"Leakage: {membership['members']:,} {whose} distinguished from "
+            f"{membership['others']:,} others by their loss"
         )
         tables = {
             caption: [
@@ -177,7 +177,7 @@ def leakage_tables(found: Json) -> dict[str, Table]:
                     "AUC": f"{row['auc']:.3f}",
                     "found at 1% false alarms": f"{row['found']:.1%}",
                 }
-                for name, row in told["attacks"].items()
+                for name, row in membership["attacks"].items()
             ]
         }
         if found["inversion"]:
@@ -224,7 +224,7 @@ def title(key: str) -> str:
 
 
 def readable(value: object, key: str = "") -> str:
-    """Return the readable form of a value."""
+    """Format a value for readers; ``key`` is its setting's name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and key != "seed":

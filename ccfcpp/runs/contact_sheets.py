@@ -12,7 +12,7 @@ from ccfcpp.data.vectors import Pictures
 
 _GAP = 2
 _LEAST_WIDTH = 56
-"""Pixels between images, and the least a side of one takes: small images are enlarged."""
+"""Pixels between images, and least pixels of an image's longer side: smaller ones are enlarged."""
 
 
 def contact_sheet(images: Tensor, columns: int) -> Tensor:
@@ -57,22 +57,22 @@ def thumbnails(
     pictures: Pictures | None,
     largest: int,
 ) -> dict[int, Tensor]:
-    """Return thumbnails of the samples with some numbers; of vectors only those of photos.
+    """Return thumbnails of some samples by their numbers; of vectors only of those made of photos.
 
     Args:
         index: Numbers of the samples.
         values: Images, uint8 of shape (samples, channels, height, width), or vectors.
         names: Names of all samples.
-        pictures: For vectors of photos, a function that shows some of these by their names.
+        pictures: For vectors of photos, a function that returns photos by their names.
         largest: Most pixels a side.
     """
     if values.ndim == 4:
         return dict(zip(index, shrink(values[list(index)].cpu(), largest), strict=True))
-    found = pictures([names[number] for number in index]) if pictures else {}
+    photos = pictures([names[number] for number in index]) if pictures else {}
     return {
-        number: shrink(found[names[number]][None], largest)[0]
+        number: shrink(photos[names[number]][None], largest)[0]
         for number in index
-        if names[number] in found
+        if names[number] in photos
     }
 
 

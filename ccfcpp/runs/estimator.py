@@ -30,8 +30,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
     Args:
         method: A method's name, as ``--method`` of the command takes it.
-        random_state: Seed of all random numbers; a generator draws one, and None a new one for
-            each fit.
+        random_state: Seed of all random numbers. A ``RandomState`` draws the seed; None takes a new
+            one for each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping.
         verbose: Whether ``fit`` prints a line for each round.
@@ -55,10 +55,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
     def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
         """Check that images have the shape for which a model was made, and return them."""
         data = from_arrays("images", np.asarray(array), None, "X")
-        found = tuple(data.images.shape[1:])
-        if found != shape:
+        given = tuple(data.images.shape[1:])
+        if given != shape:
             raise UsageError(
-                f"images of shape {found} do not fit the model, which was made for {shape} "
+                f"images of shape {given} do not fit the model, which was made for {shape} "
                 "(channels, height, width): resize them"
             )
         return data
@@ -81,15 +81,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         suited: Tree | None = None,
         source: str = "./images",
     ) -> R:
-        """Make the run on samples in memory.
+        """Make the run that ``fit`` trains, on samples in memory.
 
         Args:
-            pipeline: The kind of run.
+            pipeline: Pipeline of clustering or of classification.
             data: The images, or vectors.
-            clients: Tensor of shape (n,): the client that holds each sample; None: one holds all.
+            clients: Client of each sample, of shape (n,); None if one client holds all.
             fixed: Settings that follow from the estimator's other arguments.
-            suited: Settings that suit the samples, under those that the user gave.
-            source: A path that stands for the kind of data.
+            suited: Settings that suit the samples; ``settings`` override them.
+            source: Value of ``dataset`` that stands for samples in memory.
         """
         fixed = fixed | {"dataset": source, "seed": self._seed, "device": self.device}
         if self.method != AUTO:
@@ -110,7 +110,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
 
 
 def as_string_array(names: NDArray[Any]) -> NDArray[Any]:
-    """Return strings in an array of Python objects, as in pandas, as an array of strings."""
+    """Convert an object array of strings, as in pandas, to a string array; return others as is."""
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         return names.astype(str)
     return names

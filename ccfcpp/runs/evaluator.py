@@ -43,10 +43,10 @@ class Results:
 
 
 class Evaluator(ABC, Generic[State]):
-    """Base class of evaluators, which score the server's state, by samples or clients' sums.
+    """Base class of evaluators, which score a run's states by samples, or by clients' sums.
 
     Attributes:
-        images_key: Key of the number of images that are used for training.
+        images_key: Key of the setting for the number of training images.
     """
 
     images_key: ClassVar[str] = "data.images"
@@ -61,7 +61,7 @@ class Evaluator(ABC, Generic[State]):
 
     @abstractmethod
     def results(
-        self, state: State, memories: ClientMemories, local: LocalSpectra, told: Any
+        self, state: State, memories: ClientMemories, local: LocalSpectra, outcome: Any
     ) -> Results:
         """Compute the results of the last state.
 
@@ -69,11 +69,11 @@ class Evaluator(ABC, Generic[State]):
             state: The server's last state.
             memories: Local states of the clients of this process.
             local: Spectra of the last round's local models.
-            told: Result of the exchanges after the last round; None without any.
+            outcome: Result of the exchanges after the last round; None without any.
         """
 
     def image_results(self, state: State, memories: ClientMemories) -> Arrays:
-        """Return a state's results for images, for the report of a run that was stopped."""
+        """Return arrays on a state's images, for the report of a run that was stopped."""
         return {}
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:

@@ -92,13 +92,13 @@ class RunFolder(RunPaths):
             write_atomically(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
-        """Return the arrays of numbers of a file that ``write_arrays`` wrote.
+        """Return the numeric arrays of a file that ``write_arrays`` wrote.
 
         Args:
             file: The file's name without its suffix.
 
         Returns:
-            Arrays by name; none if there is no such file.
+            Arrays by name; empty if there is no such file.
 
         Raises:
             UsageError: The file is damaged.
@@ -107,9 +107,9 @@ class RunFolder(RunPaths):
         return {n: torch.from_numpy(a) for n, a in arrays.items() if a.dtype.kind != "U"}
 
     def read_texts(self, file: str, name: str) -> tuple[str, ...]:
-        """Return an array of texts of a file that ``write_arrays`` wrote; see ``read_arrays``."""
-        found = self._read(file).get(name)
-        return () if found is None or found.dtype.kind != "U" else tuple(found.tolist())
+        """Return an array of texts that ``write_arrays`` wrote to a file; empty if missing."""
+        texts = self._read(file).get(name)
+        return () if texts is None or texts.dtype.kind != "U" else tuple(texts.tolist())
 
     def _read(self, file: str) -> dict[str, NDArray[np.generic]]:
         path = self.path / f"{file}.npz"
@@ -122,13 +122,13 @@ class RunFolder(RunPaths):
             raise damaged(path, error) from error
 
     def write_arrays(self, arrays: Arrays) -> None:
-        """Write arrays to files, by file and name."""
+        """Write arrays to ``.npz`` files; ``arrays`` has them by file and name."""
         for file, named in arrays.items():
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
                 for name, each in named.items()
             }
-            # Into the file itself: that of millions of images fills the memory.
+            # Directly into the file: for millions of images a second copy would fill the memory.
             with atomic_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
                 np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
 

@@ -78,7 +78,7 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
     }
 
 
-def mean(figures: list[float]) -> float | None:
+def mean(values: list[float]) -> float | None:
     """Return the mean; None without values or with NaN, which JSON does not have."""
-    found = float(torch.tensor(figures, dtype=torch.float64).mean())
-    return None if math.isnan(found) else found
+    average = float(torch.tensor(values, dtype=torch.float64).mean())
+    return None if math.isnan(average) else average

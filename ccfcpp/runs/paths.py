@@ -32,7 +32,7 @@ class RunSetting:
 
     Attributes:
         planned: Largest number of rounds.
-        described: The facts on the setting that a summary has.
+        described: Facts on data and clients, as in the summary.
         clients: Names of all clients, by their numbers.
         connected: Numbers of those that take part and hold images.
         classes: Names of the classes, in order.
@@ -147,11 +147,11 @@ class RunPaths:
         return _read_object(self.summary)
 
     def write_setting(self, setting: RunSetting) -> None:
-        """Record the setting at the start of a session."""
+        """Write ``setting.json`` at the start of a session."""
         write_atomically(self.setting, json.dumps(vars(setting)).encode())
 
     def read_setting(self) -> RunSetting | None:
-        """Return the setting; None if an earlier version made the run.
+        """Return the content of ``setting.json``; None if an earlier version made the run.
 
         Raises:
             UsageError: The file is damaged.
@@ -172,7 +172,7 @@ class RunPaths:
         return _read_object(self.leakage) if self.leakage.is_file() else {}
 
     def write_table(self, name: str, rows: Rows) -> None:
-        """Write rows to the CSV file of a name."""
+        """Write rows to the CSV file ``name``, given without its suffix."""
         write_table(self.path / f"{name}.csv", rows)
 
     def read_log(self) -> list[Json]:
@@ -189,7 +189,7 @@ class RunPaths:
         return {client for client in absent if client not in log[-1]["clients"]}
 
     def read_sessions(self) -> list[Json]:
-        """Return the machines of the run's sessions; ``UsageError`` if the file is damaged."""
+        """Return each session's environment; ``UsageError`` if the file is damaged."""
         if not self.environment.is_file():
             return []
         try:
@@ -215,12 +215,12 @@ def damaged(path: Path, reason: object) -> UsageError:
 
 def _read_object(path: Path) -> Json:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except ValueError as error:
         raise damaged(path, error) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise damaged(path, "no object")
-    return found
+    return content
 
 
 def parse_row(line: str) -> Json:

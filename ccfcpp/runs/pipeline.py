@@ -31,7 +31,7 @@ AnyR = TypeVar("AnyR", bound="AnyRun")
 
 @dataclass(frozen=True)
 class Opening(Generic[M]):
-    """A run to be started or resumed, checked as far as possible without images.
+    """A run to be started or resumed, whose settings are checked as far as possible without images.
 
     Attributes:
         path: Folder of the run.
@@ -57,10 +57,10 @@ class Opening(Generic[M]):
 
 @dataclass(frozen=True)
 class Pipeline(Generic[M, R]):
-    """One kind of run, such as clustering.
+    """The steps from settings to results of one kind of run: clustering or classification.
 
     Attributes:
-        command: The command, and the folder of the data sets' presets.
+        command: Name of the command, and of the folder with the data sets' presets.
         kind: The class of configurations.
         make: Makes the run of a configuration, on the given images or on those that the
             configuration names.
@@ -78,13 +78,13 @@ class Pipeline(Generic[M, R]):
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
     def resolve_settings(self, layers: Layers, suited: Tree | None = None) -> M:
-        """Make the configuration of a user's settings, over settings that suit the images.
+        """Return the configuration of a user's settings, which override ``suited`` and presets.
 
         Raises:
             UsageError: A setting is unknown, out of its range, or without effect.
         """
         config = resolve(self.kind, self.command, suited or {}, *layers)
-        # What counts may follow from images that are not there yet: it is checked again with them.
+        # Which settings have an effect may depend on images: with these it is checked again.
         possible = [config] if suited is not None else self._possible_settings(config, layers)
         refuse_unused(possible, self.command, layers)
         return config
@@ -127,7 +127,7 @@ class Pipeline(Generic[M, R]):
         return Opening(path, config, resume, layers)
 
     def _label(self, config: M, layers: Layers) -> str:
-        """Return the label in a folder's name; the command's name if it is not known yet."""
+        """Return the label for a new folder's name; the command's name if images decide on it."""
         labels = set(map(self.label, self._possible_settings(config, layers)))
         return labels.pop() if len(labels) == 1 else self.command
 
@@ -144,18 +144,18 @@ class Pipeline(Generic[M, R]):
         return config
 
     def with_suited_settings(self, opening: Opening[M], suited: Tree) -> Opening[M]:
-        """Put settings that suit the images under those that the user gave."""
+        """Add settings that suit the images to a run; those that the user gave override them."""
         return replace(opening, config=self.resolve_settings(opening.layers, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], R, RunFolder]:
-        """Fit a run to its images, and return it with its opening and its folder.
+        """Choose settings that suit a user's own images, and make the run and its folder.
 
         Raises:
             UsageError: The images cannot be read, or do not fit the settings.
         """
         images = None
-        if not opening.goes_on and (found := self.suited(opening.config)) is not None:
-            images, suited = found
+        if not opening.goes_on and (choice := self.suited(opening.config)) is not None:
+            images, suited = choice
             opening = self.with_suited_settings(opening, suited)
         run, folder = opening.open(lambda config: self.make(config, images))
         return opening, run, folder
@@ -167,7 +167,7 @@ class Pipeline(Generic[M, R]):
         out: str | Path | None = None,
         resume: bool = False,
     ) -> Summary:
-        """Make one run, as the command does, and write its folder.
+        """Run an algorithm to its end, as the command does, and write the run's folder.
 
         Args:
             settings: Values over the data set's preset, nested or by dotted key, such as

@@ -13,9 +13,9 @@ from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.contact_sheets import thumbnails
 
 EACH, MOST_CLUSTERS = 8, 40
-"""Images that are nearest to a centroid, and farthest from it, and clusters that have pictures."""
+"""Number of images nearest to a centroid, and of the farthest; most clusters with pictures."""
 MOST_DIMENSIONS, _MOST_POINTS = 2_048, 10_000
-"""Most dimensions of a covariance matrix, since a larger one takes long, and most points."""
+"""Most dimensions and points of a covariance matrix, since a larger one takes long."""
 _MOST_PLACED, _COMPONENTS = 1_500, 50
 """Most points of an embedding, since more hide each other, and most dimensions of these: t-SNE is
 made of the first principal components, as its authors advise."""
@@ -24,7 +24,7 @@ _LARGEST = 64
 
 
 def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Tensor]:
-    """Return the arrays of representations for plots.
+    """Return arrays that describe representations, for a report's figures.
 
     Args:
         points: Floats of shape (points, dimensions).
@@ -32,10 +32,10 @@ def plot_arrays(points: Tensor, numbers: Tensor, by_angle: bool) -> dict[str, Te
         by_angle: Whether points are compared by angle.
 
     Returns:
-        ``index`` and ``points``: the images of some points, and these, of length 1 if they are
-        compared by angle, in at most 50 dimensions; ``covariance`` of shape (dimensions,
-        dimensions) and its ``singular_values``, unless there are too many dimensions; ``by_angle``
-        and the number of ``dimensions``.
+        ``index``, image numbers of some points, and ``points``, these, reduced to at most 50
+        principal components after division by their lengths if ``by_angle``; ``covariance`` of
+        shape (dimensions, dimensions) and its ``singular_values``, unless there are too many
+        dimensions; ``by_angle`` and the number of ``dimensions``.
     """
     points, numbers = points.cpu(), numbers.cpu()
     everything = torch.arange(len(points))
@@ -78,14 +78,14 @@ def plot_thumbnails(
     names: Sequence[str],
     pictures: Pictures | None,
 ) -> dict[str, Tensor]:
-    """Return small pictures of the images nearest to centroids, and of the farthest ones.
+    """Return thumbnails of each cluster's images nearest to its centroid and farthest from it.
 
     Args:
         clusters: Cluster of each image, int64 of shape (images,).
         distance: Distance of each from its centroid, of shape (images,).
         values: The images, uint8 of shape (images, channels, height, width), or vectors.
         names: Names of the images; empty for images in memory.
-        pictures: For vectors of photos, a function that shows some of these by their names.
+        pictures: For vectors of photos, a function that returns photos by their names.
 
     Returns:
         ``pictured``, numbers of images, and ``pictures``, uint8 of shape (pictures, channels,
@@ -106,10 +106,10 @@ def plot_thumbnails(
 
 
 def extremes(distance: Tensor, members: Tensor, farthest: bool) -> Tensor:
-    """Return the members of a cluster nearest to its centroid, or farthest from it.
+    """Return the 8 members of a cluster nearest to its centroid, or farthest from it.
 
-    Members are given as bool of shape (points,). The result has indices of points, the most extreme
-    first; ties are in the order of the indices.
+    ``members`` is bool of shape (points,). The result has indices of points, int64, the most
+    extreme first; ties are in the order of the indices.
     """
     index: Tensor = members.nonzero().flatten()
     order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)

@@ -42,7 +42,7 @@ class Run(ABC, Generic[A, E]):
     Args:
         setting: Device, randomness, availability and privacy.
         algorithm: The federated algorithm.
-        side: The work of the clients.
+        side: The work that clients can be asked for.
         members: The connected clients that hold samples, as the server knows them.
         around: Attackers, defence and privacy protection.
         evaluator: Scores the states.
@@ -88,16 +88,13 @@ class Run(ABC, Generic[A, E]):
 
     @abstractmethod
     def for_round(self, number: int) -> "Run[A, E] | None":
-        """Return the run with the clients connected in a round; None if they do not change.
-
-        None if these are its own.
-        """
+        """Return the run with the clients connected in a round; None if these are its own."""
 
     @abstractmethod
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Transport:
-        """Return the transport to the clients, whose work has protection and attacks around it."""
+        """Return the transport to the clients, with protection and attacks around their work."""
 
     def run(
         self,
@@ -124,16 +121,16 @@ class Run(ABC, Generic[A, E]):
         folder.add_environment(describe_environment(self.device))
         if self.skipped:
             folder.write_table("skipped", self.skipped)
-        found: Summary | Run[A, E] = self
+        outcome: Summary | Run[A, E] = self
         with self.config.methods().blaming(self.system, by_itself=True):
-            while isinstance(found, Run):
-                found = found._run_rounds(folder, observe, should_stop)
-        return found
+            while isinstance(outcome, Run):
+                outcome = outcome._run_rounds(folder, observe, should_stop)
+        return outcome
 
     def _run_rounds(
         self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
     ) -> "Summary | Run[A, E]":
-        """Return the summary; or the run with other clients, to continue from the checkpoint."""
+        """Run rounds; return the summary, or the run that continues with other clients."""
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories, should_stop)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
@@ -173,30 +170,30 @@ class Run(ABC, Generic[A, E]):
                     raise StoppedError
                 if other:
                     return other
-        told, ended = self.run_epilogue(federation, state)
-        results = self.evaluator.results(state, memories, local, told)
-        own = ended | self.evaluator.describe() | history.describe(self.members)
+        epilogue_result, facts = self.run_epilogue(federation, state)
+        results = self.evaluator.results(state, memories, local, epilogue_result)
+        own = facts | self.evaluator.describe() | history.describe(self.members)
         summary = own | results.summary | self._describe_safeguards() | {"out": str(folder.path)}
         folder.write_results(summary, results)
         return summary
 
     def _describe_safeguards(self) -> Summary:
         """Return the facts on attacks, defence and protection for the summary."""
-        found: Summary = {}
+        facts: Summary = {}
         if self.client_side.cohort is not None:
-            found["cohort"] = self.client_side.cohort
+            facts["cohort"] = self.client_side.cohort
         if self.protection is not None:
-            found["privacy"] = self.protection.describe()
+            facts["privacy"] = self.protection.describe()
         if self.attackers is not None:
-            found["attack"] = self.attackers.describe()
+            facts["attack"] = self.attackers.describe()
         if self.defender is not None:
-            found["defence"] = self.defender.config.rule
-        return found
+            facts["defence"] = self.defender.config.rule
+        return facts
 
     def run_epilogue(
         self, federation: Federation[Any, Transport], state: Any
     ) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round; their bytes are counted apart from the rounds'.
+        """Run the exchanges after the last round; their bytes do not count as the rounds'.
 
         Returns:
             The epilogue's result, and its part of the summary.
@@ -231,10 +228,10 @@ class Run(ABC, Generic[A, E]):
         """Return the federation of clients and server.
 
         Args:
-            transport: The transport to the clients; by default memories are not stored on disk.
-            observer: Called with the local models.
+            transport: The transport to the clients; the default stores no client states on disk.
+            observer: Called with each local model that the server accepts.
             silent: Clients that did not answer in the round before.
-            taken: Names of the exchanges from which an update was accepted before.
+            taken: Names of the exchanges of which an update was accepted before.
         """
         stages: list[Stage] = [self.protection.stage] if self.protection else []
         if self.defender is not None:
@@ -349,14 +346,14 @@ class LocalRun(Run[A, E]):
         )
 
     def for_round(self, number: int) -> "LocalRun[A, E] | None":
-        """Return the run with the clients connected in a round; None if they do not change."""
+        """Return the run with the clients connected in a round; None if these are its own."""
         there = self.availability.connected(range(len(self.parts)), self.randomness, number)
         return None if there == self.connected else self._remake(number)
 
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> InProcess:
-        """Return the clients of this process, with protection and attacks around their work."""
+        """Return the transport to the clients in this process, with protection and attacks."""
         works, cohort = self.client_side.works, self.client_side.cohort
         if self.attackers is not None:
             works = self.attackers.works(works)

@@ -26,7 +26,7 @@ from ccfcpp.runs.tracking import check_tracker
 
 @dataclass(frozen=True)
 class Setting:
-    """The part of a configuration that concerns runs of any system, checked against this machine.
+    """Settings of runs of any system: device, randomness, availability and privacy.
 
     Attributes:
         config: The configuration.
@@ -47,7 +47,7 @@ class Setting:
         """Read the setting from a configuration.
 
         Raises:
-            UsageError: This machine lacks something that it asks for.
+            UsageError: This machine lacks a device, precision or package that it asks for.
         """
         device, privacy = choose_device(config.device), config.section(PrivacyConfig)
         check_precision(config.section(PrecisionConfig).precision, device)
@@ -62,7 +62,7 @@ class Setting:
         return not (self.availability.varies or self.privacy.is_on or attack.is_on or defence.is_on)
 
     def check_late(self, rounds: int) -> None:
-        """Refuse clients that join too late for the run's number of rounds, or for its noise."""
+        """Refuse clients that join after the last round, or under differential privacy."""
         late, missed = self.availability.late, self.availability.late_rounds
         if late and self.privacy.level != "none":
             raise UsageError(

@@ -19,7 +19,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import Json
 
 _LOOKED_AT = 64
-"""Samples of a client that its digest is made of: all of them would be read again."""
+"""Most samples of a client of which its digest is made, so that not all are read again."""
 
 
 @dataclass
@@ -57,15 +57,15 @@ class History:
             UsageError: A client had other samples before the run was interrupted.
         """
         for client in clients:
-            found = _digest(client.images)
-            if self.held.setdefault(str(client.id), found) != found:
+            digest = _digest(client.images)
+            if self.held.setdefault(str(client.id), digest) != digest:
                 raise UsageError(
                     f"the data of {client.name} are not those with which this run began: give "
                     "them back, or begin a new run (another --out)"
                 )
 
     def add(self, report: RoundReport) -> None:
-        """Add a round."""
+        """Add a round's report to the totals."""
         self.rounds += 1
         self.communication_rounds += report.bytes_down + report.bytes_up > 0
         self.seconds += report.seconds
@@ -101,12 +101,12 @@ def _digest(samples: Tensor) -> str:
     count = min(len(samples), _LOOKED_AT)
     places = torch.linspace(0, len(samples) - 1, count, dtype=torch.float64).round().long()
     some = samples[places.to(samples.device)].cpu().contiguous()
-    told = f"{samples.dtype} {tuple(samples.shape)}".encode()
-    return hashlib.sha256(told + some.numpy().tobytes()).hexdigest()[:16]
+    header = f"{samples.dtype} {tuple(samples.shape)}".encode()
+    return hashlib.sha256(header + some.numpy().tobytes()).hexdigest()[:16]
 
 
 class RunStore(Generic[State]):
-    """Commits rounds: the log's lines, the server's state and the clients' memories together.
+    """Store of a run's progress: its log, the server's state and the clients' local states.
 
     ``state_type`` is the dataclass of the server's state; tensors are read back to ``device``.
     """
@@ -125,7 +125,10 @@ class RunStore(Generic[State]):
         self._clock = CheckpointClock()
 
     def restore(self) -> Checkpoint[State] | None:
-        """Return the last commit, if any, restore its clients' memories, and delete later lines.
+        """Return the last checkpoint, restore the clients' states, and delete later log lines.
+
+        Returns:
+            None without a checkpoint.
 
         Raises:
             UsageError: A file is damaged or missing.
@@ -136,13 +139,13 @@ class RunStore(Generic[State]):
         return checkpoint
 
     def is_due(self) -> bool:
-        """Return whether enough time has passed for another commit."""
+        """Return whether enough time has passed for another checkpoint."""
         return self._clock.is_due()
 
     def commit(self, number: int, state: State, facts: Json) -> None:
-        """Commit all rounds up to ``number``; their lines must be in the log.
+        """Save a checkpoint after round ``number``; the log must hold all rounds so far.
 
-        ``facts`` are JSON values for the summary.
+        ``facts`` are the fields of ``History``, for the summary.
         """
         with self._clock.timing(), section("checkpoint"):
             versions = dict(self.transport.save())

@@ -1,4 +1,4 @@
-"""Trackers of experiments, which receive the numbers of ``metrics.jsonl``, too.
+"""Experiment trackers, TensorBoard and MLflow, which log the numbers of ``metrics.jsonl``.
 
 Their packages are optional, and are imported only if a tracker is wanted.
 """
@@ -29,17 +29,17 @@ _MOST_AT_ONCE = 100
 
 
 class Tracker(Protocol):
-    """Interface of a tracker: the log of one session of a run."""
+    """Interface of an experiment tracker, for one session of a run."""
 
     def log_round(self, line: Line) -> None:
-        """Log a round; the session's first one may have been logged by an earlier session."""
+        """Log a round, which an earlier session may have logged before it was interrupted."""
 
     def close(self) -> None:
         """End the session; it may have logged no round."""
 
 
 class TensorBoardLog:
-    """Event files of one session of a run, beside those of earlier sessions."""
+    """TensorBoard's event file of one session of a run."""
 
     def __init__(self, run: Path, settings: Json) -> None:
         self.folder = RunPaths(run).tensorboard
@@ -107,9 +107,11 @@ class MlflowLog:
             run = str(json.loads(self.file.read_text())["run_id"])
             client.update_run(run, status="RUNNING")
             return client, run
-        found = client.get_experiment_by_name(_EXPERIMENT)
-        of = found.experiment_id if found else client.create_experiment(_EXPERIMENT)
-        run = str(client.create_run(of, run_name=self.name).info.run_id)
+        experiment = client.get_experiment_by_name(_EXPERIMENT)
+        experiment_id = (
+            experiment.experiment_id if experiment else client.create_experiment(_EXPERIMENT)
+        )
+        run = str(client.create_run(experiment_id, run_name=self.name).info.run_id)
         write_atomically(self.file, json.dumps({"run_id": run}).encode())
         known = [Param(key, str(own)) for key, own in self.settings.items() if own is not None]
         for first in range(0, len(known), _MOST_AT_ONCE):
@@ -150,7 +152,7 @@ def check_tracker(name: str) -> None:
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """Return the numbers of a round by name."""
+    """Return the numbers of a round, by the tags that trackers show."""
     return {
         **{f"figures/{name}": value for name, value in line["figures"].items()},
         **{f"scores/{name}": value for name, value in line["scores"].items()},

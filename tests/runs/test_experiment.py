@@ -38,7 +38,7 @@ class Count(Evaluator[Mean]):
         return {"first": float(state.value[0])} if number % 3 == 2 else {}
 
     def results(
-        self, state: Mean, memories: ClientMemories, local: LocalSpectra, told: None
+        self, state: Mean, memories: ClientMemories, local: LocalSpectra, outcome: None
     ) -> Results:
         votes = {client.id: memories.take(client.id).get("votes") for client in self.clients}
         known = {str(n): int(v) for n, v in votes.items() if v is not None}

@@ -137,10 +137,10 @@ class ClusteringEvaluator(Evaluator[Any]):
         return clusters
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
     ) -> Results:
         """Return the cluster of every image, scores by labels, and spectra of models."""
-        clusters, typical = self.assignments(state), told.typical if told else None
+        clusters, typical = self.assignments(state), outcome.typical if outcome else None
         points = self.algorithm.represent(state, self._compared)
         found: dict[str, Any] = self.algorithm.summarize(state)
         k, images = found.get("clusters", self.clusters), self._images(state, clusters, typical)

@@ -105,10 +105,10 @@ class CountsEvaluator(Evaluator[Any]):
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
     ) -> Results:
         """Return the final scores and the contingency tables of the clients that send counts."""
-        algorithm, message = self.algorithm, self._sent_to_count(state, told)
+        algorithm, message = self.algorithm, self._sent_to_count(state, outcome)
         found, missing = self._handed_out(message)
         arrays = {}
         if found:
@@ -130,14 +130,14 @@ class CountsEvaluator(Evaluator[Any]):
         }
         spec = self.spec
         facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
-        model = saved(pack(state), told.typical if told else None)
+        model = saved(pack(state), outcome.typical if outcome else None)
         return Results({**NO_SCORES, **scores, **got, **known}, model, facts.header, arrays)
 
-    def _sent_to_count(self, state: Any, told: Judged | None = None) -> object:
+    def _sent_to_count(self, state: Any, outcome: Judged | None = None) -> object:
         """Return the model by which clients assign and count their images."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
-        return Final(self.algorithm.final_model(state), told.typical if told else None)
+        return Final(self.algorithm.final_model(state), outcome.typical if outcome else None)
 
     def _counts(
         self, number: int, message: object, members: Sequence[Member]
