@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.clustering.evaluation.summary_text import MEASURES, shortfall
+from ccfcpp.clustering.evaluation.summary_text import MEASURES, missing_clusters_warning
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import values_of
 from ccfcpp.core.errors import UsageError
@@ -165,7 +165,7 @@ class Comparison:
             self.scores |= _BESIDE_PUBLISHED
         if self._known(*JUDGED):
             self.scores = (self.scores if self._known(*SCORES) else {}) | JUDGED
-        self._fewer = sum(bool(shortfall(summary)) for _, summary in results)
+        self._fewer = sum(bool(missing_clusters_warning(summary)) for _, summary in results)
         self._cells = {self._key(row): row for row in self.rows}
         self._best: dict[tuple[str, _Degree, _Place], float] = {}
         self._p: dict[tuple[str, _Degree, _Place], float] = {}
