@@ -174,11 +174,7 @@ class SumsSystem(System, Generic[AnyInitState, Sums]):
 
 
 def _check_type(value: T, expected: type[T]) -> T:
-    """Return a value whose type is the expected one.
-
-    Raises:
-        TypeError: It has another type.
-    """
+    """Return the value; raise ``TypeError`` if its type is not the expected one."""
     if type(value) is not expected:
         raise TypeError(f"it returns a {type(value).__name__}, and says {expected.__name__}")
     return value
@@ -313,11 +309,11 @@ class SumsClustering(
         Raises:
             RefusedUpdateError: A count or a sum is out of range.
         """
-        held = sum(sender.samples for sender in senders)
+        samples = sum(sender.samples for sender in senders)
         for name, tensor in pack(update).items():
             if isinstance(self.exchange.parts[name], Count):
                 check_counts(tensor, senders)
-            elif bool((tensor.abs() > FARTHEST**2 * held).any()):
+            elif bool((tensor.abs() > FARTHEST**2 * samples).any()):
                 raise RefusedUpdateError(f"points in {name!r} lie beyond {FARTHEST:g}")
 
     def project_noisy(self, message: AnyInitState, update: Sums) -> Sums:

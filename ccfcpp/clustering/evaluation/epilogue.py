@@ -246,10 +246,7 @@ class ClusteringEpilogue(Epilogue):
         ).works
 
     def describe(self, known: EvaluationState | None) -> dict[str, object]:
-        """Return the metrics and cluster sizes for the summary.
-
-        Metrics are None if there was no evaluation or fewer than two clusters have images.
-        """
+        """Return metrics, None if fewer than two clusters have images, and cluster sizes."""
         results: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return results

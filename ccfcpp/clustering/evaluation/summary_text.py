@@ -52,10 +52,7 @@ def missing_clusters_warning(summary: Mapping[str, Any]) -> str:
 
 
 def scores_caveat(summary: Mapping[str, Any]) -> str:
-    """Return the numbers of clusters and classes if scores mean little with them; else "".
-
-    They mean little if there is one class, or fewer clusters than classes.
-    """
+    """Return a note for scores that mean little: one class, or fewer clusters than classes."""
     classes, clusters = summary.get("classes"), summary.get("clusters_found")
     if not classes or clusters is None or 1 < classes <= clusters:
         return ""

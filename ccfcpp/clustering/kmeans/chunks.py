@@ -60,24 +60,14 @@ class SumBlocks(SummedWork[Message, S]):
 
     @abstractmethod
     def width(self, message: Message, row: int) -> int:
-        """Return how many numbers are computed for an image, which sets the size of blocks.
-
-        Args:
-            message: The server's message.
-            row: Number of pixels or coordinates of an image.
-        """
+        """Return how many numbers are computed for an image of ``row`` numbers, to size blocks."""
 
     @abstractmethod
     def block(self, message: Message, images: Tensor) -> S:
         """Return the sums over a block of a client's images."""
 
     def drop_small_sums(self, total: S, samples: int) -> S:
-        """Return a client's sums, with those over too few images set to 0.
-
-        Args:
-            total: Sums over all of the client's images.
-            samples: Number of the client's images.
-        """
+        """Return the sums over a client's images, with those over too few of them set to 0."""
         return zero_small_clusters(total, self.context.least)
 
 

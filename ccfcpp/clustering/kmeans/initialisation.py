@@ -43,11 +43,7 @@ _POINTS_OF_A_CELL = 5
 
 @dataclass(frozen=True)
 class Cells:
-    """Message to clients: the codebook.
-
-    Attributes:
-        cells: The cells' means, float64 of shape (m, d).
-    """
+    """Message to clients: the means of the codebook's cells, float64 of shape (m, d)."""
 
     cells: Tensor
 
@@ -192,10 +188,7 @@ class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
 
 
 def init_works(problem: Problem, dimensions: int, restarts: int) -> list[AnyServerWork]:
-    """Return the server side of all exchanges that compute initial centroids, in order.
-
-    The first computes the mean of all points; two follow for each doubling of the codebook. If
-    there are several initialisations, those that compare them are last.
+    """Return the server side of the exchanges that compute initial centroids, in order.
 
     Args:
         problem: Configuration, data shape, number of clusters and device.

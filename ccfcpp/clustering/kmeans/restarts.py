@@ -35,11 +35,7 @@ _ALIKE = 1e-9
 
 @dataclass(frozen=True)
 class Trials:
-    """Message to clients: the centroids of each initialisation.
-
-    Attributes:
-        trials: The centroids, float64 of shape (restarts, k, d).
-    """
+    """Message to clients: centroids of each initialisation, float64 of shape (restarts, k, d)."""
 
     trials: Tensor
 

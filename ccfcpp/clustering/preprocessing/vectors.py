@@ -149,12 +149,7 @@ class VectorPhase(Phase[PreprocessingParams]):
 
 @dataclass(frozen=True)
 class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParams, Sums]):
-    """Server side of an exchange that fits preprocessing parameters from the clients' sums.
-
-    Attributes:
-        phase: The phase.
-        exchange: ``COLUMN_MEANS``, ``MEANS`` or ``SPREADS``.
-    """
+    """Server side of an exchange that fits preprocessing parameters from the clients' sums."""
 
     phase: VectorPhase
     exchange: Exchange[PreprocessingParams, Sums]
@@ -165,15 +160,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return self.exchange is SPREADS and self.phase.config.components is not None
 
     def rows(self, known: PreprocessingParams, block: Tensor) -> Tensor:
-        """Return the rows to sum, or whose outer products are to be summed, for a block of vectors.
-
-        Args:
-            known: The parameters fitted so far.
-            block: Vectors, float64 of shape (samples, d).
-
-        Returns:
-            float64 of shape (samples, d).
-        """
+        """Return the rows to sum, or to sum outer products of, for vectors (samples, d)."""
         if self.exchange is COLUMN_MEANS:
             return block.nan_to_num(nan=0.0)
         rows = impute(self.phase.config, known, block)
@@ -206,11 +193,7 @@ class PreprocessingServerWork(ServerWork[PreprocessingParams, PreprocessingParam
         return {"sums": Spec(torch.float64, shape), "counts": Spec(torch.float64, (counted,))}
 
     def check(self, message: PreprocessingParams, update: Sums, senders: Sequence[Member]) -> None:
-        """Check that no count is negative or exceeds the number of the senders' vectors.
-
-        Raises:
-            RefusedUpdateError: A count is out of range.
-        """
+        """Refuse counts that are negative or exceed the number of the senders' vectors."""
         for count in (update.counts.min(), update.counts.max()):
             check_counts(count, senders)
 
@@ -238,15 +221,10 @@ def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
 
 
 def _principal_components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
-    """Return the matrix A, float64 of shape (d, components), of principal components.
+    """Compute A, of shape (d, components), from the sums of outer products of x − m.
 
     As in scikit-learn, the entry with the largest absolute value in each component is positive. A
     whitened component without variance is 0.
-
-    Args:
-        config: Settings of the preprocessing.
-        mean: Mean m, of shape (d,).
-        total: Sums of the outer products of x − m over all clients.
     """
     count = total.counts.clamp(min=1)
     covariance = (total.sums + total.sums.T) / (2 * count)
