@@ -1,4 +1,4 @@
-"""The interface of a clustering system: what it has to define, and what is optional."""
+"""The interface that a clustering system implements."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ class ClusteringState(Protocol):
 
     @property
     def centroids(self) -> Tensor | None:
-        """Global centroids of shape (at most k, dimensions); None before the first ones."""
+        """Global centroids of shape (at most k, dimensions); None before there are any."""
         ...
 
 

@@ -310,7 +310,7 @@ class FinishedRun:
 
 
 def number_of_client(asked: str, names: Mapping[int, str]) -> int | None:
-    """Return the number of the client with a name, or else a number, ``asked``; None if unknown."""
+    """Return the number of the client whose name, or else number, is ``asked``; None if unknown."""
     numbers = {str(number): number for number in names}
     numbers |= {canonical(name): number for number, name in names.items()}
     return numbers.get(canonical(asked))

@@ -49,10 +49,12 @@ class SumBlocks(SummedWork[Message, S]):
             # Threads do not speed up an accelerator.
             threads = 1 if clients[0].images.is_cuda else None
             return sum_updates(
-                map_in_threads(lambda each: self._of(message, each.images), clients, threads)
+                map_in_threads(
+                    lambda each: self._sum_client(message, each.images), clients, threads
+                )
             )
 
-    def _of(self, message: Message, images: Tensor) -> S:
+    def _sum_client(self, message: Message, images: Tensor) -> S:
         parts = blocks(images, self.width(message, images[:1].numel()))
         return self.drop_small_sums(
             sum_updates(self.block(message, part) for part in parts), len(images)

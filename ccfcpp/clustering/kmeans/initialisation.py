@@ -50,7 +50,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class CellSums(ClusterSums):
-    """Sums over the points of each cell: update of a client.
+    """Update of a client: sums over its points in each cell.
 
     Attributes:
         squares: Σ ‖x − c‖² over the points x of each cell c, float64 of shape (m,).
@@ -70,7 +70,7 @@ CODEBOOK_SUMS = Exchange(
 
 @dataclass(frozen=True)
 class SumCells(SumBlocks[Cells, CellSums]):
-    """Client side of the exchange: each client sums its points by nearest cell of the codebook.
+    """Client side of exchange ``start``: each client sums its points by nearest cell.
 
     Attributes:
         points: Function that maps images or vectors to points of shape (samples, d).
@@ -104,7 +104,7 @@ def _zeros(cells: Tensor) -> CellSums:
 
 @dataclass(frozen=True)
 class GrowCodebook(SumsWork[AnyInitState, Cells, CellSums]):
-    """Server side of the exchange: each cell moves to the mean of its points, and may be split.
+    """Server side of exchange ``start``: cells move to the mean of their points, and are split.
 
     Attributes:
         clusters: Number of clusters k, or its largest candidate.
