@@ -22,7 +22,7 @@ _STILL = 1e-10
 """Weights have converged if none changes by more."""
 _NEAREST = 1e-12
 """Least squared distance to the median in Weiszfeld steps; ``_ABSURD`` is the largest of a point
-that is used. Both are multiples of the median squared distance of the most central point to others."""
+that is used. Both are multiples of the most central point's median squared distance to others."""
 _ABSURD = 1e12
 
 
