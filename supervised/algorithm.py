@@ -36,10 +36,7 @@ TERM = "decorrelation"
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """Return the exchange of a round: types of message and update, and the update's parts.
-
-    ``logs_terms``: whether clients also send their decorrelation terms.
-    """
+    """Return the exchange of a round; if ``logs_terms``, clients also send decorrelation terms."""
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),

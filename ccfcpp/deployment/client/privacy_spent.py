@@ -59,7 +59,7 @@ class Part:
             raise ForbiddenError("the run does not say how much noise its sums get")
         if not 1 / _MOST_NOISE <= privacy.noise <= _MOST_NOISE:
             raise ForbiddenError(
-                f"privacy.noise = {privacy.noise:g} cannot be format_count: it should be from "
+                f"privacy.noise = {privacy.noise:g} cannot be counted: it should be from "
                 f"{1 / _MOST_NOISE:g} to {_MOST_NOISE:g}"
             )
         images = exchange.images

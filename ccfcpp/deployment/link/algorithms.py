@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.mahalanobis import Final
+from ccfcpp.clustering.mahalanobis import FinalMessage
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import Exchange
 from supervised.algorithm import FederatedClassification
@@ -51,7 +51,7 @@ def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
         # A personalised classifier has some of its layers in each client's local state (memory).
         personal = CLASSIFIERS[algorithm.config.method].personal
         return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
-    return Exchange(COUNTS, Final.of(algorithm.final_model_type), Counts)
+    return Exchange(COUNTS, FinalMessage.of(algorithm.final_model_type), Counts)
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:

@@ -84,7 +84,7 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
 def findings_as_text(
     title: str, command: str, results: Sequence[Result], findings: Findings
 ) -> str:
-    """Write the findings as a page of Markdown."""
+    """Return the findings as a page in Markdown."""
     parts = [
         f"# {title}\n",
         f"`{command}`\n",

@@ -13,7 +13,13 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
-from ccfcpp.clustering.kmeans.restarts import STEPS, MoveTrials, Trials, between, trial_works
+from ccfcpp.clustering.kmeans.restarts import (
+    STEPS,
+    MoveTrials,
+    Trials,
+    between_cluster_variance,
+    trial_works,
+)
 from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
@@ -74,7 +80,7 @@ def test_scatter_between_and_squared_error_add_up(seed: int) -> None:
         errors.append(error)
     total = ClusterSums(torch.from_numpy(np.stack(sums)), torch.tensor(counts).double())
     whole = float(((points - points.mean(axis=0)) ** 2).sum())
-    found = len(points) * between(total, STARTS).numpy()
+    found = len(points) * between_cluster_variance(total, STARTS).numpy()
     np.testing.assert_allclose(found + errors, whole, rtol=1e-9)
 
 
@@ -93,7 +99,7 @@ def test_a_start_does_not_win_by_points_that_others_keep_back() -> None:
     """Five points of the second cluster of the first start are kept back, and it is better."""
     means = torch.tensor([[0.0], [10.0], [0.6], [9.4]], dtype=torch.float64)
     counts = torch.tensor([10.0, 5.0, 10.0, 10.0], dtype=torch.float64)
-    better, other = between(ClusterSums(means * counts[:, None], counts), 2)
+    better, other = between_cluster_variance(ClusterSums(means * counts[:, None], counts), 2)
     assert better > other
     assert 15 * better < 20 * other
 

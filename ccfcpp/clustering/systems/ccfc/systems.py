@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.methods import System, late
+from ccfcpp.clustering.methods import System, lazy
 from ccfcpp.clustering.systems.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.systems.fed_scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.clustering.systems.fed_scan.systems import unused_of_scan
@@ -34,7 +34,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "compute": ComputeConfig,
     **SCAN_SECTIONS,
 }
-_MAKE = late("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
+_MAKE = lazy("ccfcpp.clustering.systems.ccfc.algorithm", "CCFC")
 
 
 def _unused(config: ClusterConfig) -> Unused:

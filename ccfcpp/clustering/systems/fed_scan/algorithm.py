@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, found_number
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, describe_chosen_number
 from ccfcpp.clustering.kmeans.lloyd import EncoderState, SumMembers
 from ccfcpp.clustering.systems.fed_scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
@@ -252,7 +252,7 @@ class FedScan(ClusteringAlgorithm[EncoderState]):
         """Return the number of clusters, and the evidence for it, if k was not given."""
         if state.groups is None or state.evidence is None:
             return {}
-        return found_number(state.evidence, self.problem.fewest, state.clusters)
+        return describe_chosen_number(state.evidence, self.problem.fewest, state.clusters)
 
 
 def _views(problem: Problem) -> AnyViews:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.algorithm import rank_candidates
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, SumsWork, cluster_means
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.merging import Rule, evidence, merged, numbered_like
@@ -121,7 +121,7 @@ class MergeOverclusters(ServerWork[M, EncoderState, Transitions]):
             found = evidence(total.neighbours, self.fewest, self.clusters)
             changes["evidence"] = found.to(sums.device)
             # Among so many over-clusters random starts find worse merges, slowly.
-            groups = merged(sums, most_to_least(found, self.fewest)[0], None, self.rule)
+            groups = merged(sums, rank_candidates(found, self.fewest)[0], None, self.rule)
         else:
             groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
         of_each = sums[0].sum(dim=1).cpu()

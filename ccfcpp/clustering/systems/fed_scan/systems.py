@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ccfcpp.clustering.methods import System, late, without_tf32
+from ccfcpp.clustering.methods import System, lazy, without_tf32
 from ccfcpp.clustering.systems.fed_scan.config import ScanConfig, VectorViewsConfig
 from ccfcpp.core.config import (
     AffineViewsConfig,
@@ -23,7 +23,7 @@ from ccfcpp.core.permissions import Kind
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import Problem
     from ccfcpp.clustering.config import ClusterConfig
-    from ccfcpp.clustering.methods import Made
+    from ccfcpp.clustering.methods import AnyAlgorithm
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -71,9 +71,9 @@ def _also(settings: Tree) -> tuple[Kind, ...]:
     return ("centroids",) if grows else ()
 
 
-def _make(problem: Problem) -> Made:
-    plain = late("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
-    grows = late("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
+def _make(problem: Problem) -> AnyAlgorithm:
+    plain = lazy("ccfcpp.clustering.systems.fed_scan.algorithm", "FedScan")
+    grows = lazy("ccfcpp.clustering.systems.fed_scan.newcomers", "GrowingScan")
     return (grows if problem.grows else plain)(problem)
 
 

@@ -20,8 +20,8 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     InitState,
     SumsWork,
-    large_enough,
     required_centroids,
+    zero_small_clusters,
 )
 from ccfcpp.clustering.kmeans.chunks import SumBlocks
 from ccfcpp.clustering.kmeans.initialisation import SumCells
@@ -152,10 +152,10 @@ class Expectation(SumBlocks[Mixture, MixtureSums]):
             )
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
-    def told(self, total: MixtureSums, samples: int) -> MixtureSums:
+    def drop_small_sums(self, total: MixtureSums, samples: int) -> MixtureSums:
         """Set sums of components with too few points to 0, and the likelihood of too few."""
         likelihood = total.likelihood * (samples >= self.context.least)
-        return replace(large_enough(total, self.context.least), likelihood=likelihood)
+        return replace(zero_small_clusters(total, self.context.least), likelihood=likelihood)
 
 
 def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:

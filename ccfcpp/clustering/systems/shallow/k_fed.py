@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import LloydConfig
-from ccfcpp.clustering.kmeans.server import Clustering, far_mean, kmeans, own_points
+from ccfcpp.clustering.kmeans.server import Clustering, kmeans, mean_if_far, single_point_clusters
 from ccfcpp.clustering.systems.shallow.config import KFedConfig
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.errors import KeyValue, UsageError
@@ -63,18 +63,18 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
     if len(points) == 0:
         raise ValueError("k-means needs at least one point")
     if len(points) <= k:
-        return own_points(points)
+        return single_point_clusters(points)
     # Imported where it is needed, since scikit-learn takes most of a second.
     from sklearn.cluster import kmeans_plusplus
 
     # So far away, differences would be rounding in the products of which these vectors are made.
-    projected = _on_top_singular_vectors(points - far_mean(points, _FAR), k)
+    projected = _on_top_singular_vectors(points - mean_if_far(points, _FAR), k)
     _, chosen = kmeans_plusplus(
         projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
     )
     seeds = torch.from_numpy(chosen).to(points.device)
     starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
-    return kmeans(points, k, seed=seed, iterations=iterations, starts=starts)
+    return kmeans(points, k, seed=seed, iterations=iterations, init=starts)
 
 
 def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
@@ -220,6 +220,6 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
                 len(starts),
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
-                starts=starts,
+                init=starts,
             )
         return CentroidState(found.centroids), {}

@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem, found_number
+from ccfcpp.clustering.algorithm import (
+    ClusteringAlgorithm,
+    ClusteringState,
+    Problem,
+    describe_chosen_number,
+)
 from ccfcpp.clustering.kmeans.centroids import AnyInitState, InitState, required_centroids
 from ccfcpp.clustering.kmeans.chunks import blocks
-from ccfcpp.clustering.kmeans.initialisation import start_works
+from ccfcpp.clustering.kmeans.initialisation import init_works
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
 from ccfcpp.clustering.systems.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
@@ -145,7 +150,7 @@ class InitBySums(PixelClustering[AnyInitState]):
 
     def start(self) -> Sequence[AnyServerWork]:
         """Return the server's work that finds the first centroids."""
-        return start_works(self.problem, self.rule.dimensions, self.starts)
+        return init_works(self.problem, self.rule.dimensions, self.starts)
 
     def usual_start(self) -> Sequence[AnyServerWork]:
         """Return the start without what only few points need."""
@@ -158,4 +163,4 @@ class InitBySums(PixelClustering[AnyInitState]):
             return {}
         if not bool(evidence.any()):  # All samples are alike.
             return {"clusters": len(centroids)}
-        return found_number(evidence, self.problem.fewest, len(centroids))
+        return describe_chosen_number(evidence, self.problem.fewest, len(centroids))

@@ -18,7 +18,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig, KMeansConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
-from ccfcpp.clustering.kmeans.server import kmeans, nearest, own_points
+from ccfcpp.clustering.kmeans.server import kmeans, nearest, single_point_clusters
 from ccfcpp.clustering.systems.shallow.pixels import PixelRule
 from ccfcpp.clustering.systems.synthetic.config import GANConfig
 from ccfcpp.clustering.systems.synthetic.deep_clustering import DeepClustering
@@ -140,7 +140,7 @@ class PixelFuzzyCMeans(_OfPixels):
         """Run fuzzy c-means from several starts of random images, and return the best result."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
-            return PooledState(own_points(points).centroids), {}
+            return PooledState(single_point_clusters(points).centroids), {}
         choices = self.config.section(FuzzyConfig)
         generator = randomness.generator("fuzzy c-means")
         with section("fuzzy c-means: server"):

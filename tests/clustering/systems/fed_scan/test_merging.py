@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import most_to_least
+from ccfcpp.clustering.algorithm import rank_candidates
 from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.clustering.systems.fed_scan.merging import (
     FOLDS,
@@ -342,7 +342,7 @@ def kinds(classes: int, each: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("classes", [2, 3, 5, 8, 12])
 def test_it_finds_how_many_classes_there_are(classes: int, seed: int) -> None:
     folds = kinds(classes, 36 // classes, seed)
-    found = most_to_least(evidence(folds, 2, 15), 2)
+    found = rank_candidates(evidence(folds, 2, 15), 2)
     assert found[0] == classes
     assert sorted(found) == list(range(2, 16))
 
