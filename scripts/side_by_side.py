@@ -103,7 +103,7 @@ def ours(experiment: ClusteringRun) -> Iterator[Row]:
     for number in range(algorithm.rounds):
         state, report = federation.run_round(state, number)
         row = {"loss": report.figures["loss"]}
-        row |= measure(model.of_other(state.model, experiment.data.values), truth)
+        row |= measure(model.latents_by(state.model, experiment.data.values), truth)
         if algorithm.knows_clusters(state):
             row["own"] = experiment.evaluator.scores(number, state, memories)["nmi"]
         yield row

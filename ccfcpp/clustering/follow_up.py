@@ -299,16 +299,16 @@ class FinishedRun:
             UsageError: There are new clients but no new clusters.
         """
         from ccfcpp.clustering.systems.fed_scan.algorithm import FedScan
-        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherited
+        from ccfcpp.clustering.systems.fed_scan.newcomers import GrowingScan, inherit_state
         from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint
 
         assert isinstance(algorithm, FedScan)  # check_can_continue refused other systems
         device, randomness = algorithm.problem.device, Randomness(config.seed)
         last = load_checkpoint(self.folder.checkpoint, algorithm.state_type, device).state
         state = (
-            algorithm.grown(last, self.clients, randomness)
+            algorithm.continued_state(last, self.clients, randomness)
             if isinstance(algorithm, GrowingScan)
-            else inherited(algorithm, last, randomness)
+            else inherit_state(algorithm, last, randomness)
         )
         # Renamed when complete: a folder without its checkpoint would start from random weights.
         new.path.parent.mkdir(parents=True, exist_ok=True)

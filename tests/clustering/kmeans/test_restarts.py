@@ -20,7 +20,7 @@ from ccfcpp.clustering.kmeans.restarts import (
     between_cluster_variance,
     trial_works,
 )
-from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard
+from ccfcpp.clustering.systems.pooled.means import ExactMeans, hard_weights
 from ccfcpp.clustering.systems.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.core.randomness import Randomness
@@ -154,5 +154,5 @@ def test_with_noise_there_is_one_start(level: str) -> None:
         run = experiment("fed-km", points, owners, K, tree)
         first = run.algorithm.plan(run.algorithm.initial_state(run.randomness))[0]
         assert sum(work.exchange.name == "trials" for work in first) == tried
-    assert ExactMeans(run.evaluator.problem, hard, 10).starts == 1
-    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard, 10).starts == 10
+    assert ExactMeans(run.evaluator.problem, hard_weights, 10).starts == 1
+    assert ExactMeans(replace(run.evaluator.problem, noisy=False), hard_weights, 10).starts == 10

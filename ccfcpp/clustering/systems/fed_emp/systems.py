@@ -1,4 +1,4 @@
-"""Register Fed-EMP in the table of systems."""
+"""Entry of Fed-EMP in the table of clustering methods."""
 
 from ccfcpp.clustering.methods import System, lazy, without_tf32
 from ccfcpp.clustering.systems.fed_emp.config import CropsConfig

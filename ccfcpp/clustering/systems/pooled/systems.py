@@ -1,4 +1,4 @@
-"""Register exact k-means, fuzzy c-means and Gaussian mixtures in the table of systems."""
+"""Entries of Fed-KM, Fed-FCM and Fed-EM in the table of clustering methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEANS = "ccfcpp.clustering.systems.pooled.means"
 
 
 def unused_of_means(config: ClusterConfig) -> Unused:
-    """Yield settings without effect on exact means if clients are absent or noise is added."""
+    """Yield the settings in section ``means`` that have no effect in this run."""
     yield from unused_if_absent("means.tolerance")(config)
     if config.privacy.level != "none":
         yield "means.starts", [require("privacy.level", "none")]
@@ -28,7 +28,7 @@ FED_KM = System(
     title="Fed-KM",
     sends="sums and counts by cluster",
     kinds=("pixels", "sums"),
-    make=lazy(_MEANS, "ExactMeans", "hard"),
+    make=lazy(_MEANS, "ExactMeans", "hard_weights"),
     sections={"pixels": PixelsConfig, "means": MeansConfig},
     ignores=("pixels.assignment",),
     unused=unused_of_means,
@@ -40,7 +40,7 @@ FED_KM = System(
 FED_FCM = replace(
     FED_KM,
     title="Fed-FCM",
-    make=lazy(_MEANS, "ExactFuzzyMeans", "fuzzy"),
+    make=lazy(_MEANS, "ExactFuzzyMeans", "fuzzy_weights"),
     sections={"pixels": PixelsConfig, "means": MeansConfig, "fuzzy": MembershipConfig},
     soft=True,
     summary="fuzzy c-means whose steps are those of all samples in one place",

@@ -1,4 +1,4 @@
-"""Register k-FED, FFCM and FedDP-KMeans in the table of systems."""
+"""Entries of k-FED, FFCM and FedDP-KMeans in the table of clustering methods."""
 
 from dataclasses import replace
 

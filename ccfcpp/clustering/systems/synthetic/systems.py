@@ -1,4 +1,4 @@
-"""Register the systems whose clients send images in the table of systems."""
+"""Entries of the systems whose clients send images in the table of clustering methods."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": KMean
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
 _IGNORES = ("privacy.smallest_count",)
 _GAN: dict[str, type[Section]] = {"gan": GANConfig, "compute": ComputeConfig}
-# SDA-FC's clients know the directions of the server's centroids.
+# SDA-FC's clients assign images by cosine similarity.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
 KM = System(
