@@ -1,4 +1,4 @@
-"""The configuration of ``ccfcpp cluster``."""
+"""Settings of ``ccfcpp cluster``."""
 
 import re
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ class ClusterDataConfig(DataConfig):
 
     @property
     def encoder_name(self) -> EncoderName | None:
-        """The encoder's name; None without one."""
+        """The parsed name of the encoder; None without one."""
         return None if self.encoder is None else EncoderName.parse(self.encoder)
 
 
@@ -108,7 +108,7 @@ class SkewPartition(PartitionConfig):
 
     @property
     def degree(self) -> dict[str, float | str]:
-        """The degree of skew."""
+        """The degree of skew by name, for the summary."""
         return {"p": self.p}
 
 
@@ -127,7 +127,7 @@ AnyPartition = Annotated[
 
 
 class ClusterConfig(RunConfig):
-    """The configuration of ``ccfcpp cluster``, without the sections of single methods."""
+    """Settings of ``ccfcpp cluster``, without the sections that only some systems have."""
 
     method: str = "ccfc++"
     """Name of the clustering system. ``ccfc`` is ``ccfc++`` without the decorrelation term."""
@@ -146,7 +146,7 @@ class ClusterConfig(RunConfig):
 
     @property
     def data_kind(self) -> DataKind | None:
-        """The kind of data that the run clusters; None if it is unknown."""
+        """Whether the data are images or vectors; None if it is unknown."""
         if self.dataset in DATASETS and self.data.encoder is None:
             return "images"  # a name wins over a file of the same name
         return kind_of(self.dataset, self.data.encoder)

@@ -19,7 +19,7 @@ from ccfcpp.data.images import sample_indices
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.leakage import inverted, membership, neighbours
+from ccfcpp.privacy.leakage import measure_inversion, measure_membership, shift_images
 
 _MOST_IMAGES = 5000
 """Largest number of training images, and of other images, in a membership attack."""
@@ -92,7 +92,7 @@ def _membership(run: ClusteringRun, state: Any, client: str | None) -> Leakage:
         part = sample_indices(torch.arange(len(images)), _MOST_IMAGES, generator)
         drawn.append(images[part[torch.randperm(len(part), generator=generator)]])
     inside, outside = (_losses(run, state, images) for images in drawn)
-    attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}
+    attacks = {name: asdict(measure_membership(inside[name], outside[name])) for name in inside}
     result: Leakage = {"members": len(drawn[0]), "others": len(drawn[1]), "attacks": attacks}
     return result if client is None else result | {"client": client}
 
@@ -125,7 +125,7 @@ def _losses(run: ClusteringRun, state: Any, images: Tensor) -> dict[str, Tensor]
     ``calibrated distance``: ``distance`` minus its mean over the moved images.
     """
     points = _points(run, state, images)
-    moved = torch.stack([_points(run, state, other) for other in neighbours(images)])
+    moved = torch.stack([_points(run, state, other) for other in shift_images(images)])
     losses = {"views": (moved - points).norm(dim=2).mean(dim=0) / points.norm(dim=1).clamp(1e-12)}
     if state.centroids is not None:
         distance = _distance_to_nearest(points, state.centroids)
@@ -164,7 +164,7 @@ def _inversion(run: ClusteringRun, state: Any) -> list[Leakage] | None:
             points = run.algorithm.represent(state, client)
             if averages is not None and len(averages) and points is not None:
                 sent.append((averages, points))
-    return [asdict(group) for group in inverted(sent)] if sent else None
+    return [asdict(group) for group in measure_inversion(sent)] if sent else None
 
 
 def _mean_images(update: object) -> Tensor | None:

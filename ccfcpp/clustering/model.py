@@ -127,13 +127,9 @@ class Model:
         return {"cluster": clusters} | measures
 
     def probabilities(self, images: Samples) -> Tensor | None:
-        """Return the probability of each cluster for each image; None if the system has none.
+        """Return the probability of each cluster for each image, of shape (images, k) on the CPU.
 
-        Args:
-            images: Images or vectors as for ``assign``.
-
-        Returns:
-            Floats of shape (images, k) on the CPU, whose rows sum to 1.
+        None if the system has none. ``images`` are as for ``assign``.
         """
         client = self.make_client(images)
         probabilities = self.algorithm.probabilities(self.final_model, client)
@@ -206,13 +202,13 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
             f"there is no model {path}: give the model.safetensors of a finished run of ccfcpp "
             "cluster"
         )
-    where = choose_device(device)
-    tensors, header = _read(path, where)
+    on = choose_device(device)
+    tensors, header = _read(path, on)
     own, typical = _split(path, tensors)
-    config = _read_config(path, where)
+    config = _read_config(path, on)
     facts = _parse_header(path, header)
     fewest = config.fewest_clusters
-    problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
+    problem = Problem(config, facts.image_shape, facts.clusters, on, fewest=fewest)
     algorithm = make_algorithm(problem)
     model = Model(problem, algorithm, _final_model(path, algorithm, own), facts.columns, typical)
     _check_assigns(path, model)

@@ -143,7 +143,7 @@ class SpreadsClientWork(EvaluationClientWork[SpreadSums]):
 
 
 class CellsClientWork(EvaluationClientWork[ClusterSums]):
-    """Client side of exchange ``cells``: sums of points by nearest cell, for each half."""
+    """Client side of exchange ``cells``: sums of points by nearest cell of their half."""
 
     def of_client(
         self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
@@ -174,7 +174,7 @@ class HalvesClientWork(CellsClientWork):
     def of_client(
         self, message: EvaluationMessage[Any], client: Client, randomness: Randomness
     ) -> ClusterSums:
-        """Return counts of a client's images, for each half by own cluster and other's cluster."""
+        """Return a client's contingency tables: clusters by the own and by the other half."""
         points, half, centres = self._by_halves(message, client, randomness)
         halves, k, _ = centres.shape
         clusters = half * k + assign_within_half(points, half, centres)
@@ -183,7 +183,7 @@ class HalvesClientWork(CellsClientWork):
 
 
 def assign_within_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
-    """Return the nearest centre of each point within a given half, int64 of shape (samples,).
+    """Return each point's nearest centre among those of a given half, int64 of shape (samples,).
 
     Args:
         points: Points of shape (samples, d).
@@ -200,7 +200,7 @@ def assign_within_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
 
 def _required(part: T | None) -> T:
     if part is None:
-        raise RefusedUpdateError("the message does not say about what it is")
+        raise RefusedUpdateError("the message lacks the sums or centres that the exchange needs")
     return part
 
 
@@ -246,10 +246,7 @@ class ClusteringEpilogue(Epilogue):
         ).works
 
     def describe(self, known: EvaluationState | None) -> dict[str, object]:
-        """Return the metrics and cluster sizes for the summary.
-
-        Metrics are None if there was no evaluation or fewer than two clusters have images.
-        """
+        """Return metrics and cluster sizes; metrics are None without two non-empty clusters."""
         results: dict[str, Any] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return results

@@ -167,11 +167,8 @@ def _clustering(centred: Tensor, mean: Tensor, centroids: Tensor, weights: Tenso
 def mean_if_far(points: Tensor, far: float = _FAR) -> Tensor:
     """Return the points' mean if it is far from the origin, else 0; of shape (dimensions,).
 
-    Far from the origin, faiss's distances in float32 would be mostly rounding errors.
-
-    Args:
-        points: Tensor of shape (samples, dimensions).
-        far: Distance from the origin, in standard deviations of the points, that counts as far.
+    Far from the origin, more than ``far`` standard deviations, faiss's distances in float32 would
+    be mostly rounding errors.
     """
     spread, mean = torch.var_mean(points, dim=0, correction=0)
     return mean * (mean.square().sum() > far**2 * spread.sum())

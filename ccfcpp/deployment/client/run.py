@@ -47,7 +47,7 @@ from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.per_image_clipping import bounding_of
-from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.client import wrap_works
 from ccfcpp.privacy.sums.identity import Safeguard
 from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
@@ -133,7 +133,7 @@ class ClientRun(ABC, Generic[Model]):
         if privacy.is_on:
             # Exchanges only for a report are not part of secure sums or noise: they are left out.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
-            works = works_in_sums(travelling, privacy, self.spec.clients, guard)
+            works = wrap_works(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, sends_counts)}
 
     def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:

@@ -331,7 +331,7 @@ def test_a_run_with_privacy_finds_the_digits(level: str, least: float) -> None:
 def test_clients_with_huge_or_wrong_numbers_add_no_more_than_others() -> None:
     work: AnyExchange = LLOYD
     bounds = client_bounds(PrivacyConfig(level="client"), work)
-    found = bounds.clipped(
+    found = bounds.clip_parts(
         {"sums": torch.full((3, 2), 1e9).double(), "counts": torch.tensor([math.nan]).double()}
     )
     assert float(found["sums"].norm()) == pytest.approx(0.15)
