@@ -96,7 +96,7 @@ def reproduce(
         write(folder, findings_as_text(item.title, one, results, findings), findings)
         said = summarize_claims(scale(results), findings.claims)
         claims = [vars(each) for each in findings.claims]
-        entry = {"item": name, "title": item.title, "summarize_claims": said, "claims": claims}
+        entry = {"item": name, "title": item.title, "verdict": said, "claims": claims}
         items.append(entry | {"out": str(folder)})
         if not json_output:
             _print_tables(item, findings)

@@ -163,8 +163,8 @@ class FederatedClustering(
         method = _FOR_VECTORS if self.method == AUTO else self.method
         suited = settings_for(len(data), data.values.shape[1:], method)
         if isinstance(data, VectorData) and data.encoder:
-            describe_sessions = {"encoder": self.encoder, "encoder_hash": data.encoder}
-            suited = merge(suited, {"data": describe_sessions})
+            encoded_by = {"encoder": self.encoder, "encoder_hash": data.encoder}
+            suited = merge(suited, {"data": encoded_by})
         run = self._run(CLUSTERING, data, clients, fixed, suited, source)
         state, self.n_iter_ = run.train(self.verbose)
         told, _ = run.run_epilogue(run.federation(), state)
