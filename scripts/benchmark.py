@@ -1,7 +1,7 @@
-"""Compare the speed of ccfcpp with a plain implementation and with the peak of the machine.
+"""Compare the speed of ccfcpp with a plain implementation, and with the machine's peak rate.
 
-All entries of a table are measured alternately in one process, and reported as medians. Nothing
-else should run at the same time. Examples from docs/performance.md:
+All rows of a table are measured by turns in one process, and reported as medians. Nothing else
+should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset mnist --parts steps
@@ -48,16 +48,16 @@ from ccfcpp.runs.environment import (
 )
 from scripts.plain import PlainFederation
 from scripts.steps import SECTIONS, step_growth, steps
-from scripts.timing import Seconds, alternate, console
+from scripts.timing import Seconds, console, time_by_turns
 
 _ALONE = {"growth", "steps"}
-"""Parts that do not need a data set divided among clients."""
+"""Parts that do not need a ``Setting``."""
 PARTS = {"step", "kmeans", "rounds"} | _ALONE
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class Setting:
-    """A data set divided among clients, for ccfcpp and for the plain implementation."""
+    """Data set divided among clients, and a run on it by ccfcpp and by the plain implementation."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Setting:
         self.workers = workers
         overrides = nest("dataset", dataset) | {"method": "ccfc++", "preset": "published"}
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
-        # Averaging models of different initial weights gives a model whose rounds are not typical.
+        # With different initial weights, the average model would not be typical.
         overrides |= {"data": {"images": images}, "compute": {"precision": precision}}
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
@@ -92,7 +92,7 @@ class Setting:
         self.batch = self.training.batch_size
 
     def plain(self) -> PlainFederation:
-        """Make the plain implementation with the same clients."""
+        """Construct the plain implementation with the same clients."""
         images = [client.images.cpu() for client in self.experiment.clients]
         return PlainFederation(
             self.make_model, images, self.config, self.clusters, self.workers, str(self.device)
@@ -100,19 +100,19 @@ class Setting:
 
 
 def rounds(setting: Setting, repeats: int) -> Seconds:
-    """Measure a pre-training round, and a cluster-contrastive round with its clustering."""
+    """Time a pre-training round, and a cluster-contrastive round with its clustering."""
     federation, plain = setting.experiment.federation(), setting.plain()
     state: EncoderState = setting.algorithm.initial_state(setting.experiment.randomness)
     first_contrast = setting.training.pretrain_rounds
 
     def ours(number: int, from_state: EncoderState) -> EncoderState:
-        # A run shares this pass of the global model with its scores; here the round includes it.
+        # In a run the evaluation shares these representations; here each round computes them.
         for client in setting.experiment.clients:
             client.scratch.clear()
         after: EncoderState = federation.run_round(from_state, number)[0]
         return after
 
-    # This round is not measured: it fills caches and gives the first centroids.
+    # Not measured: this round fills caches, and computes the first centroids.
     state = ours(first_contrast - 1, state)
     assert state.centroids is not None
     centroids = state.centroids
@@ -121,7 +121,7 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
         plain.contrast_round(centroids)
         plain.cluster()
 
-    return alternate(
+    return time_by_turns(
         {
             "pre-training round, plain": plain.pretrain_round,
             "pre-training round, ccfcpp": lambda: ours(first_contrast - 2, state),
@@ -133,7 +133,7 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
 
 
 def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """Measure k-means at clients and server on the same representations, and compare inertias."""
+    """Time k-means at clients and server on the same representations, and compare inertias."""
     federation, plain = setting.experiment.federation(), setting.plain()
     number = setting.training.pretrain_rounds - 1
     state = setting.algorithm.initial_state(setting.experiment.randomness)
@@ -145,16 +145,15 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
     sources = [Randomness(0, number, client.id) for client in clients]
 
     def ours() -> Tensor:
-        found = rule.local_centroids(latents, sources)
-        usable = [update for update in found if not isinstance(update, RefusedUpdateError)]
+        updates = rule.local_centroids(latents, sources)
+        usable = [update for update in updates if not isinstance(update, RefusedUpdateError)]
         return rule.global_centroids(usable, Randomness(0, number))
 
-    seconds = alternate(
+    seconds = time_by_turns(
         {"k-means, plain": lambda: plain.kmeans(latents), "k-means, ccfcpp": ours}, repeats
     )
-    found = zip(latents, rule.local_centroids(latents, sources), strict=True)
     inertia = 0.0
-    for own, update in found:
+    for own, update in zip(latents, rule.local_centroids(latents, sources), strict=True):
         assert not isinstance(update, RefusedUpdateError)
         distances = torch.cdist(rule.points(own), update.centroids).amin(dim=1)
         inertia += float(distances.square().sum())
@@ -162,7 +161,7 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 
 def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """Measure a pre-training step of one client, and compare it with the peak rate of products."""
+    """Time a pre-training step of one client, and compare its rate with that of matrix products."""
     precision = setting.config.section(PrecisionConfig).precision
     network = FlatNetwork(setting.make_model, setting.device, precision=precision)
     plain = setting.plain().models[0]
@@ -188,7 +187,7 @@ def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     operations = 2 * setting.batch * training_operations(setting)
     for work in (ours, theirs):
         work()
-    seconds = alternate(
+    seconds = time_by_turns(
         {
             "2048³ product": lambda: square @ square,
             "training step, plain": theirs,
@@ -208,7 +207,7 @@ def step(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
 
 def training_operations(setting: Setting) -> int:
-    """Count the floating-point operations of one view's forward and backward products."""
+    """Count the floating-point operations of the layers for one view, forward and backward."""
     total = 0
     with torch.device("meta"):
         model = setting.make_model()
@@ -229,7 +228,7 @@ def training_operations(setting: Setting) -> int:
 
 
 def growth(dataset: str, images: int, device: str) -> dict[str, float]:
-    """Measure the same images over more and more clients, each in a separate process."""
+    """Time rounds with 10, 100 and 1,000 clients on the same images, each in a separate process."""
     results: dict[str, float] = {}
     for clients in (10, 100, 1000):
         command = [sys.executable, __file__, "--one-growth", str(clients), "--dataset", dataset]
@@ -242,7 +241,7 @@ def growth(dataset: str, images: int, device: str) -> dict[str, float]:
 
 
 def one_growth(setting: Setting) -> dict[str, float]:
-    """Measure rounds after a first one, and the peak memory of this process."""
+    """Time one round of each kind after a warm-up, and measure this process's peak memory."""
     import resource
 
     federation = setting.experiment.federation()
@@ -281,7 +280,7 @@ def main(
     ] = None,
     one_growth_clients: Annotated[int | None, typer.Option("--one-growth", hidden=True)] = None,
 ) -> None:
-    """Measure the given parts, and print medians and ratios."""
+    """Make the chosen measurements, and print medians and ratios."""
     keep_freed_memory()
     use_processors()
     if one_growth_clients is not None:
@@ -329,7 +328,7 @@ def main(
 def report(
     title: str, device: str, seconds: Seconds, figures: dict[str, float], json_path: Path | None
 ) -> None:
-    """Print a table, and write all figures as JSON."""
+    """Print a table of times and other numbers, and write them as JSON if a path is given."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     numbers = [Column(name, justify="right") for name in ("median", "from", "to", "plain / this")]
     table = Table("seconds", *numbers, title=title)

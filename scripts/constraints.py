@@ -1,7 +1,7 @@
-"""Lock the files of an installation, with hashes: ``python -m scripts.constraints --help``.
+"""Pin the packages of an installation by hashes: ``python -m scripts.constraints --help``.
 
-The lines hold for machines like this one: its platform and its version of Python. With these
-constraints, ``pip install --require-hashes`` takes no other file, whatever an index serves.
+The constraints hold for this platform and version of Python. With them, ``pip install
+--require-hashes`` accepts no other files, whatever an index serves.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 
-def report(words: list[str]) -> Any:
-    """Return what pip would install, by its own report; nothing is installed.
+def pip_report(words: list[str]) -> Any:
+    """Return pip's installation report for these arguments; nothing is installed.
 
     Raises:
-        typer.BadParameter: pip refuses.
+        typer.BadParameter: pip fails.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
     asked = [*command, "--quiet", "--report", "-", *words]
@@ -31,21 +31,21 @@ def report(words: list[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def locked(found: Any) -> list[str]:
-    """Return a line for each package of a report, except packages given as files."""
+def constraints(report: Any) -> list[str]:
+    """Return a constraint, name==version and hash, for each package of a report that is no file."""
     return sorted(
         f"{each['metadata']['name']}=={each['metadata']['version']} --hash=sha256:{_hash(each)}"
-        for each in found["install"]
+        for each in report["install"]
         if not each["is_direct"]
     )
 
 
 def _hash(package: Any) -> str:
-    """Return the SHA-256 of a package's file, which pip leaves out of its report for some files."""
+    """Return the SHA-256 of a package's file, computed if pip's report has none."""
     info = package["download_info"]
-    told = info.get("archive_info", {}).get("hashes", {}).get("sha256")
-    if told:
-        return str(told)
+    known = info.get("archive_info", {}).get("hashes", {}).get("sha256")
+    if known:
+        return str(known)
     place = urlsplit(info["url"])
     if place.scheme != "file":
         raise typer.BadParameter(f"{package['metadata']['name']} comes from no file with a hash")
@@ -65,7 +65,7 @@ def main(
     ),
 ) -> None:
     """Write name==version --hash=sha256:… for all that an installation needs besides the wheel."""
-    lines = locked(report(words))
+    lines = constraints(pip_report(words))
     out.write_text("".join(f"{line}\n" for line in lines))
     typer.echo(f"{out}: {len(lines)} packages")
 

@@ -1,9 +1,10 @@
-"""Count the images that a curious server reads from sums: ``python -m scripts.curious --help``.
+"""Count the images that a curious server recovers from sums: ``python -m scripts.curious --help``.
 
-The server asks clients for the steps of Fed-SCAN with a model that does not move and a hidden
-layer over the pixels, so that an image is its part of the layer's gradient by its part of the
-bias's. It solves for each image's part by the batches that the run's seed would give, and also
-takes each sum, and each difference of two sums, for the part of one image.
+The server asks clients for gradients of Fed-SCAN's loss at fixed weights, with a hidden layer
+directly on the pixels: one image's contribution to the layer's gradient, divided by that to the
+bias's gradient, is the image. The server sees only sums over batches. It solves the linear system
+that the batches by the run's seed would give, and tries whether single sums, and differences of two
+sums, are the contribution of one image.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from ccfcpp.privacy.sums.messages import BoundedParts, within_bounds
 
 CLUSTERS, HIDDEN, BATCH = 3, 16, 10
 NOISE = 3.54
-"""Of a sum, by an image's bound: ε = 8 in 60 steps of docs/trust.md."""
+"""Standard deviation of a sum's noise, relative to an image's bound: ε = 8 for the 60 steps of
+docs/trust.md."""
 OPEN = Rules(
     allow=("pixels",), accept=("all",), reproducible=True, smallest_count=0, most_exchanges=10**6
 )
@@ -54,9 +56,9 @@ OPEN = Rules(
 
 @dataclass(frozen=True)
 class Owner:
-    """The rules of an owner, and whether sums have noise."""
+    """Data owner that the attack is tried on: name, rules, and whether sums have noise."""
 
-    called: str
+    name: str
     rules: Rules
     noise: bool = False
 
@@ -67,23 +69,23 @@ class Owner:
 
 
 def owners() -> list[Owner]:
-    """Return the owners that are compared, with one protection after the other."""
+    """Return the compared owners, from no protection to the default rules."""
 
-    def but(**rules: Any) -> Rules:
+    def open_except(**rules: Any) -> Rules:
         return OPEN.model_copy(update=rules)
 
     return [
         Owner("batches by the run's seed", OPEN),
         Owner("the same, noise of ε = 8", OPEN, noise=True),
-        Owner("the same, in groups of 5", but(smallest_count=5)),
-        Owner("batches of the client's own", but(reproducible=False)),
-        Owner("the same, in groups of 5", but(reproducible=False, smallest_count=5)),
+        Owner("the same, in groups of 5", open_except(smallest_count=5)),
+        Owner("batches of the client's own", open_except(reproducible=False)),
+        Owner("the same, in groups of 5", open_except(reproducible=False, smallest_count=5)),
         Owner("default rules", Rules(most_exchanges=10**6)),
     ]
 
 
-def description(images: Tensor, steps: int, noise: bool, clients: int) -> RunSpec:
-    """Return the run that the server describes: steps that do not move the model."""
+def describe_run(images: Tensor, steps: int, noise: bool, clients: int) -> RunSpec:
+    """Describe the run that the server asks for: its learning rate is almost 0."""
     scan: Tree = {"stem": 0, "widths": [], "hidden": HIDDEN, "latent": 8, "normalisation": "layer"}
     scan |= {"pairs": "views", "overclustering": 1, "steps": steps, "batch": BATCH}
     scan |= {"optimizer": "adam", "learning_rate": 1e-30, "precision": "full"}
@@ -105,7 +107,7 @@ def description(images: Tensor, steps: int, noise: bool, clients: int) -> RunSpe
 
 
 class CuriousServer:
-    """A server that asks clients for steps, and stores the sums over all of them."""
+    """Curious server: asks all clients for gradients, and adds these up."""
 
     def __init__(self, spec: RunSpec, workers: Sequence[Worker]) -> None:
         self.spec, self.workers, self.run = spec, workers, new_token()
@@ -113,40 +115,42 @@ class CuriousServer:
         algorithm: Any = make_algorithm(clustering_problem(config, spec, torch.device("cpu")))
         self.model = algorithm.initial_state(Randomness(0)).model
         self.noisy = config.privacy.level != "none"
-        trips = algorithm.descent.exchanges
-        self.trips = [(within_bounds(trip) if self.noisy else trip).name for trip in trips]
+        exchanges = algorithm.descent.exchanges
+        self.exchanges = [(within_bounds(e) if self.noisy else e).name for e in exchanges]
 
     def sums(self, steps: int) -> Tensor | None:
-        """Return the gradients of the layer and its bias, of shape (steps, hidden, d + 1).
+        """Return the gradients of the layer and its bias, summed over all clients.
 
-        They are None where a client has refused.
+        Returns:
+            float64 of shape (steps, hidden, d + 1), the bias's in the last column; None if a client
+            has refused.
         """
         clients = range(len(self.workers))
         try:
-            found = [self._step(step, client) for step in range(steps) for client in clients]
+            gradients = [self._step(step, client) for step in range(steps) for client in clients]
         except RefusedUpdateError:
             return None
-        each = torch.stack(found)
+        each = torch.stack(gradients)
         return each.view(steps, len(clients), *each.shape[1:]).sum(dim=1)
 
     def _step(self, step: int, client: int) -> Tensor:
-        self._asked(client, step, 0, StepMessage(step, self.model))
+        self._request(client, step, 0, StepMessage(step, self.model))
         totals = {"predictions": torch.full((CLUSTERS,), 2.0 * BATCH / CLUSTERS).double()}
-        gradient = self._asked(client, step, 1, StepMessage(step, totals=totals))
+        gradient = self._request(client, step, 1, StepMessage(step, totals=totals))
         weight = next(n for n, p in gradient.items() if p.ndim == 2 and len(p) == HIDDEN)
         bias = gradient[weight.removesuffix("weight") + "bias"]
         return torch.cat([gradient[weight], bias[:, None]], dim=1).double()
 
-    def _asked(self, client: int, step: int, trip: int, known: StepMessage) -> dict[str, Tensor]:
+    def _request(self, client: int, step: int, index: int, known: StepMessage) -> dict[str, Tensor]:
         request = Request(
             kind="work",
             run=self.run,
             nonce=new_token(),
             spec=self.spec,
             client=client,
-            exchange=self.trips[trip],
+            exchange=self.exchanges[index],
             round=step,
-            index=trip,
+            index=index,
             samples=self.spec.samples,
         )
         answer = self.workers[client].answer(Packet(request.written(), serialize(known)))
@@ -166,14 +170,15 @@ class CuriousServer:
         return {n: p + NOISE * torch.randn(p.shape, generator=drawn) for n, p in parts.items()}
 
 
-def read(images: Tensor, steps: int, owner: Owner, folder: Path, clients: int = 1) -> int | None:
-    """Return how many images the server recovers exactly after some steps.
+def count_recovered(
+    images: Tensor, steps: int, owner: Owner, folder: Path, clients: int = 1
+) -> int | None:
+    """Count the images that the server recovers exactly; None if the owner has refused a step.
 
-    Returns:
-        None where the owner has refused a step.
+    ``images`` are uint8; they are divided among ``clients``, whose state is in ``folder``.
     """
     parts = torch.chunk(images, clients)
-    spec = description(images, steps, owner.noise, clients)
+    spec = describe_run(images, steps, owner.noise, clients)
 
     def worker(client: int) -> Worker:
         data = ImageData("some", parts[client], None, ())
@@ -183,14 +188,14 @@ def read(images: Tensor, steps: int, owner: Owner, folder: Path, clients: int = 
     known = {image.tobytes() for image in images.flatten(1).numpy()}
     if sums is None:
         return None
-    guessed = list(_guessed(sums, _batches([*map(len, parts)], steps, owner)))
-    return len(known & {_image(part).numpy().tobytes() for parts in guessed for part in parts})
+    candidates = list(_candidates(sums, _batches([*map(len, parts)], steps, owner)))
+    return len(known & {_image(part).numpy().tobytes() for parts in candidates for part in parts})
 
 
 def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
-    """Return how often each image is in each step by the run's seed, float64 (steps, images)."""
+    """Count how often each image is in each step's batch by the run's seed, as (steps, images)."""
     bounding = ImageBounding(PrivacyConfig(level="image", reproducible_noise=True))
-    found = torch.zeros(steps, sum(sizes), dtype=torch.float64)
+    counts = torch.zeros(steps, sum(sizes), dtype=torch.float64)
     for step, client in itertools.product(range(steps), range(len(sizes))):
         size, source = sizes[client], Randomness(0).of_client(client)
         share = BATCH * size / sum(sizes)
@@ -199,12 +204,12 @@ def _batches(sizes: Sequence[int], steps: int, owner: Owner) -> Tensor:
         else:
             shown = select_images(size, share, step, source, owner.floor)
         for image in shown.tolist():
-            found[step, sum(sizes[:client]) + image] += 1
-    return found
+            counts[step, sum(sizes[:client]) + image] += 1
+    return counts
 
 
-def _guessed(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
-    """Yield possible parts of single images, each of shape (parts, hidden, d + 1)."""
+def _candidates(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
+    """Yield candidates for single images' gradients, each of shape (n, hidden, d + 1)."""
     yield sums
     solved = torch.linalg.lstsq(batches, sums.flatten(1), driver="gelsd").solution
     yield solved.view(-1, *sums.shape[1:])
@@ -213,7 +218,7 @@ def _guessed(sums: Tensor, batches: Tensor) -> Iterator[Tensor]:
 
 
 def _image(part: Tensor) -> Tensor:
-    """Return the pixels of the image that would have this part, uint8 of shape (d,)."""
+    """Compute the image, uint8 of shape (d,), from its contribution (hidden, d + 1)."""
     row = part[part[:, -1].abs().argmax()]
     return (row[:-1] / row[-1] * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
 
@@ -223,18 +228,18 @@ def main(
     steps: Annotated[str, typer.Option(help="Numbers of steps.")] = "60,120,240",
     clients: Annotated[int, typer.Option(help="The server sees the sum over so many.")] = 1,
 ) -> None:
-    """Print a table: images read, by the owner's rules and the number of steps."""
+    """Print a table of recovered images, by the owner's rules and the number of steps."""
     some = load("digits").images[:images]
     several: Sequence[int] = [int(each) for each in steps.split(",")]
     print("| owner's rules | " + " | ".join(f"{each} steps" for each in several) + " |")
     print("|---" * (len(several) + 1) + "|")
     for owner in owners():
-        found = []
+        cells = []
         for each in several:
             with tempfile.TemporaryDirectory() as folder:
-                count = read(some, each, owner, Path(folder), clients)
-                found.append("refused" if count is None else f"{count} of {images}")
-        print(f"| {owner.called} | " + " | ".join(found) + " |")
+                count = count_recovered(some, each, owner, Path(folder), clients)
+                cells.append("refused" if count is None else f"{count} of {images}")
+        print(f"| {owner.name} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Digests of short runs of every system and method, to check that a change keeps all results.
+"""Digests (hashes) of short runs of all methods, to check that a change of code keeps all results.
 
-The output must be the same before and after the change. The command line makes every run, on the
-digits, with one thread:
+The output must be the same before and after the change. Runs are made by the command line, on the
+digits data set, with one thread:
 
     python scripts/digests.py > before.json
     python scripts/digests.py > after.json
@@ -28,10 +28,10 @@ from supervised.classifiers import CLASSIFIERS
 _JOBS = 2
 _INTERRUPTED = 130
 _TIMES = frozenset({"seconds", "out"})
-"""Keys whose values differ from run to run."""
+"""Keys whose values differ between equal runs."""
 
 _CLUSTER = ["cluster", "--p", "0.75", "--seed", "3"]
-_PUBLISHED = ["--preset", "published"]  # with pre-training of its own
+_PUBLISHED = ["--preset", "published"]  # which has pre-training
 _TWO_ROUNDS = [*_PUBLISHED, "--pretrain-rounds", "1", "--rounds", "1"]
 _SHORT = {
     "ffcm-avg": ["--set", "ffcm.rounds=2"],
@@ -71,7 +71,7 @@ _CLASSIFY = [
 
 
 def commands() -> dict[str, list[str]]:
-    """Return the arguments of ``ccfcpp`` for each run, by name."""
+    """Return the arguments of ``ccfcpp`` for each uninterrupted run, by name."""
     clustering = {
         method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])] for method in METHODS.own()
     }
@@ -80,8 +80,8 @@ def commands() -> dict[str, list[str]]:
     return clustering | variants | classification
 
 
-def resumed() -> dict[str, list[str]]:
-    """Return the arguments of the runs that are interrupted after a round and resumed."""
+def interrupted_commands() -> dict[str, list[str]]:
+    """Return the arguments of ``ccfcpp`` for each run that is interrupted and resumed, by name."""
     scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
     cluster = [*_CLUSTER, "--method", "ccfc++", *_PUBLISHED, "--pretrain-rounds", "3"]
     classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]
@@ -108,13 +108,13 @@ def _finish(process: subprocess.Popen[bytes], *codes: int) -> int:
 
 
 def run(arguments: list[str], folder: Path) -> dict[str, str]:
-    """Make a run, and return its digest."""
+    """Make a run in ``folder``, and return its digests."""
     _finish(_start([*arguments, "--device", "cpu"], folder), 0)
     return digest(folder)
 
 
-def run_with_a_stop(arguments: list[str], folder: Path) -> dict[str, str]:
-    """Make a run that is interrupted after the first round and resumed."""
+def run_interrupted(arguments: list[str], folder: Path) -> dict[str, str]:
+    """Make a run, interrupt it after the first round, and resume it; return its digests."""
     metrics = folder / "metrics.jsonl"
     process = _start([*arguments, "--device", "cpu"], folder)
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
@@ -131,7 +131,8 @@ def digest(folder: Path) -> dict[str, str]:
 
     Returns:
         ``model``: hash of ``model.safetensors``; ``tensors``: hash of its tensors without their
-        names; ``metrics`` and ``summary``: hashes of the rounds and of the summary without times.
+        names; ``metrics`` and ``summary``: hashes of these files without times; ``headline``: the
+        main scores.
     """
     rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
@@ -168,10 +169,13 @@ def main() -> None:
         place = Path(work)
         jobs = {
             **{name: pool.submit(run, args, place / name) for name, args in commands().items()},
-            **{n: pool.submit(run_with_a_stop, a, place / n) for n, a in resumed().items()},
+            **{
+                n: pool.submit(run_interrupted, a, place / n)
+                for n, a in interrupted_commands().items()
+            },
         }
-        found = {name: job.result() for name, job in jobs.items()}
-    lines = [f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found.items()]
+        digests = {name: job.result() for name, job in jobs.items()}
+    lines = [f" {json.dumps(name)}: {json.dumps(each)}" for name, each in digests.items()]
     sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 

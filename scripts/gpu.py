@@ -1,12 +1,12 @@
-"""Measurements of a GPU in one call of a few minutes: timings first, then the tests that need it.
+"""Measurements on a GPU, which take a few minutes: timings, then the tests that need it.
 
     python -m scripts.gpu --out gpu.json
     python -m scripts.gpu --run ccfc++-term-p0.75 --deadline 400 --folder runs
 
-The first form times our training beside plain PyTorch in the same call, then runs the tests marked
-``cuda``, and writes all results as one JSON object, even where
-a later part fails. The second form runs one of the long runs until it is done or the deadline has
-come; called again with the same folder it goes on. Images of the timings are random.
+The first command times training by ccfcpp and by plain PyTorch on random images, then runs the
+tests marked ``cuda``, and writes all results as one JSON object, even if a later part fails. The
+second makes one of the long runs until it is done or the deadline is reached; called again with the
+same folder, it resumes the run.
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ RUNS: dict[str, list[str]] = {
     "fedavg": [*_ALPHA, "--set", "decorrelation.kind=none"],
     "feddecorr": _ALPHA,
 }
-"""Long runs by name: both papers' headlines; ``-term`` has the term at FedDecorr's size."""
+"""Arguments of the long runs, by name: both papers' main results; in ``-term`` the decorrelation
+term has FedDecorr's scale."""
 OF_CIFAR10 = "fedavg", "feddecorr"
 
 
 def mobilenet(device: torch.device, small: bool) -> Metrics:
-    """Time local training of MobileNetV2: one client in plain PyTorch, and rounds of ten."""
+    """Time local training of MobileNetV2: one client in plain PyTorch, rounds of ten by ccfcpp."""
     batches, precision = 2 if small else 20, "bfloat16" if device.type == "cuda" else "float32"
     images = CLIENTS * _MOBILE_BATCH * batches
-    # Those of the test set come after the training images.
+    # The last images are the test set.
     data = _random_images(images + 100, (3, 32, 32), test=100)
     settings: Tree = {
         "dataset": "cifar10",
@@ -114,7 +115,7 @@ def mobilenet(device: torch.device, small: bool) -> Metrics:
 
 
 def contrastive(device: torch.device, small: bool) -> Metrics:
-    """Time CCFC++'s published schedule: a plain step, and a round of each phase."""
+    """Time CCFC++ as published: a step in plain PyTorch, and rounds of each phase by ccfcpp."""
     images = 1_000 if small else 70_000
     data = _random_images(images, (1, 28, 28))
     settings: Tree = {
@@ -155,7 +156,7 @@ def contrastive(device: torch.device, small: bool) -> Metrics:
 
 
 def synchronised(device: torch.device, small: bool) -> Metrics:
-    """Time steps over all clients: Fed-SCAN's and Fed-EMP's."""
+    """Time the steps of Fed-SCAN and Fed-EMP, which synchronise all clients."""
     images = 1_000 if small else 60_000
     few: Tree = {"scan": {"batch": 100}, "crops": {"batch": 20}} if small else {}
     wide: Tree = {"crops": {"widths": [64, 128, 256, 512], "hidden": 1024}}
@@ -189,7 +190,7 @@ def synchronised(device: torch.device, small: bool) -> Metrics:
 
 
 def commands(small: bool, cifar10: str) -> Metrics:
-    """Time whole commands from start to end."""
+    """Time whole commands, and return their times and scores."""
     wanted = {
         "cluster --dataset mnist --p 0.75, s": ["cluster", "--dataset", "mnist", "--p", "0.75"],
         "Fed-EMP's steps on CIFAR-10, s": [
@@ -235,17 +236,17 @@ def _plain_step(
 
 
 def _median(work: Callable[[], object], small: bool) -> float:
-    """Return the median seconds of some calls, after some warm-up calls."""
+    """Return the median seconds of seven calls, after three warm-up calls; fewer if ``small``."""
     for _ in range(1 if small else 3):
         work()
     return statistics.median(timed(work) for _ in range(1 if small else 7))
 
 
-def until(deadline: float, command: list[str]) -> str:
-    """Run a command of ccfcpp, and after some seconds let it stop and save its state.
+def run_until(deadline: float, command: list[str]) -> str:
+    """Run a command of ccfcpp; after ``deadline`` seconds interrupt it, so that it saves its state.
 
     Returns:
-        How it ended, in words.
+        Text on how it ended.
     """
     with subprocess.Popen([sys.executable, "-m", "ccfcpp", *command]) as process:  # noqa: S603 - as above
         try:
@@ -274,7 +275,7 @@ def main(
         command = [RUNS[run][0], "--resume"] if resumed else RUNS[run]
         if run in OF_CIFAR10 and not resumed:
             command = [*command, "--dataset", cifar10]
-        print(until(deadline, [*command, "--out", str(place)]))
+        print(run_until(deadline, [*command, "--out", str(place)]))
         return
     chosen = choose_device(device)
     found: dict[str, Any] = {"environment": describe_environment(chosen), "figures": {}}

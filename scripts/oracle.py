@@ -1,7 +1,8 @@
-"""Fed-SCAN with neighbours of the true class: ``python -m scripts.oracle cifar10_jpeg.tar.gz``.
+"""Fed-SCAN with true neighbours: ``python -m scripts.oracle cifar10_jpeg.tar.gz``.
 
-Errors of such a run are due to the network and its steps; further errors of a usual run are due to
-its neighbours. Labels choose neighbours here, so that no score of this script is one of clustering.
+Neighbours of an image are drawn from its true class. Errors of such a run come from the network and
+its training; further errors of a usual run come from its neighbours. Since labels are used, the
+scores are not those of a clustering method.
 """
 
 from collections.abc import Callable
@@ -30,12 +31,12 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the run.")] = 0,
     config: Annotated[Path, typer.Option(help="A preset, or a file.")] = Path("cluster/cifar10"),
 ) -> None:
-    """Print the scores with the usual neighbours, and with those of the true class."""
+    """Print the scores with Fed-SCAN's own neighbours, and with neighbours of the true class."""
     values = {"method": "fed-scan", "dataset": dataset, "seed": seed, "partition.p": p}
     settings = unflatten({**values, "data.images": images, "scan.steps": steps})
     experiment = clustering_run(CLUSTERING.resolve_settings([*read_configs([config]), settings]))
     print(f"usual neighbours: {_scores(experiment)}")
-    with mock.patch.object(Pairs, "find_neighbours", _of_classes(experiment)):
+    with mock.patch.object(Pairs, "find_neighbours", _find_true_neighbours(experiment)):
         print(f"neighbours of the true class: {_scores(experiment)}")
 
 
@@ -46,25 +47,25 @@ def _labels(experiment: ClusteringRun) -> Tensor:
 
 def _scores(experiment: ClusteringRun) -> str:
     state, _ = experiment.train()
-    found = clustering_scores(
+    scores = clustering_scores(
         _labels(experiment).numpy(), experiment.evaluator.assignments(state).numpy()
     )
-    return f"NMI {found['nmi']:.4f}, Kappa {found['kappa']:.4f}"
+    return f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}"
 
 
-def _of_classes(experiment: ClusteringRun) -> Callable[[Pairs, object, Client], None]:
-    """Return a method that stores random images of each image's class as its neighbours."""
+def _find_true_neighbours(experiment: ClusteringRun) -> Callable[[Pairs, object, Client], None]:
+    """Return a replacement of ``Pairs.find_neighbours``, which draws from the true class."""
     labels = [_labels(experiment)[part] for part in experiment.parts]
 
     def find(pairs: Pairs, known: object, client: Client) -> None:
         own, count = labels[client.id], pairs.config.neighbours
         generator = Randomness(client.id).generator("oracle")
-        found = torch.empty(len(own), count, dtype=torch.int32)
-        for kind in set(own.tolist()):
-            of_kind = torch.nonzero(own == kind).flatten()
-            drawn = torch.randint(len(of_kind), (len(of_kind), count), generator=generator)
-            found[of_kind] = of_kind[drawn].int()
-        client.memory = {"neighbours": found.to(client.images.device)}
+        neighbours = torch.empty(len(own), count, dtype=torch.int32)
+        for label in set(own.tolist()):
+            of_class = torch.nonzero(own == label).flatten()
+            drawn = torch.randint(len(of_class), (len(of_class), count), generator=generator)
+            neighbours[of_class] = of_class[drawn].int()
+        client.memory = {"neighbours": neighbours.to(client.images.device)}
 
     return find
 

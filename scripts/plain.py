@@ -1,8 +1,8 @@
-"""A plain CCFC++, as research code is written: reference of ``benchmark.py``, and an oracle.
+"""Plain implementation of CCFC++: reference for the speed in ``benchmark.py``, and for tests.
 
-Clients train one after the other, with PIL transforms in DataLoader workers, a loop over the
-clusters of a batch, scikit-learn's k-means and a loop over the entries of the models. Only the
-definition of the network and the configuration are shared with the fast implementation.
+As in research code, clients train one after the other, with PIL transforms in DataLoader workers, a
+loop over the clusters of a batch, scikit-learn's k-means and a loop over the models' parameters. It
+shares only the network and the configuration with the fast implementation.
 """
 
 import copy
@@ -27,7 +27,7 @@ State = dict[str, Tensor]
 
 
 class Views(Dataset[Any]):
-    """Data set of random views of each image, or of the image itself."""
+    """Data set of images, each with ``views`` transformed copies."""
 
     def __init__(self, images: Tensor, transform: Callable[[Any], Tensor], views: int) -> None:
         self.images = [Image.fromarray(image) for image in images.squeeze(1).numpy()]
@@ -43,7 +43,7 @@ class Views(Dataset[Any]):
 
 
 def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any], Tensor]:
-    """Make the transforms of the CCFC authors' code."""
+    """Return the random augmentation of the CCFC authors' code, for PIL images."""
     views = config.section(ViewsConfig)
     blur = transforms.GaussianBlur(kernel_size=5, sigma=views.blur)
     composed: Callable[[Any], Tensor] = transforms.Compose(
@@ -58,14 +58,14 @@ def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any]
 
 
 class PlainFederation:
-    """A server, and clients with a model and an optimizer each.
+    """Federation in one process: a server, and clients with a model and an optimizer each.
 
     Args:
         make_model: Builds the network.
         images: Each client's images, uint8 of shape (samples, 1, height, width).
         config: The configuration; only the options of the published preset are supported.
         clusters: Number of clusters k.
-        workers: DataLoader workers.
+        workers: Number of DataLoader workers.
         device: Device of the models.
     """
 
@@ -92,7 +92,7 @@ class PlainFederation:
         self.new_optimizers()
 
     def new_optimizers(self) -> None:
-        """Make new optimizers, as at the start of a phase."""
+        """Reset the clients' optimizers, for a new phase of training."""
         rate = self.training.learning_rate
         self.optimizers = [torch.optim.Adam(m.parameters(), lr=rate) for m in self.models]
 
@@ -108,7 +108,7 @@ class PlainFederation:
         self.average()
 
     def pretrain_step(self, client: int, first: Tensor, second: Tensor) -> None:
-        """Train for one step of SimSiam with the model-contrastive term."""
+        """Train a client for one step by SimSiam's loss and the model-contrastive term."""
         model = self.models[client]
         first, second = first.to(self.device), second.to(self.device)
         (z1, p1), (z2, p2) = model(first), model(second)
@@ -124,8 +124,8 @@ class PlainFederation:
         """Train every client with pseudo-labels, and average the models.
 
         Args:
-            centroids: Global centroids.
-            orders: The order of each client's samples; random where it is None.
+            centroids: Global centroids, of shape (clusters, dimensions).
+            orders: The order of each client's samples; None: random.
         """
         for client, images in enumerate(self.images):
             latents, references = self.represent(self.global_model, images)
@@ -142,7 +142,7 @@ class PlainFederation:
         self.average()
 
     def contrast(self, z: Tensor, p: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
-        """Compute the loss of Eq. (2) by a loop over the clusters."""
+        """Compute the loss of the CCFC++ paper's Eq. (2) by a loop over the clusters."""
         terms = []
         for cluster in range(self.clusters):
             members = (labels == cluster).nonzero().flatten()
@@ -159,21 +159,21 @@ class PlainFederation:
         return self.kmeans(points)
 
     def kmeans(self, latents: Sequence[Tensor]) -> Tensor:
-        """Cluster the representations of the clients."""
+        """Run k-means on each client's latents, then on all centroids; return the final ones."""
         rule = self.centroids
         self.inertia = 0.0
         local = []
         for own in latents:
-            found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
-            local.append(found.fit(F.normalize(own).cpu().numpy()).cluster_centers_)
-            self.inertia += found.inertia_
-        found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
-        centres = found.fit(np.concatenate(local)).cluster_centers_
+            model = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
+            local.append(model.fit(F.normalize(own).cpu().numpy()).cluster_centers_)
+            self.inertia += model.inertia_
+        model = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
+        centres = model.fit(np.concatenate(local)).cluster_centers_
         return torch.from_numpy(centres).to(self.device)
 
     @torch.no_grad()
     def represent(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute latents z and predictions p of all images in evaluation mode."""
+        """Return latents z and predictions p of all images, in evaluation mode."""
         model.eval()
         dataset = Views(images, transforms.ToTensor(), 1)
         loader = DataLoader(dataset, self.training.batch_size, num_workers=self.workers)
@@ -181,7 +181,7 @@ class PlainFederation:
         return torch.cat([z for z, _ in parts]), torch.cat([p for _, p in parts])
 
     def average(self) -> None:
-        """Average all models, weighted by the number of images."""
+        """Set the global model to the clients' average, weighted by their numbers of images."""
         total = sum(len(images) for images in self.images)
         mean: State = copy.deepcopy(self.models[0].state_dict())
         for name in mean:
@@ -214,5 +214,5 @@ class PlainFederation:
 
 
 def distance(p: Tensor, z: Tensor) -> Tensor:
-    """Return the negative cosine similarity; no gradient reaches z."""
+    """Return the negative cosine similarity of rows; z gets no gradient."""
     return -F.cosine_similarity(p, z.detach(), dim=-1)

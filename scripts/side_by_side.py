@@ -1,15 +1,15 @@
 """Comparison of CCFC with its authors' public code, on the same images, partition and rounds.
 
 Get the code of Yan et al. first (github.com/Jarvisyan/CCFC-pytorch: ``main.py`` and ``model.py``);
-this script reads it from its folder, and downloads nothing. It replaces what would differ:
-the data set and the division among clients are ours, k-means has the ten restarts that were
-scikit-learn's default when the code was written, and the numbers of rounds are those asked for.
+this script downloads nothing. It patches the code where it would differ: data set and partition are
+ours, k-means has the ten restarts that were scikit-learn's default when the code was written, and
+the numbers of rounds are those of the options.
 
 Example:
     python -m scripts.side_by_side ../CCFC-pytorch --out side-by-side --seeds 0 --seeds 1 --seeds 2
 
-Runs that have ended are not repeated. With ``--set`` ours has other settings, such as a term that
-was added to a copy of the authors' code; their reported losses leave it out.
+Finished runs are not repeated. ``--set`` changes settings of ours, for instance for a loss term
+that was added to a copy of the authors' code; the losses reported for theirs leave it out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Numbers of rounds of pre-training and of cluster contrast."""
+    """Numbers of rounds of both phases: pre-training and cluster contrast."""
 
     pretraining: int
     contrast: int
@@ -69,7 +69,7 @@ class Rounds:
 def setting(
     images: int, p: float, seed: int, rounds: Rounds, given: Sequence[str]
 ) -> ClusteringRun:
-    """Return a run of CCFC as published, on a part of MNIST, with other settings over it."""
+    """Construct a run of CCFC as published, on a part of MNIST, with the settings ``given``."""
     overrides = nest("dataset", "mnist") | {
         "method": "ccfc",
         "preset": "published",
@@ -84,16 +84,16 @@ def setting(
     return clustering_run(config, load_data(config))
 
 
-def measured(latents: Tensor, truth: Tensor) -> Row:
-    """Return the effective rank of latents, and the NMI of k-means on them at unit length."""
-    found = kmeans(F.normalize(latents, dim=1), 10, seed=0)
-    clusters = most_similar(F.normalize(latents, dim=1), found.centroids)
+def measure(latents: Tensor, truth: Tensor) -> Row:
+    """Return the effective rank of latents, and the NMI of k-means on normalised latents."""
+    result = kmeans(F.normalize(latents, dim=1), 10, seed=0)
+    clusters = most_similar(F.normalize(latents, dim=1), result.centroids)
     scores = clustering_scores(truth.numpy(), clusters.numpy())
     return {"rank": effective_rank(spectrum(latents)), "kmeans": scores["nmi"]}
 
 
 def ours(experiment: ClusteringRun) -> Iterator[Row]:
-    """Run CCFC here, and measure the global model after each round."""
+    """Run CCFC by ccfcpp, and yield measures of the global model after each round."""
     truth = experiment.data.labels
     algorithm: Any = experiment.algorithm
     model: GlobalModel = algorithm.global_model
@@ -103,7 +103,7 @@ def ours(experiment: ClusteringRun) -> Iterator[Row]:
     for number in range(algorithm.rounds):
         state, report = federation.run_round(state, number)
         row = {"loss": report.figures["loss"]}
-        row |= measured(model.of_other(state.model, experiment.data.values), truth)
+        row |= measure(model.of_other(state.model, experiment.data.values), truth)
         if algorithm.knows_clusters(state):
             row["own"] = experiment.evaluator.scores(number, state, memories)["nmi"]
         yield row
@@ -113,20 +113,20 @@ def ours(experiment: ClusteringRun) -> Iterator[Row]:
 
 
 class Images:
-    """Replacement of torchvision's MNIST: our images, the first ones as the training set."""
+    """Replacement of torchvision's class MNIST: our images, the first 6/7 as the training set."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
 
     def __call__(self, root: str, train: bool, download: bool, transform: Any) -> Part:
-        """Make a part, with the arguments of the class's constructor."""
+        """Return the training or test images; takes the arguments of MNIST's constructor."""
         split = len(self.images) * 6 // 7
         part = slice(0, split) if train else slice(split, None)
         return Part(self.images[part], self.labels[part].clone(), transform)
 
 
 class Part(torch.utils.data.Dataset[tuple[Any, Tensor]]):
-    """A data set with ``targets`` that may be replaced."""
+    """Data set with the attribute ``targets``, which the authors' code replaces."""
 
     def __init__(self, images: Tensor, targets: Tensor, transform: Callable[[Any], Any]) -> None:
         from torchvision.transforms.functional import to_pil_image
@@ -143,10 +143,10 @@ class Part(torch.utils.data.Dataset[tuple[Any, Tensor]]):
 
 
 class Losses:
-    """Mean loss of a round, from the terms that the code computes.
+    """Recorder of the authors' losses: collects the terms of each step, for the mean of a round.
 
-    A step of pre-training takes two terms of views and two of models; one of cluster contrast takes
-    a term for each cluster, and one of models.
+    A pre-training step has two terms of views and two of models; a step of cluster contrast has a
+    term for each cluster and one of models. ``weight`` is that of the terms of models.
     """
 
     def __init__(self, weight: float) -> None:
@@ -156,9 +156,9 @@ class Losses:
         self.of_samples: list[float] = []
 
     def sample(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
-        """Return a term of views, or of models."""
-        found = of(p, z)
-        self.of_samples.append(float(found.detach()))
+        """Compute and record a term of views or of models, by the authors' function ``of``."""
+        term = of(p, z)
+        self.of_samples.append(float(term.detach()))
         if self.of_clusters:
             drift = self.of_samples.pop()
             self.steps.append(statistics.fmean(self.of_clusters) + self.weight * drift)
@@ -167,23 +167,23 @@ class Losses:
             first, second, *drifts = self.of_samples
             self.steps.append((first + second) / 2 + self.weight * sum(drifts) / 2)
             self.of_samples.clear()
-        return found
+        return term
 
     def cluster(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
-        """Return a term of a cluster."""
-        found = of(p, z)
-        self.of_clusters.append(float(found.detach()))
-        return found
+        """Compute and record a term of a cluster, by the authors' function ``of``."""
+        term = of(p, z)
+        self.of_clusters.append(float(term.detach()))
+        return term
 
     def mean(self) -> float:
-        """Return the mean since it was asked for last."""
-        found = statistics.fmean(self.steps)
+        """Return the mean loss of the steps since the last call."""
+        mean = statistics.fmean(self.steps)
         self.steps.clear()
-        return found
+        return mean
 
 
 def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) -> list[Row]:
-    """Run the authors' code on the images and clients of an experiment."""
+    """Run the authors' code on a run's images and clients; return measures after each round."""
     data, truth = experiment.data, experiment.data.labels
     assert truth is not None
     sys.path.insert(0, str(code))
@@ -194,23 +194,23 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
     losses, rows = Losses(weight=0.001), []
     scored = model.clustering_by_cosine_similarity
 
-    def observed(loader: Any, network: Any, *others: Any) -> Any:
+    def observe(loader: Any, network: Any, *others: Any) -> Any:
         result = scored(loader, network, *others)
-        if losses.steps:  # It is called once more between the phases.
+        if losses.steps:  # There are none in an additional call between the phases.
             with torch.no_grad():
                 parts = torch.split(data.values.float() / 255, 1000)
                 latents = torch.cat([network(part)[0] for part in parts])
-            rows.append({"loss": losses.mean(), **measured(latents, truth), "own": result[2]})
+            rows.append({"loss": losses.mean(), **measure(latents, truth), "own": result[2]})
         return result
 
-    def divided(nets: dict[str, Any], M: int, p: float, ground_truth: Tensor) -> None:  # noqa: N803 - the code calls it so
+    def divide(nets: dict[str, Any], M: int, p: float, ground_truth: Tensor) -> None:  # noqa: N803 - the code calls it so
         nets.update({f"d_{client}": experiment.parts[client].numpy() for client in range(M)})
 
     counts = {100: rounds.pretraining, 30: rounds.contrast}
     replaced: dict[str, Any] = {
         "MNIST": Images(data.values.cpu(), truth.cpu()),
-        "construct_workers": divided,
-        "clustering_by_cosine_similarity": observed,
+        "construct_workers": divide,
+        "clustering_by_cosine_similarity": observe,
         "KMeans": partial(model.KMeans, n_init=10),
         "asymmetric_loss": partial(losses.sample, model.asymmetric_loss),
         "symmetric_loss": partial(losses.cluster, model.symmetric_loss),
@@ -236,10 +236,10 @@ def theirs(code: Path, experiment: ClusteringRun, rounds: Rounds, folder: Path) 
 
 
 class Quiet(ModuleType):
-    """Replacement of the module tqdm, whose display shows nothing."""
+    """Replacement of the module tqdm that displays nothing."""
 
     class tqdm:  # noqa: N801 - its name
-        """An iterator over items that displays nothing."""
+        """Iterator over items that displays nothing."""
 
         def __init__(self, items: Any) -> None:
             self.items = items
@@ -254,15 +254,15 @@ class Quiet(ModuleType):
 # --- the table ----------------------------------------------------------------------------------
 
 
-def table(found: Sequence[tuple[str, int, list[Row]]], at: Sequence[int]) -> Table:
-    """Return means and deviations of both sides after some rounds, and Welch's p of the means."""
+def table(results: Sequence[tuple[str, int, list[Row]]], at: Sequence[int]) -> Table:
+    """Make a table of both sides' means and deviations after rounds ``at``, with Welch's test."""
     shown = Table("after round", "measure", OURS, THEIRS, "p (Welch)")
     for number in at:
         for key, title in MEASURES.items():
             sides = [
-                [rows[number - 1][key] for side, _, rows in found if side == one]
+                [rows[number - 1][key] for side, _, rows in results if side == one]
                 for one in (OURS, THEIRS)
-                if all(key in rows[number - 1] for side, _, rows in found if side == one)
+                if all(key in rows[number - 1] for side, _, rows in results if side == one)
             ]
             if len(sides) == 2 and all(sides):
                 shown.add_row(str(number), title, *map(_mean, sides), _welch(*sides))
@@ -300,7 +300,7 @@ def main(
     use_processors()
     out.mkdir(parents=True, exist_ok=True)
     rounds = Rounds(pretraining, contrast)
-    found: list[tuple[str, int, list[Row]]] = []
+    results: list[tuple[str, int, list[Row]]] = []
     for seed in seeds:
         for side in (OURS, THEIRS):
             path = out / f"{side}-{seed}.json"
@@ -313,10 +313,10 @@ def main(
                     else theirs(code.resolve(), experiment, rounds, scratch)
                 )
                 path.write_text(json.dumps(rows))
-            found.append((side, seed, json.loads(path.read_text())))
+            results.append((side, seed, json.loads(path.read_text())))
     whole = pretraining + contrast
     at = sorted({1, 2, 5, pretraining // 2, pretraining, pretraining + 1, whole} - {0})
-    Console().print(table(found, [number for number in at if number <= whole]))
+    Console().print(table(results, [number for number in at if number <= whole]))
 
 
 if __name__ == "__main__":

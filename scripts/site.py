@@ -1,8 +1,7 @@
-"""Write the pages of the documentation's site into ``build/docs``, from which MkDocs builds it.
+"""Write the Markdown pages of the documentation's site into ``build/docs``, for MkDocs.
 
-They are the pages of ``docs/``, those at the top of the repository, and a reference that is made
-from the code: each setting from its field, each command from its options, each public name from its
-docstring.
+They are those of ``docs/`` and of the repository's top folder, and references generated from the
+code: of settings, commands and public names.
 
     python -m scripts.site && mkdocs build --strict
 """
@@ -38,40 +37,41 @@ TOP = {
     "SECURITY.md": "security.md",
     "LICENSE": "licence.md",
 }
-"""Pages at the top of the repository, with their names in the site."""
+"""Maps files at the top of the repository to their names in the site."""
 _LINK = re.compile(r"(!?)\[([^][]*)\]\(([^)#:]+)(#[^)]*)?\)")
 _TYPES = {"N": "integer", "NUMBER": "number", "": "true or false", "NAME": "text"}
 
 
 def write_site(folder: Path) -> None:
-    """Write all pages into a folder, which is emptied before."""
+    """Write all pages into ``folder``, whose content is deleted first."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.md", "example"))
     pages = {path: path.name for path in (ROOT / "docs").glob("*.md")}
     pages |= {ROOT / name: page for name, page in TOP.items()}
     for path, page in pages.items():
-        (folder / page).write_text(for_site(path, pages))
+        (folder / page).write_text(convert_page(path, pages))
     for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
-        # MkDocs resolves links of Markdown alone.
+        # MkDocs resolves links in Markdown pages only, not in notebooks.
         text = re.sub(r"(\]\([^)]+)\.md\)", r"\1.html)", notebook.read_text())
         (folder / "notebooks" / notebook.name).write_text(text)
-    made = {"settings": settings_page(), "commands": commands_page(), "python": python_page()}
+    references = {"settings": settings_page(), "commands": commands_page(), "python": python_page()}
     (folder / "reference").mkdir()
-    for name, text in made.items():
+    for name, text in references.items():
         (folder / "reference" / f"{name}.md").write_text(text)
 
 
-def for_site(path: Path, pages: Mapping[Path, str]) -> str:
-    """Return the text of a page with links as the site has them, and lists as its parser needs.
+def convert_page(path: Path, pages: Mapping[Path, str]) -> str:
+    """Return the text of a page, with links and lists adapted to the site.
 
-    Links to files that the site does not have become their words.
+    ``pages`` maps all files to their names in the site. A link to any other file is replaced by its
+    text.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The page links to a file that does not exist.
     """
 
-    def linked(found: re.Match[str]) -> str:
-        picture, words, target, anchor = found.groups(default="")
+    def adapt(match: re.Match[str]) -> str:
+        picture, words, target, anchor = match.groups(default="")
         to = (path.parent / target).resolve()
         if not to.exists():
             raise FileNotFoundError(f"{path.name} links to {target}, which is not there")
@@ -81,15 +81,15 @@ def for_site(path: Path, pages: Mapping[Path, str]) -> str:
             return f"{picture}[{words}]({to.relative_to(ROOT / 'docs')})"
         return words
 
-    text = _LINK.sub(linked, path.read_text())
+    text = _LINK.sub(adapt, path.read_text())
     if path.name == "LICENSE":
         return f"# Licence\n\n{text}"
-    # A list after a line of text is a part of it, unless a blank line separates them.
+    # MkDocs reads a list as part of the text before it, unless a blank line separates them.
     return re.sub(r"^(?!- |  |\||\d+\. )(\S.*)\n(?=- )", r"\1\n\n", text, flags=re.MULTILINE)
 
 
 def settings_page() -> str:
-    """Return the reference of all settings: of every run, and of systems and methods."""
+    """Return the page with all settings of runs, systems and methods."""
     parts = [
         "# Settings",
         "Every setting of a run, made from the code. A configuration file has them as nested keys, "
@@ -107,17 +107,17 @@ def settings_page() -> str:
 
 
 def _sections(title: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sections that only some systems or methods have, each with these."""
-    having: dict[str, list[str]] = {}
+    """Yield heading, methods and table of each section that only some methods have."""
+    titles: dict[str, list[str]] = {}
     kinds: dict[str, list[type[Section]]] = {}
     for method in methods.values():
         for name, kind in method.sections.items():
-            having.setdefault(name, []).append(method.title)
+            titles.setdefault(name, []).append(method.title)
             if kind not in kinds.setdefault(name, []):
                 kinds[name].append(kind)
     for name in kinds:
         yield f"### {title}: {name}"
-        yield f"Of {', '.join(having[name])}."
+        yield f"Of {', '.join(titles[name])}."
         yield _settings_table(*kinds[name], prefix=f"{name}.")
 
 
@@ -140,7 +140,7 @@ def _settings_table(*kinds: type[Section], prefix: str = "") -> str:
 
 
 def _type(setting: KeyDescription, annotation: object, values: str) -> str:
-    """Return the type of a setting in words, with the values that it takes."""
+    """Describe the type of a setting, and the values that it takes."""
     words = setting.placeholder.split("|")
     known = list(dict.fromkeys(_TYPES.get(word, "text") for word in words))
     origins = {get_origin(each) for each in (annotation, *get_args(annotation))}
@@ -150,7 +150,7 @@ def _type(setting: KeyDescription, annotation: object, values: str) -> str:
 
 
 def commands_page() -> str:
-    """Return the reference of all commands, with their arguments and options."""
+    """Return the page with all commands, their arguments and options."""
     parts = [
         "# Commands",
         "Made from the commands themselves; `ccfcpp COMMAND --help` shows the same.",
@@ -159,7 +159,7 @@ def commands_page() -> str:
     for words, command in _commands("ccfcpp", root):
         context = typer.Context(command, info_name=words)
         with contextlib.redirect_stdout(io.StringIO()):
-            command.get_help(context)  # This writes the help of the options.
+            command.get_help(context)  # This fills in the help of the options.
         usage = " ".join(piece for piece in command.collect_usage_pieces(context))
         parts += [f"## {words}", command.help or "", f"```\n{words} {usage}\n```"]
         options = [each for each in command.params if each.name != "help"]
@@ -192,7 +192,7 @@ def _meaning(option: Any) -> str:
 
 
 def python_page() -> str:
-    """Return the reference of the public names, which mkdocstrings fills in."""
+    """Return the page with all public names, whose docstrings mkdocstrings inserts."""
     parts = ["# Python", "Names that stay. Other modules may change without notice."]
     for title, module in (
         ("ccfcpp", ccfcpp),

@@ -1,4 +1,4 @@
-"""The cost of synchronised steps, compared with a plain loop over the same images."""
+"""Cost of synchronised steps (all clients contribute to each), compared with a plain loop."""
 
 import json
 import resource
@@ -25,18 +25,18 @@ from ccfcpp.core.config import IntensityViewsConfig, PrecisionConfig, Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.models.pooled import rounding_dtype
 from ccfcpp.models.state import ModelState
-from scripts.timing import Seconds, alternate, console
+from scripts.timing import Seconds, console, time_by_turns
 
 STEPS = 5
-"""Steps that are measured at a time."""
+"""Number of steps that are timed together: those of a round."""
 
 
 SECTIONS = {"fed-scan": "scan", "fed-emp": "crops"}
-"""The sections of the systems in synchronised steps."""
+"""Methods with synchronised steps, and their sections of the configuration."""
 
 
 def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
-    """Make a run of such a system with a few steps a round, which searches neighbours only once."""
+    """Construct a run with ``STEPS`` steps a round; Fed-SCAN searches neighbours only once."""
     method = settings.get("method", "fed-scan")
     few: Tree = {"steps_per_round": STEPS, "steps": 10**6}
     if method == "fed-scan":
@@ -51,7 +51,7 @@ def experiment_of(clients: int, settings: Tree) -> ClusteringRun:
 
 
 class Rounds:
-    """Rounds of a run, after a first one that searches neighbours."""
+    """Rounds of a run by ccfcpp; the constructor makes the first, which searches neighbours."""
 
     def __init__(self, experiment: ClusteringRun) -> None:
         self.federation = experiment.federation()
@@ -65,9 +65,9 @@ class Rounds:
 
 
 class PlainScan:
-    """Fed-SCAN's network, views and batch in one place: a plain training loop.
+    """Plain training loop with Fed-SCAN's network, views and batch size, without federation.
 
-    Images are paired with random ones, since the search for neighbours is not a part of a step.
+    Images are paired with random ones, since the search for neighbours is not timed.
     """
 
     def __init__(self, experiment: ClusteringRun) -> None:
@@ -88,7 +88,7 @@ class PlainScan:
             self.adam.step()
 
     def loss(self) -> Tensor:
-        """Return SCAN's loss."""
+        """Compute SCAN's loss for a random batch."""
         config = self.algorithm.config
         chosen = torch.randint(len(self.images), (2 * config.batch,), generator=self.generator)
         draws = self.algorithm.views.draw(len(chosen), self.generator)
@@ -102,7 +102,7 @@ class PlainScan:
 
 
 class PlainEmp:
-    """Fed-EMP's network, crops and optimizer in one place: a plain training loop."""
+    """Plain training loop with Fed-EMP's network, crops and optimizer, without federation."""
 
     def __init__(self, experiment: ClusteringRun) -> None:
         algorithm = experiment.algorithm
@@ -133,7 +133,7 @@ class PlainEmp:
                     entry.copy_(moved[name])
 
     def loss(self) -> Tensor:
-        """Return the loss: the total coding rate, and the agreement of an image's crops."""
+        """Compute Fed-EMP's loss for a random batch: total coding rate, and agreement of crops."""
         config = self.config
         chosen = torch.randint(len(self.images), (config.batch,), generator=self.generator)
         draws = self.crops.draw(config.batch * config.each, self.generator)
@@ -148,12 +148,12 @@ class PlainEmp:
 
 
 def plain_steps(experiment: ClusteringRun) -> "PlainScan | PlainEmp":
-    """Make the loop of the experiment's system."""
+    """Return the plain loop for the method of a run."""
     return (PlainEmp if experiment.evaluator.config.method == "fed-emp" else PlainScan)(experiment)
 
 
 def operations(experiment: ClusteringRun) -> float:
-    """Count the floating-point operations of the products of one measured piece of work."""
+    """Count the floating-point operations of layers in ``STEPS`` steps, forward and backward."""
     total = 0.0
 
     def add(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -172,14 +172,14 @@ def operations(experiment: ClusteringRun) -> float:
         ]
         for layer in layers:
             layer.register_forward_hook(add)
-        found = network(torch.empty(1, *shape))
+        latents = network(torch.empty(1, *shape))
         if isinstance(network, ScanNetwork):
-            network.predictions(found)
+            network.predictions(latents)
     return total * shown * STEPS
 
 
 def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[int]]:
-    """Return the network, how many views or crops a step shows it, and their shape."""
+    """Return the network, and the number and shape of the views or crops in a step."""
     algorithm, (channels, *sides) = experiment.algorithm, experiment.evaluator.problem.image_shape
     if isinstance(algorithm, FedEmp):
         side = crop_side(*sides)
@@ -190,7 +190,7 @@ def _network(experiment: ClusteringRun) -> tuple[torch.nn.Module, int, Sequence[
 
 
 def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """Measure steps of ten clients and of the plain loop, and shares of the product rate."""
+    """Time steps of ten clients and of the plain loop, also relative to matrix products."""
     experiment = experiment_of(10, settings)
     rounds, plain = Rounds(experiment), plain_steps(experiment)
     precision = experiment.evaluator.config.section(PrecisionConfig).precision
@@ -198,7 +198,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
     square = torch.rand(2048, 2048, device=experiment.device).to(dtype)
     plain.run()
     name = f"{STEPS} synchronised steps"
-    seconds = alternate(
+    seconds = time_by_turns(
         {
             "2048³ product": lambda: square @ square,
             f"{name}, plain": plain.run,
@@ -221,7 +221,7 @@ def steps(settings: Tree, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
 
 def step_growth(settings: Tree) -> dict[str, float]:
-    """Measure the same steps over more and more clients, each number in a process of its own."""
+    """Time steps with 10, 100 and 1,000 clients on the same images, each in its own process."""
     results: dict[str, float] = {}
     for clients in (10, 100, 1000):
         call = f"import scripts.steps as s; s.one_growth({clients}, {settings!r})"
@@ -235,16 +235,16 @@ def step_growth(settings: Tree) -> dict[str, float]:
 
 
 def one_growth(clients: int, settings: Tree) -> None:
-    """Print the median of three measured rounds, and the peak memory of this process."""
+    """Print the median seconds of three rounds, and the peak memory of this process, as JSON."""
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
 
     keep_freed_memory()
     use_processors()
     rounds = Rounds(experiment_of(clients, settings))
-    seconds = alternate({"rounds": rounds.run}, 3)["rounds"]
-    found = {
+    seconds = time_by_turns({"rounds": rounds.run}, 3)["rounds"]
+    measured = {
         f"{STEPS} steps, s": statistics.median(seconds),
         "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "peak memory of the device, GB": torch.cuda.max_memory_allocated() / 1e9,
     }
-    print(json.dumps(found))
+    print(json.dumps(measured))

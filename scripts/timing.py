@@ -1,4 +1,4 @@
-"""Alternating measurements of several functions."""
+"""Timing of several functions, by turns."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ Seconds = dict[str, list[float]]
 console = Console(stderr=True)
 
 
-def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
-    """Measure the functions in turn, in order and in reverse order alternately."""
+def time_by_turns(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
+    """Time functions by turns, in the given and in reverse order; return all seconds by name."""
     seconds: Seconds = {name: [] for name in work}
     for number in range(repeats):
         ordered = list(work.items())
@@ -22,7 +22,7 @@ def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Measure one call until it has finished on the device."""
+    """Return the seconds of one call, until it has finished on the GPU, if there is one."""
     synchronise()
     began = time.perf_counter()
     run()
@@ -31,6 +31,6 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def synchronise() -> None:
-    """Wait for the accelerator, if there is one."""
+    """Wait until the GPU, if there is one, has finished all work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

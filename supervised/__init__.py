@@ -1,8 +1,7 @@
 """Federated classification on ccfcpp's engine: FedDecorr and the methods it is compared with.
 
-``FederatedClassifier`` classifies images in memory with scikit-learn's interface, ``run`` makes one
-run as ``ccfcpp classify`` does, and ``CLASSIFIERS`` has the methods by name. Each is imported when
-it is first used.
+``FederatedClassifier`` has scikit-learn's interface, ``run`` makes one run as ``ccfcpp classify``
+does, and ``CLASSIFIERS`` maps names to methods. Each is imported when it is first used.
 """
 
 import importlib

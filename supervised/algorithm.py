@@ -32,11 +32,14 @@ from supervised.methods.method import Method
 from supervised.networks import Classifier
 
 TERM = "decorrelation"
-"""Prefix of the decorrelation terms among the metrics of a round."""
+"""Prefix of the keys of decorrelation terms in a round's metrics."""
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """Return the exchange of a round, with the types and parts of the method."""
+    """Return the exchange of a round: types of message and update, and the update's parts.
+
+    ``logs_terms``: whether clients also send their decorrelation terms.
+    """
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),
@@ -50,7 +53,7 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """The clients' training of the server's model, as many clients at a time as trainers."""
+    """Clients' side of a round: training of the global model, one client per trainer at a time."""
 
     def __init__(
         self, exchange: Exchange[Broadcast, LocalUpdate], trainers: Sequence[LocalTrainer]
@@ -62,7 +65,7 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
     def local_updates(
         self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
-        """Train the models of a cohort, and return their updates."""
+        """Train the models of the given clients together, and return their updates."""
         trainings = [
             trainer.train(message, client, randomness)
             for trainer, client in zip(self.trainers, clients, strict=False)
@@ -73,7 +76,15 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
 class FederatedClassification(
     Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
 ):
-    """Federated classification: in each round clients train and the server aggregates.
+    """Algorithm of federated classification: clients train, and the server aggregates, each round.
+
+    Args:
+        config: Configuration of the run.
+        make_model: Builds the network.
+        image_shape: Channels, height and width of an image.
+        classes: Number of classes.
+        population: Number of connected clients.
+        device: Device of the models.
 
     Raises:
         UsageError: The configuration does not fit the network.
@@ -105,17 +116,17 @@ class FederatedClassification(
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:
-        """Return random weights of the model, and control variates of 0."""
+        """Return the server's first state: random weights, and what the method adds to them."""
         model = random_state(self.make_model, randomness.generator("model"), self.device)
         weights = torch.zeros(self._weights.size, device=self.device)
         return self.method.begin(self.sharing.shared(model), weights)
 
     def exchanges(self, number: int, state: ServerState) -> Sequence["FederatedClassification"]:
-        """Return the only exchange of a round."""
+        """Return the only exchange of a round, training."""
         return [self]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work: training their models."""
+        """Return the clients' side, which trains as many clients together as memory allows."""
         batch = min(self.config.training.batch_size, context.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
@@ -130,20 +141,24 @@ class FederatedClassification(
         return ClientSide.of(threaded(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        """Return the message to clients: the global model, and the parts that the method adds."""
+        """Return the message to clients: the global model, and what the method adds."""
         return self.method.broadcast(state)
 
     def update_format(self, message: Broadcast) -> UpdateFormat:
-        """Return an update's shapes and dtypes: shared parameters and the method's parts."""
+        """Return an update's shapes and dtypes: shared parameters, counts, the method's fields."""
         count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
-        form = format_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
+        update_format = format_of(message.model, "model/") | {
+            "samples": count,
+            "steps": count,
+            "loss": loss,
+        }
         if self.config.decorrelation.is_logged:
             epochs = self.config.training.local_epochs
-            form["terms"] = Spec(torch.float64, (epochs,), optional=True)
-        return {**form, **self.method.update_format(message)}
+            update_format["terms"] = Spec(torch.float64, (epochs,), optional=True)
+        return {**update_format, **self.method.update_format(message)}
 
     def check(self, message: Broadcast, update: LocalUpdate, senders: Sequence[Member]) -> None:
-        """Refuse a number of samples other than the sender's, and negative numbers of steps."""
+        """Refuse an update whose number of samples is not its sender's, or of steps is negative."""
         check_samples(update.samples, senders)
         if update.steps < 0:
             raise RefusedUpdateError(f"it claims {update.steps} steps")
@@ -151,14 +166,14 @@ class FederatedClassification(
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
     ) -> tuple[ServerState, Metrics]:
-        """Aggregate by the method; report the mean loss by samples, and the clients' terms.
+        """Aggregate the updates by the method; report the sample-weighted loss, and logged terms.
 
         The metric ``decorrelation/n/e`` is the term of the n-th client by size in local epoch e.
         """
         names = self._weights.names
         aggregation = self.method.aggregation(state, names, self.config, self.population)
         loss, trained = 0.0, 0
-        figures: Metrics = {}
+        metrics: Metrics = {}
         for number, update in enumerate(updates, start=1):
             with section("aggregation"):
                 aggregation.add(update)
@@ -166,11 +181,11 @@ class FederatedClassification(
                 loss += update.loss * update.samples
                 trained += update.samples
             terms = [] if update.terms is None else update.terms.tolist()
-            figures |= {f"{TERM}/{number}/{e}": term for e, term in enumerate(terms, start=1)}
+            metrics |= {f"{TERM}/{number}/{e}": term for e, term in enumerate(terms, start=1)}
         if trained:
-            figures["loss"] = loss / trained
-        return aggregation.result(), figures
+            metrics["loss"] = loss / trained
+        return aggregation.result(), metrics
 
     def local_model(self, update: LocalUpdate) -> ModelState | None:
-        """Return the client's model; None if the client keeps some of its parameters."""
+        """Return the client's model; None if its update lacks parameters that the client keeps."""
         return None if self.method.personal else update.model

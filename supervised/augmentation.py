@@ -17,14 +17,14 @@ from supervised.config import ClassifyConfig, SamplesConfig
 
 @dataclass(frozen=True)
 class Changes:
-    """Random changes of a client's images, for one epoch; None for those that are off."""
+    """Random parameters of the augmentation of a client's images in one epoch; None if off."""
 
     crops: PaddedCrops | None
     rotations: ViewParameters | None
 
 
 class Normalisation:
-    """Subtraction of each channel's mean and division by its deviation, if these are given."""
+    """Normalisation of images: subtract each channel's mean, divide by its deviation, if given."""
 
     def __init__(self, settings: SamplesConfig, device: torch.device) -> None:
         # On the device from the start: a captured step copies nothing there.
@@ -43,7 +43,7 @@ class Normalisation:
 
 
 class Augmenter:
-    """The published augmentations, in the published order: crop and mirror, policy, rotation."""
+    """Augmentation of training images: crop and mirror, AutoAugment's policy, then rotation."""
 
     def __init__(self, config: ClassifyConfig, device: torch.device) -> None:
         self.settings = config.augmentation
@@ -51,12 +51,13 @@ class Augmenter:
         self.normalise = Normalisation(config.data, device)
 
     def draw(self, client: Client, source: Randomness, epoch: int) -> tuple[Tensor, Changes]:
-        """Draw random changes for each image of a client.
+        """Draw the augmentation of each image of a client for an epoch.
 
-        Policies, whose operations differ from image to image, are applied at once.
+        AutoAugment's policies, whose operations differ between images, are applied here.
 
         Returns:
-            The client's images, and the changes to apply batch by batch.
+            The images, uint8 of shape (samples, channels, height, width), and the parameters of
+            the changes that ``render`` applies to a batch.
         """
         settings, count, images = self.settings, len(client), client.images
         crops = rotations = None
@@ -78,7 +79,11 @@ class Augmenter:
         return images, Changes(crops, rotations)
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
-        """Apply changes to some images, and return a float tensor of the same shape."""
+        """Augment and normalise a batch of images, by the parameters at ``index`` of ``changes``.
+
+        Returns:
+            Float tensor of the shape of ``images``.
+        """
         if changes.crops is not None:
             images = render_crops(images, changes.crops[index])
         shown = to_float(images)

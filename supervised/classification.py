@@ -1,4 +1,4 @@
-"""One run of federated classification, from its configuration."""
+"""Construction of a run of federated classification from its configuration."""
 
 import torch
 
@@ -28,15 +28,15 @@ def classification_run(
     tested: bool = True,
     number: int | None = None,
 ) -> ClassificationRun:
-    """Make the run that a configuration asks for.
+    """Construct a run of federated classification; nothing is trained or written yet.
 
-    Everything that can be checked before a file is written is checked.
+    All that can be checked before training is checked.
 
     Args:
         config: The configuration.
-        data: The images; those that the configuration names if it is None.
-        tested: Whether some images are held out for testing; else all are for training.
-        number: The round whose connected clients take part; None: the last round.
+        data: The images; None: load those that the configuration names.
+        tested: Whether some images are held out for testing; if not, all are for training.
+        number: The round that determines which clients are connected; None: the last one.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.

@@ -1,4 +1,4 @@
-"""Registry of the methods of federated classification."""
+"""Registry of the methods of federated classification, and titles for tables."""
 
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,13 @@ CLASSIFIERS: "Registry[Method]" = Registry(
     },
     "supervised.methods.method:Method",
 )
-"""All methods in the order of tables, followed by those of installed packages."""
+"""All methods by name, in the order of tables, followed by those of installed plugins."""
 
 TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
-"""Names of the decorrelation terms."""
+"""Titles of the decorrelation terms, by ``decorrelation.kind``."""
 
 
 def title_of(method: str, decorrelation: str) -> str:
-    """Return the title of a classifier: its method, and the decorrelation term in its loss."""
+    """Return a title such as ``FedAvg with FedDecorr`` from a method and ``decorrelation.kind``."""
     term = "" if decorrelation == "none" else f" with {TERMS[decorrelation]}"
     return CLASSIFIERS[method].title + term

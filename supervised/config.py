@@ -1,7 +1,7 @@
-"""The configuration of ``ccfcpp classify``: every choice of a run, its range and its default.
+"""Configuration of ``ccfcpp classify``.
 
-The defaults are those of FedDecorr's public code for CIFAR-10, except the data set and the
-network, which are small.
+Defaults are those of FedDecorr's public code for CIFAR-10, except the data set and the network,
+which are small.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from supervised.classifiers import CLASSIFIERS
 
 
 class SamplesConfig(DataConfig):
-    """The data set of a run, and which of its images are used."""
+    """Settings of the data set: which images are used, test split, normalisation."""
 
     classes: tuple[str, ...] | None = None
     """Use only these classes."""
@@ -57,7 +57,7 @@ class SamplesConfig(DataConfig):
 
 
 class EqualShare(Section):
-    """A partition that may be reduced so that clients hold equally many images."""
+    """Base class of partitions that may be reduced, so that clients hold equally many images."""
 
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
@@ -65,15 +65,15 @@ class EqualShare(Section):
 
 
 class DirichletLabels(EqualShare, DirichletPartition):
-    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
+    """Partition by shares of each class, drawn from the Dirichlet distribution Dir(alpha)."""
 
 
 class ClassesOfClients(EqualShare, ClassesPartition):
-    """A fixed number of classes for each client."""
+    """Partition in which each client has a fixed number of classes."""
 
 
 class PlainLabels(EqualShare, PartitionConfig):
-    """A partition without a degree."""
+    """Partition without a degree of heterogeneity."""
 
     kind: Literal["iid", "domain"] = "iid"
     """``iid``: at random; ``domain``: each folder is a client."""
@@ -87,7 +87,7 @@ class ClassifierConfig(Section):
 
 
 class SmallNetwork(ClassifierConfig):
-    """A small network for small images."""
+    """Settings of a small convolutional network for small images."""
 
     name: Literal["small"] = "small"
     widths: tuple[Positive, ...] = (32, 64)
@@ -107,7 +107,7 @@ class MobileNetwork(ClassifierConfig):
 
 
 class KnownNetwork(ClassifierConfig):
-    """A published network without options."""
+    """Settings of a published network without options."""
 
     name: Literal["resnet18", "resnet20", "resnet32", "alexnet"] = "resnet18"
 
@@ -194,7 +194,7 @@ class StructuredDeCov(TermConfig):
 
 
 class AugmentationConfig(Section):
-    """Random changes of the training images, drawn for every image in each epoch."""
+    """Settings of the augmentation of training images, drawn for each image in each epoch."""
 
     crop_padding: Annotated[int, Field(ge=0, le=64)] = 0
     """Zeros around an image before a crop of its own size is taken."""
@@ -207,7 +207,7 @@ class AugmentationConfig(Section):
 
 
 class ClassifyConfig(RunConfig):
-    """The configuration of ``ccfcpp classify``, without the sections of single methods."""
+    """Configuration of ``ccfcpp classify``; methods may have sections of their own besides."""
 
     method: str = "fedavg"
     """Method of training and aggregation."""
@@ -229,17 +229,17 @@ class ClassifyConfig(RunConfig):
     defence: AnyDefence = NoDefence()
 
     def unused(self) -> Unused:
-        """Yield the settings that have no effect besides those of other sections, too."""
+        """Yield the settings without effect, given the others, with what each would need."""
         yield from super().unused()
         if self.defence.rule in ("median", "geometric-median"):
-            # Only votes for centroids are counted by these, too.
+            # In classification, these rules do not use the number of hostile clients.
             yield from unused_without(
                 "defence.hostile", require("defence.rule", "trimmed-mean or krum or multi-krum")
             )
 
     @classmethod
     def keys_of_rounds(cls, tree: Mapping[str, object]) -> tuple[str, str]:
-        """Return a method's key for the number of rounds, which all methods share."""
+        """Return the key of the number of rounds, which all methods share, and no second key."""
         return "training.rounds", ""
 
     @classmethod

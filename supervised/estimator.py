@@ -1,4 +1,4 @@
-"""Federated classification with scikit-learn's interface, for images that are in memory."""
+"""Estimator of federated classification with scikit-learn's interface, for images in memory."""
 
 from dataclasses import replace
 from typing import Self
@@ -24,11 +24,11 @@ Labels = NDArray[np.generic]
 
 
 class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc] # no types there
-    """Federated classification over clients, by default by FedAvg with FedDecorr.
+    """Classifier trained by simulated federated learning, by default by FedAvg with FedDecorr.
 
     Args:
-        method: A method's name, as ``ccfcpp classify --method`` takes it. Each client's model of a
-            personal method, such as ``fedbn``, fits its own images only: such are refused.
+        method: A method's name, as ``ccfcpp classify --method`` takes it; not a personal one such
+            as ``fedbn``, which has no single model to predict with.
         random_state: Seed of all random numbers.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
@@ -58,32 +58,38 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         *,
         clients: Names,
     ) -> Self:
-        """Learn a classifier from all images.
+        """Train the classifier on all images, divided among clients as ``clients`` says.
 
         Args:
             X: uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3.
             y: Labels, integers or strings of shape (n,).
-            clients: Integer or string of shape (n,): which client holds each image.
+            clients: The client that holds each image: integers or strings of shape (n,).
 
         Raises:
-            UsageError: The arrays or the settings do not fit, or the method is a personal one.
+            UsageError: An array or a setting is not allowed, or the method is a personal one.
         """
         labels = as_string_array(np.asarray(y))
         data = from_arrays("images", np.asarray(X), labels, "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         run = self._run(pipeline, data, clients, {"partition": {"kind": "domain"}})
         state, self.n_iter_ = run.train(self.verbose)
-        # Each as it is written first: two spellings may be one name.
+        # Labels that differ in spelling only count as one: the first spelling is kept.
         self.classes_ = labels[np.unique(np.asarray(data.labels), return_index=True)[1]]
         self._config, self._model = run.evaluator.config, state.model
         self._shape = tuple(data.images.shape[1:])
         return self
 
     def predict(self, X: NDArray[np.uint8]) -> Labels:  # noqa: N803
-        """Return the class of each image, as labels of shape (n,).
+        """Predict the class of each image.
+
+        Args:
+            X: uint8 images of the shape (n, …) that ``fit`` takes.
+
+        Returns:
+            Labels of shape (n,), of the dtype of ``classes_``.
 
         Raises:
-            UsageError: The images differ in shape from those of ``fit``.
+            UsageError: Images have another height, width or number of channels than in ``fit``.
             NotFittedError: ``fit`` was not called.
         """
         check_is_fitted(self)
@@ -91,9 +97,9 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         device = choose_device(self._config.device)
         make_model = classifier_maker(self._config, self._shape, len(self.classes_))
         predict = Predictor(make_model, self._config, device)
-        _, found = predict(self._model, data.images.to(device))
-        predicted: Labels = self.classes_[found.cpu().numpy()]
-        return predicted
+        _, classes = predict(self._model, data.images.to(device))
+        labels: Labels = self.classes_[classes.cpu().numpy()]
+        return labels
 
 
 def _trained_on_all(config: ClassifyConfig, data: ImageData | None = None) -> ClassificationRun:

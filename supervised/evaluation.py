@@ -1,4 +1,4 @@
-"""Evaluation of classifiers on the test images of this process."""
+"""Evaluation of classifiers on test images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ _FORWARD_BATCH, _USUAL_PIXELS = 500, 32 * 32
 
 @dataclass(frozen=True)
 class TestSet:
-    """Images on which models are tested.
+    """Test set: labelled images on which models are evaluated.
 
     Attributes:
-        name: Its name in reports, such as a domain.
-        client: The client whose model is tested on it, if clients have models of their own.
-        index: int64 indices of its images in the data set.
+        name: Name in reports, such as a domain.
+        client: Number of the client whose own model is tested on it; None: the global model.
+        index: Indices of the images in the data set, int64 of shape (samples,).
         images: uint8 tensor of shape (samples, channels, height, width).
         labels: int64 tensor of shape (samples,).
     """
@@ -56,7 +56,7 @@ class TestSet:
 
 
 class Predictor:
-    """A network for prediction, which is not trained."""
+    """Network that represents and classifies images with given weights."""
 
     def __init__(
         self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device
@@ -67,7 +67,7 @@ class Predictor:
 
     @torch.no_grad()
     def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a model on unchanged images.
+        """Run a model on images without augmentation, uint8 (samples, channels, height, width).
 
         Returns:
             Representations of shape (samples, features), and predicted classes, int64 of shape
@@ -87,13 +87,13 @@ class ClassificationEvaluator(Evaluator[ServerState]):
 
     Args:
         config: Configuration of the run.
-        algorithm: The method.
-        held: The samples of all clients.
+        algorithm: The algorithm.
+        held: The data set, and the indices of each client's samples.
         clients: The connected clients.
-        test: Indices of the images on which models are tested; empty for none.
+        test: Indices of the test images, int64; empty for none.
 
     Raises:
-        UsageError: Test images are all of domains without a client.
+        UsageError: All test images are of domains whose clients are not connected.
     """
 
     images_key = "data.train_images"
@@ -114,7 +114,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         self.test_sets = self._test_sets(test) if len(test) else []
 
     def describe(self) -> Json:
-        """Return the facts on the setting, for the summary."""
+        """Return the facts on data, method and clients that ``summary.json`` begins with."""
         config = self.config
         decorrelation, degree = config.decorrelation, config.partition.degree
         return {
@@ -143,7 +143,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         }
 
     def _test_sets(self, test: Tensor) -> list[TestSet]:
-        """Return the test sets: of each domain, of each client with its own model, or a single one.
+        """Return the test sets: one for each domain, or each client with its own model, or one.
 
         Raises:
             UsageError: No test set is left.
@@ -160,7 +160,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         sets = []
         for number, name in enumerate(data.owner_names):
             index = test[owners == number]
-            # Without its client a domain has no model of its own.
+            # A personal method has no model for a domain whose client is not connected.
             if len(index) > 0 and (number in connected or not self.is_personal):
                 sets.append(TestSet(name, number, index, *labelled_images(data, index, device)))
         if not sets:
@@ -171,7 +171,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
         return sets
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
-        """Compute the test accuracies, in the rounds in which they are due."""
+        """Compute the test accuracies of a round; empty if it is not to be evaluated."""
         last = number + 1 == self.algorithm.rounds
         if not last and not self.algorithm.is_scored(number, self.config.evaluate_every):
             return {}
@@ -184,7 +184,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
     def _predict(
         self, tested: TestSet, state: ServerState, memories: ClientMemories
     ) -> tuple[Tensor, Tensor]:
-        """Return representations and predicted classes of a test set."""
+        """Return representations and predicted classes of a test set, see ``Predictor``."""
         model = state.model
         if self.is_personal:
             assert tested.client is not None
@@ -194,10 +194,10 @@ class ClassificationEvaluator(Evaluator[ServerState]):
     def results(
         self, state: ServerState, memories: ClientMemories, local: LocalSpectra, outcome: None
     ) -> Results:
-        """Return accuracies, predictions, and spectra of the representations of test images.
+        """Return final accuracies, predictions, and singular values of representations.
 
-        The global model's effective rank and tail are means over the test sets. Local models are
-        compared with it on all test images together.
+        Effective rank and tail share are means over the test sets. Local models are compared with
+        the global one on all test images together.
         """
         outputs = [self._predict(tested, state, memories) for tested in self.test_sets]
         spectra = [spectrum(representations) for representations, _ in outputs]
@@ -214,11 +214,13 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             "effective_rank": mean([effective_rank(values) for values in spectra]),
             "tail_share": mean([tail_share(values) for values in spectra]),
         }
-        found = {"singular_values": torch.stack(spectra), **compared}
-        return Results(summary, pack(state), arrays={**self._arrays(outputs), "spectra": found})
+        singular_values = {"singular_values": torch.stack(spectra), **compared}
+        return Results(
+            summary, pack(state), arrays={**self._arrays(outputs), "spectra": singular_values}
+        )
 
     def image_results(self, state: ServerState, memories: ClientMemories) -> Arrays:
-        """Return predictions, and representations of test images for figures."""
+        """Return the arrays of predictions, and of test images' representations for figures."""
         return self._arrays([self._predict(tested, state, memories) for tested in self.test_sets])
 
     def _arrays(self, outputs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, dict[str, Tensor]]:
@@ -229,7 +231,7 @@ class ClassificationEvaluator(Evaluator[ServerState]):
             "predicted": torch.cat([predicted.cpu() for _, predicted in outputs]),
             "test_set": torch.repeat_interleave(sizes),
         }
-        if self.is_personal:  # Where clients have models of their own there is no common space.
+        if self.is_personal:  # Representations by different models are not comparable.
             return {"predictions": predictions}
         points = torch.cat([representations for representations, _ in outputs])
         shown = plot_arrays(points, torch.arange(len(points)), by_angle=False)
@@ -237,11 +239,11 @@ class ClassificationEvaluator(Evaluator[ServerState]):
 
     @cached_property
     def _all_test_images(self) -> Tensor:
-        """The images on which local models are compared with the global one: all test images."""
+        """All test images, on which local models are compared with the global one."""
         return torch.cat([tested.images for tested in self.test_sets])
 
     def represent(self, client: int, model: ModelState) -> Tensor | None:
-        """Return (test images, features); None if normalisations stay with the clients."""
+        """Return a local model's representations (test images, features); None if personal."""
         return None if self.is_personal else self.predict(model, self._all_test_images)[0]
 
 
@@ -250,7 +252,7 @@ def _accuracy(tested: TestSet, predicted: Tensor) -> float:
 
 
 def _mean_accuracy(accuracies: dict[str, float]) -> Scores:
-    """Return the mean over the test sets, and the accuracy of each if there are several."""
+    """Return the mean accuracy over test sets, and the accuracy of each if there are several."""
     of_all = sum(accuracies.values()) / len(accuracies)
     single = {f"accuracy {name}": value for name, value in accuracies.items()}
     return {"accuracy": of_all} | (single if len(single) > 1 else {})

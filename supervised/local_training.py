@@ -24,7 +24,7 @@ from supervised.sharing import Sharing
 
 
 class LocalTrainer:
-    """A network that trains one client after another by a method."""
+    """Trainer of local models: a network and an optimizer, which serve one client after another."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LocalTrainer:
     def train(
         self, message: Broadcast, client: Client, randomness: Randomness
     ) -> Training[LocalUpdate]:
-        """Prepare the training of a client's model, which returns its update."""
+        """Train a client's model: yield after each step, and return the client's update."""
         training, source = self.config.training, randomness.of_client(client.id)
         self.network.load(self.method.start(message, client))
         self.network.train()
@@ -83,7 +83,7 @@ class LocalTrainer:
         return self.method.finish(client, update)
 
     def _step(self, samples: int) -> None:
-        """Update the weights with the next batch."""
+        """Make an optimizer step with the next batch, of ``samples`` images."""
         index = self.batches.next(samples)
         with section("augmentation: render"):
             images, changes = self.inputs["images"][index], self.inputs["changes"]
@@ -99,7 +99,7 @@ class LocalTrainer:
 
         self.mean.add(self.method.descend(backward))
         if self.decorrelation is not None:
-            self.term.add(self._last_term)  # of the last pass, where a method makes several
+            self.term.add(self._last_term)  # of the last pass, if a method makes several
         with section("training: optimizer"):
             self.optimizer.step()
             self.method.after_step()
@@ -116,7 +116,7 @@ class LocalTrainer:
 
 
 def _by_epoch(terms: list[float | None]) -> Tensor | None:
-    """Return a client's decorrelation terms, float64 (epochs,); None if it had no batch."""
+    """Stack decorrelation terms by epoch, float64 (epochs,); None if an epoch has none."""
     known = [term for term in terms if term is not None]
     whole = known and len(known) == len(terms)
     return torch.tensor(known, dtype=torch.float64) if whole else None

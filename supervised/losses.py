@@ -1,11 +1,10 @@
-"""Loss terms that a client adds to its cross-entropy.
+"""Loss terms that a client adds to the cross-entropy.
 
 Sources: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 ("the paper" below); Cogswell et al. 2016 (DeCov); Xiong et al. 2016 (Structured-DeCov); Li, He and
 Song 2021 (MOON).
 
-Leading axes are independent losses: representations of shape (…, batch, dimensions) give losses of
-shape (…). A batch of one sample gives a differentiable 0.
+Leading axes (…) are independent losses. A batch of one sample gives a differentiable 0.
 """
 
 from collections.abc import Callable
@@ -18,17 +17,18 @@ from ccfcpp.models.decorrelation import feddecorr, squared_norms, squared_produc
 from supervised.config import DecorrelationConfig, FedDecorr, StructuredDeCov
 
 DecorrelationTerm = Callable[[Tensor], Tensor]
-"""Maps representations (batch, dimensions) to a scalar."""
+"""Function from representations (batch, dimensions) to a scalar loss term."""
 
 
 def decov(representations: Tensor) -> Tensor:
-    """Return DeCov (Cogswell et al. 2016, Eq. (3)): half the squared off-diagonal covariances.
+    """Compute the DeCov loss (Cogswell et al. 2016, Eq. (3)): squared covariances of dimensions.
 
     Args:
         representations: z of shape (…, batch, dimensions).
 
     Returns:
-        Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
+        Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²); C is the covariance matrix over the batch,
+        divided by the batch size.
 
     Example:
         >>> import torch
@@ -40,17 +40,16 @@ def decov(representations: Tensor) -> Tensor:
 
 
 def structured_decov(representations: Tensor, groups: int) -> Tensor:
-    """Return Structured-DeCov: half the squared covariances between different groups.
+    """Compute the Structured-DeCov loss: squared covariances of dimensions of different groups.
 
-    Xiong et al. 2016 minimise covariances between groups of units and let units of a group move
-    together; groups are consecutive dimensions here.
+    Xiong et al. 2016; here a group consists of consecutive dimensions.
 
     Args:
         representations: z of shape (…, batch, dimensions).
         groups: Number of groups; with as many groups as dimensions the term is DeCov.
 
     Returns:
-        Tensor of shape (…): ½ Σ C_ij² over all i, j of different groups.
+        Tensor of shape (…): ½ Σ C_ij² over all i, j of different groups; C as in ``decov``.
 
     Raises:
         ValueError: The number of groups does not divide the number of dimensions.
@@ -73,7 +72,7 @@ def structured_decov(representations: Tensor, groups: int) -> Tensor:
 def model_contrast(
     representations: Tensor, of_global: Tensor, of_previous: Tensor, temperature: float
 ) -> Tensor:
-    """Return MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
+    """Compute MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
 
     Args:
         representations: z of shape (…, batch, dimensions), the only input with a gradient.
@@ -82,8 +81,8 @@ def model_contrast(
         temperature: Temperature τ of the softmax.
 
     Returns:
-        Tensor of shape (…): the mean of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} +
-        e^{cos(z, z_p)/τ})).
+        Tensor of shape (…): the mean over the batch of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ}
+        + e^{cos(z, z_p)/τ})).
 
     Example:
         >>> import torch
@@ -97,7 +96,7 @@ def model_contrast(
 
 
 def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
-    """Return the term of a configuration, without its weight; None if there is none.
+    """Return the configured decorrelation term, without its weight; None if there is none.
 
     Raises:
         UsageError: The number of groups does not divide the dimensions of the representation.

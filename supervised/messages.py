@@ -1,6 +1,6 @@
-"""Types of the server's message, of the clients' updates and of the server's state.
+"""Types of the server's message and state, and of the clients' updates.
 
-A method that needs more fields extends these types.
+A method that needs more fields derives from these types.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The server's message: the global model without the parameters that clients keep."""
+    """Server's message: the global model without the parameters that clients keep."""
 
     model: ModelState
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server's state: the global model without the parameters that clients keep."""
+    """Server's state: the global model without the parameters that clients keep."""
 
     model: ModelState
 
@@ -31,10 +31,10 @@ class LocalUpdate:
     Attributes:
         model: The local model, without the parameters that the client keeps.
         samples: Number of the client's samples, its weight in the average.
-        steps: Number of the client's optimizer steps.
-        loss: Mean training loss; None if the client could not train.
-        terms: Mean of the decorrelation term without its weight in each local epoch, of shape
-            (epochs,); None if it is not logged, or the client could not train.
+        steps: Number of optimizer steps.
+        loss: Mean training loss; None if there was no step.
+        terms: Mean of the decorrelation term, without its weight, in each local epoch: float64 of
+            shape (epochs,); None if it is not logged, or there was no step.
     """
 
     model: ModelState

@@ -1,6 +1,6 @@
-"""Classifiers: a backbone that computes the representation, and a linear layer on top.
+"""Networks for classification: a backbone for the representation, and a linear layer on top.
 
-A backbone maps images (batch, channels, height, width) to (batch, ``features``).
+A backbone maps images (batch, channels, height, width) to representations (batch, features).
 """
 
 import itertools
@@ -27,13 +27,13 @@ class Backbone(Protocol):
 
 
 class Classifier(nn.Module):
-    """A backbone with a linear layer, which returns the representation and the logits.
+    """Network of a backbone and a linear layer, which returns representations and logits.
 
     Args:
-        backbone: A module that is a ``Backbone``.
+        backbone: The backbone, a module.
         classes: Number of classes.
-        projection: Widths of the layers of a projection head between the two, with ReLU between
-            them. Its output is then the representation.
+        projection: Widths of the layers of a projection head after the backbone, with ReLU between
+            them; its output is then the representation. Empty: no projection head.
     """
 
     def __init__(self, backbone: Backbone, classes: int, projection: Sequence[int] = ()) -> None:
@@ -55,10 +55,10 @@ class Classifier(nn.Module):
 
 
 class SmallBackbone(nn.Sequential):
-    """Convolutions 4×4 with stride 2 and a hidden layer, for digits and MNIST.
+    """Backbone of 4×4 convolutions with stride 2 and a hidden layer, for digits and MNIST.
 
     Raises:
-        UsageError: The images are too small for so many halvings.
+        UsageError: The images are too small for so many convolutions, each of which halves them.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ _MOBILENET_STAGES = (  # expansion, channels, blocks, stride
 
 
 class MobileNetV2Backbone(nn.Module):
-    """MobileNetV2 (Sandler et al. 2018) for small images.
+    """Backbone MobileNetV2 (Sandler et al. 2018) for small images.
 
     The first convolution and the first down-sampling stage have stride 1.
 
     Args:
         image_shape: Channels, height and width of an image.
-        variant: ``paper``: torchvision's network; ``code``: the FedDecorr authors', with ReLU in
-            place of ReLU6, an expansion in the first block too, and a projection if a block of
-            stride 1 changes the width.
+        variant: ``paper``: torchvision's network; ``code``: that of FedDecorr's public code, which
+            has ReLU in place of ReLU6, an expansion in the first block too, and a projection if a
+            block of stride 1 changes the width.
     """
 
     features = 1280
@@ -115,7 +115,7 @@ class MobileNetV2Backbone(nn.Module):
 
 
 def _paper_mobilenet(channels: int, features: int) -> nn.Module:
-    # Imported where it is needed: torchvision takes seconds, and small networks do without.
+    # Imported here, since torchvision takes seconds, and small networks do not need it.
     from torchvision.models import MobileNetV2
     from torchvision.ops import Conv2dNormActivation
 
@@ -146,7 +146,7 @@ def _code_mobilenet(channels: int, features: int) -> nn.Module:
 
 
 class _InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution and projection, with a shortcut if the stride is 1."""
+    """Block of expansion, depthwise convolution and projection; a shortcut if the stride is 1."""
 
     def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -177,10 +177,10 @@ def _normed_convolution(
 
 
 class SmallResNetBackbone(nn.Sequential):
-    """The ResNets for CIFAR of He et al. (2016), Section 4.2: 6n + 2 layers, 64 features.
+    """Backbone ResNet for CIFAR (He et al. 2016, Section 4.2): 6n + 2 layers, n = ``blocks``.
 
-    Shortcuts have no parameters (option A): if the size changes, every other pixel is taken and
-    the channels are padded with zeros.
+    Shortcuts have no parameters (option A): if the size changes, every other pixel is taken and the
+    channels are padded with zeros.
     """
 
     features = 64
@@ -210,7 +210,7 @@ def _basic_block(before: int, after: int, stride: int) -> "BasicBlock":
 
 
 class _PaddedShortcut(nn.Module):
-    """A shortcut that takes every other pixel, and fills new channels with zeros."""
+    """Shortcut that takes every other pixel, and pads new channels with zeros."""
 
     def __init__(self, new_channels: int) -> None:
         super().__init__()
@@ -222,10 +222,10 @@ class _PaddedShortcut(nn.Module):
 
 
 class AlexNetBackbone(nn.Sequential):
-    """AlexNet with batch normalisation after each layer, as in FedBN (Li et al. 2021).
+    """Backbone AlexNet with batch normalisation after each layer, as in FedBN (Li et al. 2021).
 
     Raises:
-        UsageError: The images are too small.
+        UsageError: The images have fewer than 63 pixels a side.
     """
 
     features = 4096
@@ -255,10 +255,9 @@ class AlexNetBackbone(nn.Sequential):
 
 
 def fresh_normalisations(model: nn.Module) -> dict[str, Tensor]:
-    """Return PyTorch's initial values of every batch normalisation of a model, by name.
+    """Return initial parameters and buffers of all batch normalisation layers of a model, by name.
 
-    Args:
-        model: The model; it may be on the meta device.
+    ``model`` may be on the meta device.
     """
     return {
         f"{path}.{name}" if path else name: entry

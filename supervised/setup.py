@@ -1,4 +1,4 @@
-"""The images, their split, partition and network that a configuration asks for."""
+"""Data, train-test split, partition and network that a configuration asks for."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -37,14 +37,14 @@ from supervised.networks import (
 
 _DEFAULT_CLIENTS = 10
 
-# The same images are held out, and taken, whatever the run's seed: results can be compared.
+# Draws of images do not depend on the run's seed, so that runs with several seeds are comparable.
 _SPLIT = Randomness(0)
 
 
 def load_images(config: ClassifyConfig) -> ImageData:
-    """Load the images, and the owners if each folder is a client.
+    """Load the labelled images of a run, with their owners if each folder is a client.
 
-    The last images are cached, for runs of the same images that follow each other.
+    The images of the last call are cached, for runs on the same data one after another.
     """
     reading = DataConfig(**config.data.model_dump(include={*DataConfig.model_fields}))
     return _load(config.dataset, config.partition.kind == "domain", config.data.classes, reading)
@@ -60,16 +60,16 @@ def _load(
 
 
 def labelled_images(data: ImageData, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the images with some indices and their labels, on a device."""
+    """Select images and labels by ``index``, and move both to a device."""
     assert data.labels is not None
     return data.images[index].to(device), data.labels[index].to(device)
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
-    """Refuse images that do not fit the configuration.
+    """Check that images fit the configuration.
 
     Raises:
-        UsageError: There are no labels, or settings do not fit the images.
+        UsageError: There are no labels, or the number of channels does not fit a setting.
     """
     if data.labels is None:
         raise UsageError(
@@ -90,10 +90,10 @@ def check_images(config: ClassifyConfig, data: ImageData) -> None:
 
 
 def train_test_indices(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
-    """Return the indices of the training and of the test images, int64, in data order.
+    """Return the indices of training and test images, int64, ascending.
 
-    It is the publisher's split, if there is one; else ``data.test_share`` of each class (and of
-    each owner) is held out.
+    The data set's own split is used if it has one; else the share ``data.test_share`` of each class
+    (of each owner) is held out at random.
 
     Raises:
         UsageError: One of the two would be empty.
@@ -131,11 +131,11 @@ def _sample(index: Tensor, count: int | None, what: str) -> Tensor:
 def partition_samples(
     config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
 ) -> list[Tensor]:
-    """Return the indices of each client's training images.
+    """Divide the training images ``train`` among clients; return the indices of each client.
 
     Raises:
-        UsageError: The partition needs domains or a number of clients that are missing, or a
-            client would hold no image.
+        UsageError: The partition needs domains that the data set does not have, the number of
+            clients is not allowed, or a client would hold no image.
     """
     parts = [train[part] for part in _partition(config, data, train, randomness)]
     share = config.partition.equal_share
@@ -143,7 +143,7 @@ def partition_samples(
 
 
 def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
-    """Draw a share of the smallest part from each part, the same for every seed of the run."""
+    """Draw equally many indices from each part: the share ``share`` of the smallest one."""
     smallest = min(map(len, parts))
     size = int(share * smallest)
     if size == 0:
@@ -160,7 +160,7 @@ def _equalize(parts: Sequence[Tensor], share: float) -> list[Tensor]:
 def _partition(
     config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
 ) -> list[Tensor]:
-    """Return positions among the training images, client by client."""
+    """Return each client's positions in ``train``."""
     choice = config.partition
     assert data.labels is not None
     labels, classes = data.labels.cpu()[train], len(data.classes)

@@ -1,4 +1,4 @@
-"""Rules for which parameters clients send, and for the model with which a client predicts."""
+"""Rules for which parameters clients send, and which model a client predicts with."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,14 @@ from ccfcpp.models.state import ModelState, to_device
 from supervised.networks import fresh_normalisations
 
 HELD = "held"
-"""Prefix of the names of parameters in a client's local state."""
+"""Prefix of the names of kept parameters in a client's local state (``memory``)."""
 
 
 class Sharing:
-    """Rule by which clients send all parameters and buffers and predict with the global model."""
+    """Rule for what clients send: all parameters and buffers; they predict with the global model.
+
+    Derived classes let clients keep some of them.
+    """
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device
@@ -24,14 +27,14 @@ class Sharing:
         return model
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """Return the client's own model: the global model with the client's local parameters."""
+        """Return the model that a client predicts with; ``memory`` is the client's local state."""
         return model
 
 
 class PersonalNormalisation(Sharing):
     """Rule of FedBN (Li et al. 2021): clients keep their batch normalisation layers.
 
-    Clients start from PyTorch's fresh normalisations.
+    In its first round, a client has PyTorch's initial values for these layers.
     """
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
@@ -45,15 +48,15 @@ class PersonalNormalisation(Sharing):
         return {name: entry for name, entry in model.items() if name not in self.fresh}
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """Combine the global layers with the client's normalisations, at first fresh ones."""
+        """Return the global model with the client's own batch normalisation layers."""
         return model | (from_memory(memory, self.device) or self.fresh)
 
 
 def to_memory(model: ModelState) -> Memory:
-    """Make a client's local state from parameters and buffers of a model."""
+    """Make a client's local state (``memory``), which keeps parameters and buffers of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
 def from_memory(memory: Memory, device: torch.device) -> ModelState:
-    """Return the parameters and buffers in a client's local state; empty if there are none."""
+    """Return the parameters and buffers kept in a client's local state; empty if there are none."""
     return to_device(select_memory(memory, HELD), device)

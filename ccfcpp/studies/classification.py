@@ -1,4 +1,4 @@
-"""Table of a classification study, with a row for each cell of its grid."""
+"""Table of a classification study: a row for each combination of settings (cell) of its grid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,13 @@ from ccfcpp.studies.tables import cell_rows, describe_seeds, display, group_by_c
 
 @dataclass(frozen=True)
 class ClassificationTable:
-    """Results of a classification study: rows of numbers, the same as text, and a caption."""
+    """Table of a classification study.
+
+    Attributes:
+        rows: Settings, mean scores, deviations and p-values of each cell.
+        shown: The same rows as text, with a mark at significant differences.
+        caption: Number of seeds, and the meaning of the mark.
+    """
 
     rows: list[Json]
     shown: list[dict[str, str]]
@@ -21,7 +27,10 @@ class ClassificationTable:
 def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     """Tabulate the finished runs of a classification study.
 
-    Cells with equal values of numeric settings, such as alpha, are tested against their best one.
+    Among cells with equal numeric settings, such as alpha, each is tested against the best one.
+
+    Args:
+        results: Settings that distinguish the run's cell, and ``summary.json``, of each run.
     """
     compared = score_keys([summary for _, summary in results])
     measures = [*compared, "tail_share", "seconds"]
@@ -35,9 +44,9 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
     tested = False
     for score in compared:
         for group in groups.values():
-            found = {number: significance.by_seed(cells[number][1], score) for number in group}
+            by_seed = {number: significance.by_seed(cells[number][1], score) for number in group}
             best = max(group, key=lambda number: rows[number][score] or 0.0)
-            for number, p in significance.corrected_p_values(found, best).items():
+            for number, p in significance.corrected_p_values(by_seed, best).items():
                 tested = True
                 rows[number][f"{score} p-value"] = p
                 shown[number][score] += significance.MARK * (p < significance.LEVEL)
@@ -48,7 +57,7 @@ def tabulate(results: Sequence[tuple[Axes, Json]]) -> ClassificationTable:
 
 
 def score_keys(summaries: Sequence[Json]) -> list[str]:
-    """Return the names of scores to compare: accuracy, overall and by domain; effective rank."""
+    """Return the keys of the compared scores: accuracy, overall and by domain; effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
     return ["accuracy", *domains, "effective_rank"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ALL_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
 BESIDE_PUBLISHED: Tree = {"preset": "published"}
-"""The tables have the papers' values beside ours."""
+"""Settings under the user's, so that our values are comparable with the papers' in the tables."""
 _NO_AXES = {
     "dataset": "compare on each by itself, and join the studies by ccfcpp report",
     "seed": "give a number of seeds",
@@ -38,24 +38,26 @@ def compare(
     out: str | Path | None = None,
     resume: bool = False,
 ) -> Json:
-    """Compare systems on the same images, partitions and scores, and write the folder of a study.
+    """Run several methods on the same data, partitions and seeds, and compare their scores.
 
     Args:
-        settings: Values over the data set's preset, nested or by dotted key. A list for a key that
-            takes one value is an axis, all values of which are run, such as
+        settings: Settings that override the data set's preset, nested or by dotted key. If a key
+            takes one value, a list for it is an axis of the study: all combinations of such lists
+            are run, for instance
             ``{"method": ["k-fed", "ccfc++"], "partition.p": [0, 1], "loss.eta": [0, 0.1]}``.
-        seeds: Number of seeds of each cell.
-        jobs: Number of runs at once; more than one run in processes of their own, so that a
+        seeds: Number of seeds for each combination of settings.
+        jobs: Number of runs at once. If it is more than 1, runs have processes of their own, and a
             script needs ``if __name__ == "__main__":``.
-        baseline: Method with which the others are compared; by default the best of each column.
+        baseline: Method that the others are tested against; None: the best of each column.
         out: Folder of the study; a new one under ``runs/`` if it is None.
-        resume: Whether to resume the study in ``out``, and to add what it does not have yet.
+        resume: Whether to resume the study in ``out``, and to add the runs that it lacks.
 
     Returns:
-        The folder as ``out``, a row of numbers for each cell as ``table``, and ``costs``.
+        ``out``: the study's folder; ``table``: a row of numbers for each combination of settings;
+        ``costs``: traffic and time of each method.
 
     Raises:
-        UsageError: A key is unknown, a value does not fit, or the folder is taken.
+        UsageError: A key is unknown, a value is not allowed, or ``out`` holds something else.
 
     Example:
         >>> import tempfile
@@ -74,8 +76,8 @@ def compare(
         study.run(lambda title, run, folder: run.run(folder))
     else:
         run_in_processes(study, jobs, lambda: None, lambda: False)
-    found = write_tables(study)
-    return {"out": str(study.path), "table": found.rows, "costs": found.costs()}
+    comparison = write_tables(study)
+    return {"out": str(study.path), "table": comparison.rows, "costs": comparison.costs()}
 
 
 def open_comparison(
@@ -87,18 +89,18 @@ def open_comparison(
     *,
     say: Callable[[str], None],
 ) -> Study[ClusterConfig]:
-    """Start a comparison, or resume one and add runs for new settings.
+    """Plan a new comparison, or reopen one and plan runs for added settings; nothing is run.
 
     Args:
-        layers: The user's settings; all combinations of lists are run.
-        seeds: Number of seeds of each cell.
+        layers: The user's settings, each layer over the one before; lists are axes.
+        seeds: Number of seeds for each combination of settings.
         out: Folder of the study.
-        resume: Whether the study exists.
-        baseline: Method with which the others are compared.
-        say: Called with a line that names methods which do not take the data.
+        resume: Whether the study exists already.
+        baseline: Method that the others are tested against.
+        say: Called with a line that names the methods left out, which cannot cluster such data.
 
     Raises:
-        UsageError: A setting does not fit, has no effect, or would change existing runs.
+        UsageError: A setting is not allowed, has no effect, or would change existing runs.
     """
     from ccfcpp.studies.comparison import Comparison, plan_comparison
     from ccfcpp.studies.grids import split_axes
@@ -123,16 +125,16 @@ def open_comparison(
 
 
 def write_tables(study: Study[ClusterConfig]) -> Comparison:
-    """Write the tables of the runs that are finished, and return them."""
+    """Tabulate a study's finished runs, write the tables to its folder, and return them."""
     from ccfcpp.studies.comparison import Comparison
 
-    found = Comparison(study.runs, study.results(), study.baseline)
-    study.write_table(found.rows, found.as_markdown(), found.as_latex())
-    return found
+    comparison = Comparison(study.runs, study.results(), study.baseline)
+    study.write_table(comparison.rows, comparison.as_markdown(), comparison.as_latex())
+    return comparison
 
 
 def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> StudySpec:
-    """Return the plan of a new comparison, of all methods and skews unless the user gives some."""
+    """Return the spec of a new comparison, by default of all methods and degrees of skew p."""
     from ccfcpp.studies.grids import StudySpec, split_axes
 
     (*files, own), axes = split_axes(ClusterConfig, layers)
@@ -150,7 +152,7 @@ def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> 
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.runs.environment import choose_device
 
-        # Runs that follow, today or after --resume, refuse another one.
+        # Later runs of the study refuse another encoder.
         values["data.encoder_hash"] = load_encoder(encoder, choose_device(config.device)).hash
     kind = config.partition.kind
     if kind == "skew":
@@ -166,8 +168,8 @@ def _comparison_spec(layers: Layers, seeds: int, say: Callable[[str], None]) -> 
 def _supported_methods(
     kind: DataKind, methods: Sequence[str], say: Callable[[str], None]
 ) -> list[str]:
-    """Return the methods that can cluster this kind of data; ``say`` names the others."""
-    # An unknown name is refused with the nearest known one where the runs are planned.
+    """Select the methods that can cluster this kind of data; ``say`` names the others."""
+    # Unknown names are kept: planning the runs refuses them, and suggests the nearest known one.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
     if not chosen:
         check_takes(methods[0], kind)

@@ -1,4 +1,4 @@
-"""Comparisons of systems: their runs and tables."""
+"""Comparisons of clustering methods: their runs and tables."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -27,20 +27,20 @@ from ccfcpp.studies.tables import (
 )
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
-"""Against the classes, if the images have labels."""
+"""Scores against the true classes, if the data have labels, with titles."""
 JUDGED = {key: title for key, (title, _) in MEASURES.items()}
-"""Without labels; of Davies-Bouldin less is better."""
+"""Scores without labels, with titles; lower Davies-Bouldin is better."""
 _LESS_IS_BETTER = ("davies_bouldin",)
 _PUBLISHED = ("nmi", "kappa")
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
-"""The authors' code has the arithmetic mean, ``nmi``; their paper cites the geometric one."""
+"""NMI as the CCFC++ paper cites it; its authors' code has ``nmi``, by the arithmetic mean."""
 _BY_PRESENCE = {
     f"{score}_{who}": f"{title} of {who} clients"
     for who in ("connected", "absent")
     for score, title in (("nmi", "NMI"), ("kappa", "Kappa"))
 }
 DEGREES = ("p", "classes_per_client", "alpha")
-"""Axes of how much clients differ, which are the columns of a table of scores."""
+"""Settings for the degree of heterogeneity between clients: the columns of score tables."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),
     "mb_up": ("MB up", "{:,.3f}"),
@@ -51,30 +51,30 @@ _COSTS = {
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
 _ALL_SKEWS = "any p"
 _CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
-"""Sections and keys by which runs are under another condition, and are not compared."""
+"""Settings that change the problem: runs that differ in them are not compared."""
 _RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
-"""Keys of ``availability``, which tables name without their section."""
+"""Keys of the section ``availability``, which tables name without the section."""
 _Degree = float | str | None
 _Place = tuple[str, tuple[object, ...]]
-"""A method, and its values on the axes besides the degree of heterogeneity."""
+"""Row of a score table: a method, and its values of all settings but the degree."""
 
 
 def plan_comparison(spec: StudySpec) -> list[PlannedRun[ClusterConfig]]:
     """Plan one run for each method, combination of the other axes' values, and seed.
 
-    If no client is absent, a centralised method runs once a seed, whatever the partition; and a
-    method runs once for all values of a setting that has no effect on it.
+    Runs that would be equal are planned once: a centralised method does not depend on the partition
+    (if no client is absent), and no method on a setting without effect on it.
 
     Raises:
-        UsageError: A value is out of its range.
+        UsageError: A value is not allowed.
     """
     return spec.plan_runs(ClusterConfig, "cluster", _own_axes)
 
 
 def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
-    """Return the settings that distinguish a cell, by dotted key, or by its last part."""
+    """Return the settings that distinguish a cell; keys are dotted, or their last part alone."""
     own: Axes = {"method": config.method}
-    # Images of clients that are absent are missing, and those depend on the partition.
+    # If clients are absent, the partition determines which images are missing.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
         own |= config.partition.degree
     values = values_of(config)
@@ -88,11 +88,13 @@ def _own_axes(config: ClusterConfig, cell: Axes) -> Axes:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of a comparison table: mean score and, over several runs, its deviation.
+    """Entry of a comparison table, as text.
 
-    The paper's value is in parentheses, or empty if there is none. The best of a column is as
-    good as any other method's under the same conditions. An entry may differ significantly from
-    that of the reference.
+    Attributes:
+        score: Mean score and, if there are several runs, its deviation.
+        published: The paper's value in parentheses; empty if there is none.
+        best: Whether no method has a better mean under the same conditions.
+        differs: Whether it differs significantly from the baseline (or the best) entry.
     """
 
     score: str
@@ -102,11 +104,11 @@ class TableEntry:
 
     @property
     def marked(self) -> str:
-        """The score, with a mark if it differs from the reference."""
+        """The score, followed by ``*`` if it differs from the reference significantly."""
         return self.score + significance.MARK * self.differs
 
-    def written(self, bold: str, escape: Callable[[str], str]) -> str:
-        """Format the entry; ``bold``, such as ``**{}**``, is the form of the best."""
+    def format(self, bold: str, escape: Callable[[str], str]) -> str:
+        """Format the entry; ``bold``, such as ``**{}**``, is the template for the best."""
         score = escape(self.marked)
         score = bold.format(score) if self.best else score
         return (
@@ -118,17 +120,17 @@ class Comparison:
     """Tables that compare the finished runs of several methods.
 
     Args:
-        runs: The planned runs, one at least.
-        results: Axes and summary of each finished run.
-        baseline: Method with which all others are compared; None for the best of each column.
+        runs: The planned runs, at least one.
+        results: Axes (distinguishing settings) and summary of each finished run.
+        baseline: Method that all others are tested against; None: the best of each column.
 
     Attributes:
-        rates: Names of the axes besides the methods and the degrees of heterogeneity.
+        rates: Names of the axes other than the method and the degree of heterogeneity.
         scores: Titles of the scores by their keys in ``rows``.
-        rows: Axes and mean scores of each cell (combination of settings) with a finished run.
+        rows: Settings and mean scores of each cell (combination of settings) with a finished run.
 
     Raises:
-        UsageError: No run is of the baseline.
+        UsageError: No planned run is of the method ``baseline``.
     """
 
     def __init__(
@@ -177,13 +179,13 @@ class Comparison:
         return (axes["method"], tuple(axes.get(name) for name in self.rates)), _degree(axes)
 
     def _at(self, place: _Place, degree: _Degree) -> tuple[_Place, _Degree]:
-        """Return the key of a cell; a centralised method may have one for all degrees."""
+        """Return a cell's key; degree None for a method that has the same cell for all degrees."""
         return (place, degree) if (place, degree) in self._cells else (place, None)
 
     def _compare(self, score: str, degree: _Degree) -> None:
-        """Find the best mean under the conditions of each place, and entries that differ from it.
+        """Find the best mean of each group of comparable rows, and p-values against the reference.
 
-        A setting without effect on a method counts as every condition.
+        Rows are comparable if the settings that change the problem are equal, or without effect.
         """
         where = [number for number, name in enumerate(self.rates) if _is_condition(name)]
         sign = -1 if score in _LESS_IS_BETTER else 1
@@ -206,15 +208,16 @@ class Comparison:
                 reference = max(compared, key=means.__getitem__)
                 for other, p in significance.corrected_p_values(group, reference).items():
                     self._p[score, degree, other] = p
-                    # A row for all degrees has a value in each column of a table.
+                    # The p-value of a cell for all degrees differs from column to column.
                     if keys[other][1] == degree:
                         cells[other][f"{score} p-value"] = p
 
     def table(self, score: str) -> list[dict[str, TableEntry | str]]:
-        """Return, for a key of ``scores``, a row for each method and each place on other axes.
+        """Return the table of a score (a key of ``scores``), with a column for each degree.
 
-        It has an entry for each skew; a centralised method may have the same in all of them. Rows
-        without any scores of connected or of absent clients are left out.
+        There is a row for each method and combination of other settings. A centralised method may
+        have the same entry in all columns. For scores of connected or absent clients, or without
+        labels, rows without any value are left out.
         """
         rows: list[dict[str, TableEntry | str]] = []
         for place in self._places:
@@ -240,15 +243,15 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """Return the papers' value of a cell; None if there is none, or no run is finished."""
+        """Return the papers' score of a cell; None if there is none, or no run is finished."""
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
     def costs(self) -> list[dict[str, str]]:
-        """Return the traffic and time of each method, means over all its cells.
+        """Return the table of each method's traffic and time, means over all its cells.
 
-        Megabytes are 10⁶ bytes of a client in the whole run, including the final model for
-        assigning its images; seconds are those of all clients and the server.
+        MB (10⁶ bytes) are for one client in the whole run, including the final model that it
+        receives; seconds are the sum over all clients and the server.
         """
         rows = []
         for method in self.methods:
@@ -261,7 +264,7 @@ class Comparison:
         return rows
 
     def captions(self) -> dict[str, str]:
-        """Return the caption of each score's table: title, seeds, and the meaning of marks."""
+        """Return the caption of each score's table, by the score's key."""
         seeds = describe_seeds(max((row["runs"] for row in self.rows), default=1))
         reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
         tested, remarks = {score for score, _, _ in self._p}, self._remarks()
@@ -275,23 +278,25 @@ class Comparison:
         }
 
     def _remarks(self) -> str:
-        """Return remarks for the captions: axes without effect, runs with too few clusters."""
+        """Describe axes without effect, and how many runs have too few clusters, for captions."""
         runs = format_count(self._fewer, "run")
-        found = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
+        remarks = f"; fewer clusters than was asked for in {runs}" if self._fewer else ""
         for name in self.rates:
             others = [key for key in ("method", *DEGREES, *self.rates) if key != name]
             rest = {tuple(row.get(key) for key in others) for row in self.rows}
             same = {tuple(row.get(key) for key in (*others, *self.scores)) for row in self.rows}
             if len(rest) == len(same) < len(self.rows) and self._known(*self.scores):
-                found += f"; {axis_name(name)} changes nothing"
-        return found
+                remarks += f"; {axis_name(name)} changes nothing"
+        return remarks
 
-    def written(
+    def format_tables(
         self, bold: str, escape: Callable[[str], str] = str
     ) -> dict[str, list[dict[str, str]]]:
-        """Return the tables of scores and costs as text by caption; see ``TableEntry.written``.
+        """Format the tables of scores and costs; return their rows, by caption.
 
-        ``escape`` converts a text to the format.
+        Args:
+            bold: Template for the best of a column, such as ``**{}**``.
+            escape: Converts text to the output format.
         """
         tables: dict[str, Sequence[Mapping[str, TableEntry | str]]] = {
             caption: self.table(score) for score, caption in self.captions().items()
@@ -301,7 +306,7 @@ class Comparison:
         return {
             title: [
                 {
-                    name: escape(own) if isinstance(own, str) else own.written(bold, escape)
+                    name: escape(own) if isinstance(own, str) else own.format(bold, escape)
                     for name, own in row.items()
                 }
                 for row in rows
@@ -311,12 +316,12 @@ class Comparison:
 
     def as_markdown(self) -> str:
         """Format all tables, the best of each column in bold, published values in parentheses."""
-        tables = self.written("**{}**").items()
+        tables = self.format_tables("**{}**").items()
         return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables)
 
     def as_latex(self) -> str:
         """Format all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
-        tables = self.written(r"\textbf{{{}}}", escape_latex).items()
+        tables = self.format_tables(r"\textbf{{{}}}", escape_latex).items()
         return "\n".join(as_latex(title, rows) for title, rows in tables)
 
 
@@ -325,19 +330,19 @@ def _is_condition(name: str) -> bool:
 
 
 def _degree(axes: Axes) -> _Degree:
-    """Return the degree of heterogeneity; None if it has no meaning."""
+    """Return the degree of heterogeneity (p, classes per client or alpha); None if not set."""
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
 def _heading(degree: _Degree, config: ClusterConfig) -> str:
-    """Return the heading of a column: the partition, or p alone."""
+    """Return the heading of a column: p for a skewed partition, else the partition in words."""
     if config.partition.kind != "skew":
         return config.partition.in_words
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
 def with_presence_scores(summary: Json) -> Json:
-    """Return a summary with the scores over connected and over absent clients added, if any."""
+    """Return a copy with the scores of connected and of absent clients as keys of their own."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
     return summary | {
         f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED
@@ -345,14 +350,14 @@ def with_presence_scores(summary: Json) -> Json:
 
 
 def with_costs(summary: Json) -> Json:
-    """Return a summary with a client's bytes sent and received in the run added, in 10⁶ bytes."""
+    """Return a copy with the mean MB (10⁶ bytes) that a client sends and receives in the run."""
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
     down += summary.get("bytes_delivered", 0)
     return summary | {"mb_up": up / 1e6, "mb_down": down / 1e6}
 
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
-    """Return whether a run has the settings of the CCFC++ paper's tables, by any method."""
+    """Return whether a run's data, clients, clusters and partition are those of CCFC++'s tables."""
     whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect

@@ -1,7 +1,7 @@
-"""Grids of runs: what a study was asked for (its order), and the runs that follow.
+"""Grids of settings: a study's spec, and the runs that it asks for.
 
 A configuration file may hold a ``grid``: lists of values by dotted key, all combinations of which
-are run; or a list of such grids, one after the other.
+are run (a combination is a *cell*, a key of the grid an *axis*); or a list of such grids.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json
 
 Axes = Json
-"""Values that distinguish a cell of the grid, by dotted key."""
+"""Settings that distinguish a cell (combination of settings) from the others, by dotted key."""
 Grid = Mapping[str, Sequence[object]]
 """Lists of values by dotted key."""
 
 
 def config_hash(config: RunConfig, **others: object) -> str:
-    """Return a hash of the settings that define a run; ``others`` replace values by their keys.
+    """Return the SHA-256 of the settings that define a run, with values replaced by ``others``.
 
-    Settings that may differ when a run is resumed are left out.
+    Settings that may change when a run is resumed, such as the device, are left out.
     """
     values = {key: own for key, own in values_of(config).items() if key not in MAY_CHANGE} | others
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -36,12 +36,12 @@ def config_hash(config: RunConfig, **others: object) -> str:
 
 @dataclass(frozen=True)
 class PlannedRun(Generic[C]):
-    """A planned run of a study: its configuration and its values on the study's axes.
+    """Planned run of a study.
 
     Attributes:
         axes: The settings that distinguish its cell, by dotted key.
         config: Its configuration.
-        place: Its folder inside the study's, if it does not follow from its cell.
+        place: Its folder relative to the study's; None: the one named after ``axes`` and seed.
     """
 
     axes: Axes
@@ -50,7 +50,7 @@ class PlannedRun(Generic[C]):
 
     @property
     def folder(self) -> Path:
-        """The folder of the run inside the study's."""
+        """The run's folder, relative to the study's."""
         if self.place is not None:
             return self.place
         cell = ",".join(f"{key}={value}" for key, value in self.axes.items())
@@ -59,14 +59,14 @@ class PlannedRun(Generic[C]):
 
 @dataclass(frozen=True)
 class StudySpec:
-    """Everything a study was asked for: settings, grids of values, and seeds.
+    """Everything that was asked of a study: settings, grids of values, and seeds.
 
     Attributes:
-        files: Settings from files, each over those before it, without their grids.
-        values: Single values over the files.
-        grids: Grids, none of which has a key of ``values``.
-        seeds: Number of seeds of each cell.
-        baseline: Method with which others are compared; None for the best.
+        files: Settings from files, without their grids; each file overrides those before it.
+        values: Single values, which override the files.
+        grids: Lists of values by dotted key; no key of ``values`` is in them.
+        seeds: Number of seeds of each cell (combination of the grids' values).
+        baseline: Method that the others are tested against; None: the best one.
     """
 
     files: Sequence[Tree] = ()
@@ -76,12 +76,12 @@ class StudySpec:
     baseline: str | None = None
 
     def layers(self, cell: Axes) -> Layers:
-        """Return the settings of a cell's runs."""
+        """Return the layers of settings of a cell's runs, the last over the others."""
         return [*self.files, unflatten(cell), self.values]
 
     @property
     def cells(self) -> list[Axes]:
-        """All cells (combinations of the grids' values), each once, in the grids' order."""
+        """All cells (combinations of each grid's values), without duplicates."""
         cells: list[Axes] = []
         for grid in self.grids:
             for combination in itertools.product(*grid.values()):
@@ -93,16 +93,16 @@ class StudySpec:
     def plan_runs(
         self, kind: type[C], presets: str, axes: Callable[[C, Axes], Axes] = lambda _, cell: cell
     ) -> list[PlannedRun[C]]:
-        """Return all runs, each cell with several seeds.
+        """Plan the runs of all cells and seeds.
 
         Args:
-            kind: The kind of configurations.
-            presets: Folder of the data sets' presets.
-            axes: Returns the values that distinguish a cell's runs; of cells with equal values only
-                the first is run.
+            kind: Class of the configurations.
+            presets: Folder of the data sets' presets: ``cluster`` or ``classify``.
+            axes: Maps a cell's configuration and values to the settings that distinguish its runs;
+                if they are equal for several cells, only the first is run.
 
         Raises:
-            UsageError: A value is out of its range.
+            UsageError: A value is not allowed.
         """
         runs: list[PlannedRun[C]] = []
         for cell in self.cells:
@@ -117,18 +117,18 @@ class StudySpec:
 
 
 def split_axes(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str, Sequence[object]]]:
-    """Split off lists that were given for keys with a single value: they are axes of a study.
+    """Separate axes, the lists given for keys that take a single value, from other settings.
 
     Args:
-        kind: The kind of configurations.
-        layers: The user's settings; a list may be a text with commas, except for a key whose value
-            may be any text but a method's name.
+        kind: Class of the configurations.
+        layers: The user's settings. In the last layer a text with commas counts as a list if the
+            key is ``method``, or does not take text.
 
     Returns:
         The other settings, and the lists by dotted key.
 
     Raises:
-        UsageError: A list holds an empty value, or nothing.
+        UsageError: A list is empty, or has an empty value.
     """
     *files, single = layers
     values = dict(flatten(single))
@@ -150,7 +150,7 @@ def split_axes(kind: type[RunConfig], layers: Layers) -> tuple[Layers, dict[str,
 
 
 def _kinds(annotation: object) -> set[object]:
-    """Return the types that a value may have."""
+    """Return the types that a field's annotation allows, such as ``{int, NoneType}``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])
@@ -160,7 +160,7 @@ def _kinds(annotation: object) -> set[object]:
 
 
 def parse_number(value: object) -> object:
-    """Parse a text as the number that a file would have, so that equal values are one."""
+    """Convert a text to an int or float if it is one, as YAML does; return others unchanged."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value) if isinstance(value, str) else value
@@ -168,7 +168,7 @@ def parse_number(value: object) -> object:
 
 
 def without_grids(layers: Layers) -> Layers:
-    """Return layers of settings without their grids."""
+    """Return layers of settings without the key ``grid``."""
     return [
         type(layer)({key: value for key, value in layer.items() if key != "grid"})
         for layer in layers
@@ -176,24 +176,24 @@ def without_grids(layers: Layers) -> Layers:
 
 
 def study_spec(kind: type[RunConfig], layers: Layers, seeds: int) -> StudySpec:
-    """Return the order of a study: the user's settings, split in single values and grids.
+    """Make the spec of a study: the user's settings, split in single values and grids.
 
-    A single value replaces an axis. Of a list of grids, those that have the value remain;
-    if none has it, it applies to all of them. Lists for keys with a single value are axes, in
-    place of the grid's.
+    A single value replaces an axis of the grid. If there are several grids, those with other values
+    for its key are dropped, unless all would be. A list for a key that takes a single value is an
+    axis, and replaces the grid's.
 
     Args:
-        kind: The kind of configurations.
-        layers: The user's settings; of files' grids the last one counts.
+        kind: Class of the configurations.
+        layers: The user's settings; the last grid in a file counts.
         seeds: Number of seeds of each cell.
 
     Raises:
-        UsageError: The grid does not consist of lists.
+        UsageError: A grid has values that are not lists.
     """
     (*files, values), axes = split_axes(kind, layers)
     grid: object = next((layer["grid"] for layer in reversed(files) if "grid" in layer), {})
     grids = [{**one, **axes} for one in list_grids(grid)]
-    # A flag's value is text, and as good as the number of a file.
+    # A flag's value is text, and equals a number in a file.
     given = {key: parse_number(str(own)) for key, own in flatten(values)}
     chosen = [
         one
@@ -207,10 +207,10 @@ def study_spec(kind: type[RunConfig], layers: Layers, seeds: int) -> StudySpec:
 
 
 def list_grids(grid: object) -> list[Grid]:
-    """Return the grids of a list, or the single grid.
+    """Check the value of ``grid``, and return it as a list of grids.
 
     Raises:
-        UsageError: The grid does not consist of lists.
+        UsageError: A grid has values that are not lists.
     """
     grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
     for one in grids:

@@ -1,4 +1,4 @@
-"""Extension of studies: more values of an axis, more axes, more seeds; old runs stay."""
+"""Extension of a study by values of an axis, axes or seeds; existing runs are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -36,18 +36,18 @@ Plan = Callable[[StudySpec], list[PlannedRun[C]]]
 
 
 def reopen_study(path: Path, kind: type[C], plan: Plan[C], layers: Layers, seeds: int) -> Study[C]:
-    """Resume a study, and plan the runs that new settings add.
+    """Reopen a study, and plan the runs that new settings add.
 
-    A list is added to the values of its axis, or makes a new axis with the value that the runs have
-    so far; so does a single value of an axis. Nothing is removed. Additions are not written
-    before ``check_new_runs``.
+    An axis is a setting that the study varies. A list given for a key, or one value for an axis, is
+    added to the axis's values; a new axis also has the value of the existing runs. Nothing is
+    removed. ``check_new_runs`` writes the additions to the folder.
 
     Args:
         path: Folder of the study.
-        kind: The kind of configurations.
-        plan: Returns the runs of an order.
-        layers: The user's settings.
-        seeds: Smallest number of seeds of each cell.
+        kind: Class of the configurations.
+        plan: Plans the runs of a spec.
+        layers: The user's settings, each layer over the one before.
+        seeds: Smallest number of seeds for each combination of settings.
 
     Raises:
         UsageError: A setting would change existing runs, or the plan is damaged.
@@ -89,13 +89,13 @@ def check_new_runs(
     presets: str,
     check: Callable[[list[PlannedRun[M]]], None],
 ) -> Study[M]:
-    """Check the new runs of a study, and write its plan.
+    """Check the runs of a study that its folder does not have yet, and write its plan.
 
     Args:
-        study: A new study, or a resumed one.
-        layers: The user's settings.
-        presets: Folder of the data sets' presets.
-        check: Checks new runs, before hours of work.
+        study: A new study, or an extended one.
+        layers: The user's settings, each layer over the one before.
+        presets: Folder of the data sets' presets: ``cluster`` or ``classify``.
+        check: Raises ``UsageError`` if one of the new runs cannot be made.
 
     Raises:
         UsageError: A setting has no effect, or a new run cannot be made.
@@ -114,7 +114,7 @@ def check_new_runs(
 
 
 def _extend_grid(grid: Grid, added: Grid, runs: Sequence[PlannedRun[C]]) -> Grid:
-    """Add values to a grid; a new axis also has the values of the existing runs."""
+    """Add values to a grid (values by key); a new axis also has the values of existing runs."""
     before = {
         key: list(dict.fromkeys(values_of(run.config).get(key) for run in runs)) for key in added
     }
@@ -125,7 +125,7 @@ def _extend_grid(grid: Grid, added: Grid, runs: Sequence[PlannedRun[C]]) -> Grid
 
 
 def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object]) -> None:
-    """Refuse settings that would change existing runs."""
+    """Raise ``UsageError`` if a setting in ``changes`` would change existing runs."""
     first = min(run.config.seed for run in study.runs)
     for run in study.runs:
         if not changes or run.config.seed != first:
@@ -145,25 +145,25 @@ def _refuse_changes(study: Study[C], kind: type[C], changes: Mapping[str, object
 
 
 def _keep_folders(study: Study[C], plan: list[PlannedRun[C]]) -> list[PlannedRun[C]]:
-    """Return a plan in which runs that the study already has keep their folders.
+    """Return the planned runs, with the folders of those that the study already has.
 
     Raises:
         UsageError: The plan lacks an existing run.
     """
     there = {config_hash(run.config): run for run in study.runs}
-    found: dict[str, PlannedRun[C]] = {}
+    kept: dict[str, PlannedRun[C]] = {}
     for run in plan:
-        same, kept = config_hash(run.config), run
+        same, chosen = config_hash(run.config), run
         if before := there.get(same):
             moved = before.folder if before.folder != run.folder else None
-            kept = replace(before, axes=run.axes, place=moved)
-        found.setdefault(same, kept)
+            chosen = replace(before, axes=run.axes, place=moved)
+        kept.setdefault(same, chosen)
     for same, old in there.items():
-        if same not in found:
+        if same not in kept:
             near = min(plan, key=lambda run: len(differing_keys(run.config, old.config)))
             keys = ", ".join(differing_keys(near.config, old.config))
             raise UsageError(
                 f"the run {old.folder} in {study.path} would be another one today ({keys} differ): "
                 "go on without new values, or give another --out"
             )
-    return list(found.values())
+    return list(kept.values())

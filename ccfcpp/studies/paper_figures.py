@@ -1,4 +1,4 @@
-"""Figures of scores with their deviations next to the papers', and of singular values."""
+"""Figures of scores, ours beside the papers', and of singular values."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,15 +11,15 @@ from ccfcpp.studies.score_tables import ScoreTable
 from ccfcpp.studies.tables import describe_seeds
 
 _MOST_MARKED = 30
-"""Largest number of places on an axis that are marked; more are rounds."""
-_APART = 0.03
-"""Distance of the marks of two systems, as a share of that of two places."""
+"""Largest number of values on an axis that get markers; longer axes are rounds."""
+_SHIFT = 0.03
+"""Horizontal distance of two systems' markers, as a share of the distance of two ticks."""
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[DrawnFigure]:
-    """Draw a figure for each panel of a score table: our values, and the paper's.
+    """Draw a figure for each panel (data set) of a score table: our values, and the paper's.
 
-    The paper's values for other images have figures of their own if it has none of ours.
+    If the two tables have no panel in common, the paper's panels get figures of their own.
     """
     drawn = [_draw_panel(table, panel, published) for panel in table.panels]
     if published is not None and not set(published.panels) & set(table.panels):
@@ -32,8 +32,8 @@ def _draw_panel(
 ) -> DrawnFigure:
     places = table.places(panel)
     rows: list[dict[str, object]] = []
-    # Marks stand beside each other, so that deviations do not hide each other.
-    apart = _APART if any(score.deviation for score in table.scores.values()) else 0.0
+    # Markers are shifted sideways, so that error bars do not hide each other.
+    apart = _SHIFT if any(score.deviation for score in table.scores.values()) else 0.0
     with new_figure() as (figure, axes):
         for number, system in enumerate(table.systems):
             known = {at: one for at in places if (one := table.get(panel, at, system))}
@@ -45,7 +45,7 @@ def _draw_panel(
                 if published is not None and (one := published.get(panel, at, system))
             }
             shift = apart * (number - (len(table.systems) - 1) / 2)
-            look = line_style(number) | ({"marker": ""} if len(places) > _MOST_MARKED else {})
+            style = line_style(number) | ({"marker": ""} if len(places) > _MOST_MARKED else {})
             axes.errorbar(
                 [places.index(at) + shift for at in known],
                 [score.mean for score in known.values()],
@@ -54,9 +54,9 @@ def _draw_panel(
                 capsize=2,
                 markersize=5,
                 elinewidth=0.8,
-                **look,
+                **style,
             )
-            hollow = look | {"linestyle": "none", "markerfacecolor": "none", "markersize": 9}
+            hollow = style | {"linestyle": "none", "markerfacecolor": "none", "markersize": 9}
             axes.plot([places.index(at) + shift for at in theirs], list(theirs.values()), **hollow)
             rows += [
                 {
@@ -81,22 +81,22 @@ def _draw_panel(
 
 
 def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> DrawnFigure:
-    """Draw singular values in descending order, on a logarithmic scale.
+    """Draw curves of singular values on a logarithmic scale.
 
-    They are above 0, and stand under the name of their line.
+    ``curves`` maps a curve's name to its singular values, positive and in descending order.
     """
     rows: list[dict[str, object]] = []
     with new_figure() as (figure, axes):
         for number, (name, values) in enumerate(curves.items()):
-            look = line_style(number) | {"marker": ""}
-            axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **look)
+            style = line_style(number) | {"marker": ""}
+            axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **style)
             rows += [
                 {"curve": name, "dimension": place, "singular value": value}
                 for place, value in enumerate(values, start=1)
             ]
         axes.set(xlabel="dimension, by size", ylabel="singular value", yscale="log")
         axes.yaxis.set_major_formatter(power)
-        # What lies between powers of ten is not named.
+        # Only powers of ten have labels.
         axes.yaxis.set_minor_formatter(NullFormatter())
         legend_above(axes, columns=3)
     caption = "Singular values of the covariance of the representations, largest first."

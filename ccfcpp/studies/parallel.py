@@ -25,13 +25,13 @@ _POLL_SECONDS = 0.5
 _MOST_JOBS = 61
 """The most processes that Windows can wait for."""
 _MOST_NAMES = 5
-"""Largest number of failed runs that a message names for one reason."""
+"""Largest number of failed runs that an error message names for one reason."""
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
 _SECONDS_TO_CONFIRM = 10.0
-"""Time in which the first process must ask all to stop."""
+"""Time after SIGTERM in which the parent process must set ``_stop``."""
 
 _stop: Event
-"""Event in a run's process, set when the run is to stop."""
+"""Event that the parent process sets to make the runs of all worker processes stop."""
 
 
 def run_in_processes(
@@ -40,31 +40,31 @@ def run_in_processes(
     look: Callable[[], None],
     should_stop: Callable[[], bool],
 ) -> None:
-    """Run all unfinished runs of a study in processes, ``jobs`` at a time.
+    """Run all unfinished runs of a study in worker processes, ``jobs`` at a time.
 
     Args:
-        study: The runs.
+        study: The study.
         jobs: Number of runs at once.
-        look: Called at short intervals, and when a run has ended.
-        should_stop: Called at short intervals; once true, the runs stop after their rounds.
+        look: Called twice a second, and when a run has ended, to show progress.
+        should_stop: Called as often; once it returns true, each run stops after its round.
 
     Raises:
         StoppedError: ``should_stop`` returned true.
-        FederationError: Some runs failed, which it names; all others are finished.
+        FederationError: Some runs failed (the message names them); all others are finished.
     """
-    left = [planned for planned in study.runs if not study.is_finished(planned)]
-    if not left:
+    unfinished = [planned for planned in study.runs if not study.is_finished(planned)]
+    if not unfinished:
         look()
         return
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     pool = ProcessPoolExecutor(
-        min(jobs, len(left), _MOST_JOBS), context, _init_worker, (jobs, stop)
+        min(jobs, len(unfinished), _MOST_JOBS), context, _init_worker, (jobs, stop)
     )
-    # What starts here ignores signals to the process group, which this process handles. Except on
-    # Windows, processes inherit that, and ignore signals from their first instruction on.
+    # Workers ignore Ctrl-C, which goes to the whole process group and which this process handles.
+    # Except on Windows they inherit that, so that it holds from their first instruction on.
     with handled_by(signal.SIG_IGN):
-        runs = {pool.submit(_run, study.path, planned): planned for planned in left}
+        runs = {pool.submit(_run, study.path, planned): planned for planned in unfinished}
     try:
         look()
         pending = set(runs)
@@ -75,7 +75,7 @@ def run_in_processes(
                 pending = {future for future in pending if not future.cancel()}
             look()
     except BaseException:
-        # Without waiting: a user who asks twice has lost patience.
+        # Without waiting, since the user has interrupted twice.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.kill()
@@ -98,7 +98,8 @@ def run_in_processes(
 def _failure_reason(future: Future[None], stopping: bool) -> str | None:
     """Return why a run failed; None if it is finished or was stopped.
 
-    While all runs are stopping, the end of a process is no failure. An unknown error is raised.
+    While runs are stopping (``stopping``), the death of a process is no failure. Unexpected errors
+    are raised again.
     """
     error = None if future.cancelled() else future.exception()
     if isinstance(error, BrokenProcessPool):
@@ -111,7 +112,7 @@ def _failure_reason(future: Future[None], stopping: bool) -> str | None:
 
 
 def _init_worker(jobs: int, stop: Event) -> None:
-    """Initialise a worker process: its signal handlers and its share of the processors."""
+    """Initialise a worker process: its signal handlers and its share of the processor cores."""
     global _stop
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -122,9 +123,10 @@ def _init_worker(jobs: int, stop: Event) -> None:
 
 
 def _handle_sigterm(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM: the run stops when the first process, which also got it, says so.
+    """Handle SIGTERM in a worker: exit, unless the parent process asks all runs to stop soon.
 
-    Otherwise the signal was for this process alone, as when the pool ends processes after one died.
+    A SIGTERM for the whole group also reaches the parent, which sets ``_stop``. Otherwise it was
+    for this worker alone, as when the pool ends all workers after one died.
     """
 
     def wait_for_stop() -> None:
@@ -135,7 +137,7 @@ def _handle_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit when the first process was killed, so that no run overlaps with the next study's."""
+    """Exit when the parent process has died, so that no run overlaps with a later study."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Pages of runs and of studies, behind ``ccfcpp report`` and ``ccfcpp.report``."""
+"""HTML reports of runs and studies, behind ``ccfcpp report`` and ``ccfcpp.report``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Say = Callable[[str], None]
 
 
 def report(*runs: str | Path, out: str | Path | None = None) -> Path:
-    """Show a run, several side by side, or studies joined in one, on one HTML page.
+    """Write an HTML page that shows one run, compares several, or joins studies.
 
-    The state of a client of a federation is shown as a page for its owner.
+    The state folder of a client of a deployed federation gives a page for the data's owner.
 
     Args:
-        runs: Folders of runs, or of studies, or the folder of one client's state.
-        out: New folder of the report; that of the run or study if it is None, or a new one under
-            ``reports/`` for several.
+        runs: Folders of runs, or of studies, or one state folder of a client.
+        out: New folder for the report. None: the folder of the run or study itself, or a new one
+            under ``reports/`` if there are several.
 
     Returns:
-        Path of the page, ``report.html``, with its figures beside it.
+        Path of the page, ``report.html``; its figures are in ``figures/`` beside it.
 
     Raises:
-        UsageError: A folder is neither, or the new folder is not empty.
+        UsageError: A folder holds neither a run nor a study, or ``out`` is not empty.
 
     Example:
         >>> import ccfcpp
@@ -46,9 +46,9 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
 def write_report(
     runs: Sequence[Path], out: Path | None = None, say: Say = lambda line: None
 ) -> tuple[Path, Contents]:
-    """Write a report as ``report`` does, and return its page and its figures.
+    """Write a report as ``report`` does; return the path of its page, and its figures.
 
-    ``say`` is called with lines on the progress.
+    ``say`` is called with one-line messages on progress.
     """
     from ccfcpp.deployment.client.audit import is_state
     from ccfcpp.reports.contents import Contents
@@ -105,7 +105,7 @@ def _write_studies(studies: Sequence[Path], folder: Path) -> tuple[Path, Content
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
-    """Return the folder of the report; raise ``UsageError`` if it is not empty."""
+    """Return the report's folder: ``out`` or a default; raise ``UsageError`` if it is not empty."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     if len(runs) > 1 or out.resolve() != runs[0].resolve():
@@ -116,7 +116,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
 def _write(
     folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]
 ) -> tuple[Path, Contents]:
-    """Write a page, made from the figures' SVGs by name, and the figures beside it."""
+    """Write the figures, and the page that ``page`` makes from their SVGs by name."""
     from ccfcpp.core.files import write_atomically
     from ccfcpp.reports.figure_files import as_svg, write_figure
 

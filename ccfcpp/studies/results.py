@@ -1,4 +1,4 @@
-"""Finished runs, and labels in the papers' words, to compare with the papers."""
+"""Finished runs, and the labels that they have in tables and figures of the papers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from ccfcpp.studies.tables import format_number
 from supervised.classifiers import CLASSIFIERS, TERMS
 
 Facts = Mapping[str, str]
-"""Facts that distinguish one number of a run from others, such as ``{"round": "3"}``."""
+"""What distinguishes one measured number of a run from its others, such as ``{"round": "3"}``."""
 
 _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "TinyImageNet"}
 DOMAINS = {"office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}
-"""Data sets whose folders are domains; the papers have no name for others."""
+"""Titles of the data sets that consist of domains, each in a folder of its own."""
 _NETWORKS = {"mobilenetv2": "MobileNetV2", "resnet18": "ResNet18", "resnet32": "ResNet32"}
 _FACT = re.compile(r"{(.+?)}")
 
@@ -34,30 +34,30 @@ class Result:
 
     @cached_property
     def summary(self) -> Tree:
-        """The content of ``summary.json``; ``UsageError`` if it is damaged."""
+        """Content of ``summary.json``; raises ``UsageError`` if the file is damaged."""
         return self.folder.read_summary()
 
     @cached_property
     def settings(self) -> Tree:
-        """The configuration by dotted key, with defaults for keys that it does not have."""
+        """All settings by dotted key; defaults for those that the configuration does not have."""
         known = self.config.known_fields(self.config.model_dump())
         return {key: field.default for key, field in known.items()} | values_of(self.config)
 
     @cached_property
     def recorded(self) -> RecordedRun:
-        """The run as recorded in its folder."""
+        """Everything recorded in the run's folder, for reports."""
         return read_run(self.folder.path)
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:
-    """Return a run's label: a template such as ``{images}, p = {partition.p}``, filled in.
+    """Fill in a label's template, such as ``{images}, p = {partition.p}``, for a run.
 
-    Names in braces are those of ``facts``, which distinguish a number of the run, of ``NAMED``, and
-    dotted keys of settings.
+    A name in braces is looked up in ``facts``, then in ``NAMED``, then among the run's settings by
+    dotted key.
     """
 
-    def fact(found: re.Match[str]) -> str:
-        name = found[1]
+    def fact(match: re.Match[str]) -> str:
+        name = match[1]
         if facts and name in facts:
             return facts[name]
         return NAMED[name](result) if name in NAMED else format_number(result.settings[name])
@@ -66,7 +66,7 @@ def label(template: str, result: Result, facts: Facts | None = None) -> str:
 
 
 def group_by_label(results: Sequence[Result], template: str) -> dict[str, list[Result]]:
-    """Group runs by the label that ``template`` gives each of them."""
+    """Group runs by their labels: ``template`` is filled in for each, see ``label``."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(label(template, result), []).append(result)
@@ -74,18 +74,18 @@ def group_by_label(results: Sequence[Result], template: str) -> dict[str, list[R
 
 
 def select_lowest_seed(results: Sequence[Result]) -> list[Result]:
-    """Return the runs whose seed is the lowest of all."""
+    """Return the runs with the lowest seed."""
     lowest = min(result.config.seed for result in results)
     return [result for result in results if result.config.seed == lowest]
 
 
 def dataset_name(config: RunConfig) -> str:
-    """Return the name of a data set, or of the folder of its images."""
+    """Return the name of the data set, or the last part of its path if it is a folder."""
     return Path(config.dataset).name
 
 
 def images(result: Result) -> str:
-    """Return the name of a run's images."""
+    """Return the title of a run's data set; with number and size of its images if set."""
     name = dataset_name(result.config)
     clustered = result.settings["method"] in METHODS
     title = ((DATASETS if clustered else _CLASSIFIED) | DOMAINS).get(name, name)
@@ -94,7 +94,7 @@ def images(result: Result) -> str:
         parts.append(f"{count:,} images")
     if size := result.settings["data.image_size"]:
         parts.append(f"{size} pixels a side")
-    # The networks of the domain papers take 256 pixels.
+    # Domains always have their size changed, to 256 pixels.
     return f"{title} ({', '.join(parts)})" if parts and name not in DOMAINS else title
 
 
@@ -108,7 +108,7 @@ def _system(result: Result) -> str:
 
 
 def _partition(result: Result) -> str:
-    """Describe the partition of images among clients for classification."""
+    """Describe a classification run's partition: classes per client, or Dirichlet's alpha."""
     if result.settings["partition.kind"] == "classes":
         return f"{result.settings['partition.classes_per_client']} classes a client"
     return f"alpha = {format_number(result.settings['partition.alpha'])}"
@@ -131,5 +131,5 @@ NAMED: Mapping[str, Callable[[Result], str]] = {
     "network": _network,
     "partition": _partition,
 }
-"""Names that labels may use besides settings: ``system`` is a classifier with FedDecorr or
-without."""
+"""Names that templates of labels may use besides settings, with functions of a run that return
+the text. ``system`` is the method, with ``+ FedDecorr`` if its loss has that term."""

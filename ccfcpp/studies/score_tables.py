@@ -1,4 +1,4 @@
-"""Tables of scores by panel, place on the axis and system: ours over seeds, and the papers'."""
+"""Score tables by panel (data set), axis value (such as p = 0.5) and system: ours, the papers'."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.studies.tables import format_number, mean_and_deviation
 
 Place = tuple[str, str, str]
-"""Panel (the images), place on the axis, system."""
+"""Key of a score: panel (data set), place (a value on the axis, such as ``0.5``), system."""
 ANY = "any"
-"""The place of a system to which the axis means nothing."""
+"""Place of a system whose score does not depend on the axis."""
 DATASETS = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
@@ -24,7 +24,7 @@ DATASETS = {
 
 
 class Score(NamedTuple):
-    """A measure in one place of a table: its mean, and its deviation (n − 1) over several runs."""
+    """Mean of a measure over runs, and its sample standard deviation (n − 1); None for one run."""
 
     mean: float
     deviation: float | None = None
@@ -43,9 +43,10 @@ class ScoreTable:
     """Scores of one measure, by panel, place on the axis, and system.
 
     Attributes:
-        axis: Name of the quantity that varies along the axis.
-        scores: Scores by place, in the order in which they are shown.
-        first: Systems that come before others, so that each looks the same in several tables.
+        measure: Name of the measure, such as ``NMI``.
+        axis: Name of the setting that varies along the axis.
+        scores: Scores by panel, place and system, in display order.
+        first: Systems that come first, so that each has the same colour in several tables.
     """
 
     measure: str
@@ -60,7 +61,7 @@ class ScoreTable:
 
     @property
     def panels(self) -> list[str]:
-        """Names of the panels (such as data sets), which each get a figure of their own."""
+        """Names of the panels (such as data sets); each gets a figure of its own."""
         return list(dict.fromkeys(panel for panel, _, _ in self.scores))
 
     @property
@@ -78,29 +79,29 @@ class ScoreTable:
         return replace(self, scores={at: one for at, one in self.scores.items() if at[0] == panel})
 
     def places(self, panel: str) -> list[str]:
-        """Return the places on the axis of a panel."""
+        """Return the axis values of a panel, without ``ANY``."""
         of_panel = dict.fromkeys(place for own, place, _ in self.scores if own == panel)
         return [place for place in of_panel if place != ANY]
 
     def get(self, panel: str, place: str, system: str) -> Score | None:
-        """Return a score; for a system that does not depend on the place, its only one."""
+        """Return a score, at ``ANY`` if the system does not depend on the axis; None if missing."""
         return self.scores.get((panel, place, system)) or self.scores.get((panel, ANY, system))
 
 
 def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Score]:
-    """Return means and deviations of the measure at each place, in the order of the table.
+    """Group runs' values by their keys, and return each group's mean and deviation.
 
-    Runs without a value are left out.
+    Values of None are left out.
     """
-    found: dict[Place, list[float]] = {}
+    groups: dict[Place, list[float]] = {}
     for place, value in values:
         if value is not None:
-            found.setdefault(place, []).append(value)
-    return {place: Score(*mean_and_deviation(own), len(own)) for place, own in found.items()}
+            groups.setdefault(place, []).append(value)
+    return {place: Score(*mean_and_deviation(own), len(own)) for place, own in groups.items()}
 
 
 def divide_by_system(scores: Scores, system: str) -> dict[Place, Score]:
-    """Divide means by those of one system in the same place; places without it are left out."""
+    """Divide all means by ``system``'s in the same panel and place; omit those it has none for."""
     bases = {at[:2]: score.mean for at, score in scores.items() if at[2] == system}
     return {
         at: Score(score.mean / bases[at[:2]]) for at, score in scores.items() if at[:2] in bases
@@ -109,11 +110,12 @@ def divide_by_system(scores: Scores, system: str) -> dict[Place, Score]:
 
 @cache
 def published_scores(table: str) -> dict[Place, Score]:
-    """Return a table of results as its authors printed it, in the form of ours.
+    """Return the scores of a published table, as its authors printed them.
 
-    ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper, which does not say which of
-    FFCM's variants its column has: both have its values. ``tpami 4`` is that table of accuracies of
-    the FedDecorr paper, ``iclr 3`` of the ICLR version; ``minutes`` is Table 6 of the former.
+    Names of tables: ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper, which does not
+    say which variant of FFCM it ran, so that both have its values. ``tpami 4`` is Table 4 of the
+    FedDecorr paper (accuracies), ``iclr 3`` Table 3 of its ICLR version, ``minutes`` Table 6 of
+    the TPAMI version.
     """
     with (Path(__file__).parent / "published.csv").open(newline="") as lines:
         return {
@@ -126,10 +128,10 @@ def published_scores(table: str) -> dict[Place, Score]:
 
 
 def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
-    """Return a value of Table I or II of the CCFC++ paper; None if the tables have none.
+    """Return a value of Table I (NMI) or II (Kappa) of the CCFC++ paper; None if not there.
 
-    The measure is ``nmi`` or ``kappa``, the method's name as ``--method`` takes it, and p None for
-    a centralised method.
+    ``measure`` is ``nmi`` or ``kappa``; ``method`` is a name as ``--method`` takes it; p, the
+    degree of skew, is None for a centralised method.
     """
     if dataset not in DATASETS or method not in METHODS:
         return None

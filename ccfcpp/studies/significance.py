@@ -1,4 +1,4 @@
-"""Significance tests of differences between cells of a study, over seeds."""
+"""Significance tests between cells (combinations of settings) of a study, over seeds."""
 
 import itertools
 import math
@@ -9,17 +9,17 @@ from typing import TypeVar
 from ccfcpp.runs.paths import Json
 
 LEVEL = 0.05
-"""Probability of a chance difference below which one is marked."""
+"""Significance level: differences with a smaller p-value are marked."""
 FEWEST = 3
-"""Pairs of runs with the same seed that a test needs."""
+"""Smallest number of seeds that a paired test needs."""
 MARK = "*"
 Name = TypeVar("Name", bound=Hashable)
 BySeed = Mapping[int, float]
-"""A score of a cell by seed."""
+"""A cell's score, by seed."""
 
 
 def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
-    """Return a measure of a cell's runs, by seed."""
+    """Map each seed of a cell's runs to its value of a measure (a key of ``summary.json``)."""
     return {
         summary["seed"]: summary[measure]
         for summary in summaries
@@ -30,13 +30,13 @@ def by_seed(summaries: Sequence[Json], measure: str) -> dict[int, float]:
 def paired_t(first: BySeed, second: BySeed) -> float | None:
     """Return the p-value of the two-sided paired t-test over the seeds that both have.
 
-    Source: Student 1908, *The Probable Error of a Mean*. None if fewer than ``FEWEST`` seeds are
-    shared. If all differences are the same, it is 1 if they are 0, and 0 else.
+    Source: Student 1908, *The Probable Error of a Mean*. It is None if fewer than ``FEWEST`` seeds
+    are shared. If all differences are equal, it is 1 if they are 0, and else 0.
     """
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < FEWEST:
         return None
-    # Imported here, where it is needed: commands start faster without it.
+    # Imported here, so that commands start faster.
     from scipy.stats import ttest_rel
 
     with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def paired_t(first: BySeed, second: BySeed) -> float | None:
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Correct the p-values of several tests, so that one false finding is as rare as in one test.
+    """Apply Holm's correction for multiple tests to p-values, which are given by name.
 
     Source: Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*.
     """
@@ -57,17 +57,20 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
 
 
 def corrected_p_values(cells: Mapping[Name, BySeed], reference: Name) -> dict[Name, float]:
-    """Return the corrected p-value of each cell that can be compared with another one, by name."""
-    found = {
+    """Test each cell against the cell ``reference``; return Holm-corrected p-values by name.
+
+    Cells that share too few seeds with the reference are left out.
+    """
+    p_values = {
         name: p
         for name, own in cells.items()
         if name != reference and (p := paired_t(own, cells[reference])) is not None
     }
-    return holm(found)
+    return holm(p_values)
 
 
 def caption(reference: str) -> str:
-    """Explain the mark in a table; ``reference`` is what cells are compared with."""
+    """Explain the mark ``*`` in a table that compares its cells with ``reference``."""
     return (
         f"{MARK} differs from {reference} (paired t-test over seeds, Holm's correction, "
         f"p < {LEVEL:g})"

@@ -1,4 +1,4 @@
-"""Studies: many runs in one folder, and one table of them. Finished runs never run again."""
+"""Studies: many runs in one folder, with one table. Finished runs are never repeated."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def make_run(config: RunConfig) -> "AnyRun":
-    """Make the run that a configuration asks for, of clustering or of classification."""
-    # Imported here: a study is planned and shown without a network library.
+    """Construct the run of a configuration: clustering or classification, by its type."""
+    # Imported here, so that planning or showing a study does not import torch.
     from ccfcpp.clustering.config import ClusterConfig
     from supervised.config import ClassifyConfig
 
@@ -36,12 +36,12 @@ def make_run(config: RunConfig) -> "AnyRun":
 
 
 class Study(Generic[C]):
-    """A study: planned and finished runs in one folder.
+    """Study: planned and finished runs in one folder.
 
     Attributes:
         path: The study's folder.
-        runs: The runs, in the order of tables.
-        order: The order that was given; None if an earlier version planned it.
+        runs: All its runs, in the order of the tables' rows.
+        spec: What was asked for; None if an earlier version of ccfcpp planned the study.
     """
 
     def __init__(
@@ -53,21 +53,21 @@ class Study(Generic[C]):
 
     @property
     def baseline(self) -> str | None:
-        """Method with which others are compared; None for the best."""
+        """Method that the others are tested against; None: the best one."""
         return self.spec.baseline if self.spec else None
 
     def compare_with(self, baseline: str) -> None:
-        """Set the method with which the others are compared.
+        """Set the method that the others are tested against.
 
         Raises:
-            UsageError: An earlier version planned the study.
+            UsageError: An earlier version of ccfcpp planned the study.
         """
         if self.spec is None:
             raise UsageError(f"an earlier version planned {self.path}: leave the baseline out")
         self.spec = replace(self.spec, baseline=baseline)
 
     def write_plan(self) -> None:
-        """Write ``study.yaml``: the order, and the runs."""
+        """Write ``study.yaml``: the spec and the planned runs."""
         listed = [
             {"axes": run.axes, "config": run.config.model_dump(mode="json")}
             | ({"folder": str(run.place)} if run.place else {})
@@ -79,7 +79,12 @@ class Study(Generic[C]):
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
-        """Resume a study, with changes that every run allows, such as the device.
+        """Load a study from its folder, with changed settings such as the device.
+
+        Args:
+            path: The study's folder.
+            kind: Class of the configurations.
+            changes: Settings that may change in a resumed run; they apply to all runs.
 
         Raises:
             UsageError: The plan is damaged.
@@ -110,9 +115,9 @@ class Study(Generic[C]):
         """Run all unfinished runs, one after the other.
 
         Args:
-            run_one: Makes a run, under a title, in a folder.
-            finished: Called first, and after each run.
-            should_stop: Called before each run.
+            run_one: Called with a title, a run and its folder; it makes the run.
+            finished: Called once at the beginning, and after each run.
+            should_stop: Called before each run; the study stops if it returns true.
 
         Raises:
             StoppedError: ``should_stop`` returned true.
@@ -136,7 +141,7 @@ class Study(Generic[C]):
         return self.folder(planned).summary.is_file()
 
     def open_run(self, planned: PlannedRun[C]) -> "tuple[AnyRun, RunFolder]":
-        """Return a run and its folder, which is made or reopened."""
+        """Construct a planned run, and create its folder or reopen it; return both."""
         run = make_run(planned.config)
         folder = self.folder(planned)
         if not folder.config.is_file():
@@ -146,7 +151,7 @@ class Study(Generic[C]):
         return run, folder
 
     def results(self) -> list[tuple[Axes, Json]]:
-        """Return axes and summary of each finished run, in the order of the plan.
+        """Return each finished run's axes (distinguishing settings) and summary, in plan order.
 
         Raises:
             UsageError: A summary is damaged.
@@ -155,6 +160,6 @@ class Study(Generic[C]):
         return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
 
     def write_table(self, rows: Sequence[Json], markdown: str, latex: str) -> None:
-        """Write a table of the cells, to ``table.csv``, ``table.md`` and ``table.tex``."""
+        """Write ``table.csv`` from rows of values, and ``table.md`` and ``table.tex`` from text."""
         for name, text in (("csv", as_csv(rows)), ("md", markdown), ("tex", latex)):
             write_atomically(self.path / f"table.{name}", text.encode())

@@ -1,4 +1,4 @@
-"""Figures of a study: scores along its axes, and costs."""
+"""Figures of a study: scores against each varied setting (axis), and costs."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from ccfcpp.studies.score_tables import ANY, ScoreTable, mean_scores
 from ccfcpp.studies.tables import axis_name, describe_seeds, format_number, group_by_cell
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
-"""Axes that the names of systems and images say already."""
+"""Axes that are left out of names, since systems and data sets are named by them already."""
 _FIRST = ("p", "classes_per_client", "alpha", "partition.alpha")
-"""Axes that stand before others."""
+"""Axes whose figures come first."""
 _FAR = 100
-"""Ratio of the largest cost to the least above which only powers of ten are named."""
+"""Ratio of largest to smallest cost from which on only powers of ten have tick labels."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class StudyCells:
     """The finished runs of a study.
 
     Attributes:
-        results: Runs, each with the values that distinguish its cell.
-        scores: Titles of scores by their keys.
-        published: Maps a cell and a key to the papers' score; None if there is none.
+        results: Runs, each with the settings that distinguish its cell (combination of settings).
+        scores: Maps each score's key in ``summary.json`` to its title.
+        published: Maps a cell and a score's key to the papers' value; None if selected is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
@@ -45,13 +45,13 @@ class StudyCells:
     published: Callable[[Axes, str], float | None] = lambda axes, key: None
 
     def value(self, result: Result, key: str) -> float | None:
-        """Return a score of a run; None if there is none."""
+        """Return the score of a run with this key; None if it has none."""
         value: float | None = with_presence_scores(result.summary).get(key)
         return value
 
     @cached_property
     def numbers(self) -> dict[str, list[float]]:
-        """Axes with several numbers as values, ascending."""
+        """Axes that have several values, all of them numbers: their values, ascending."""
         keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
         values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
         return {
@@ -66,11 +66,11 @@ class StudyCells:
         return list(dict.fromkeys(self.system(*run) for run in self.results))
 
     def images_of(self, result: Result) -> list[str]:
-        """Return the name of a run's images if the study has several."""
+        """Return the name of a run's data set in a list; empty if all runs have the same one."""
         return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
 
     def system(self, axes: Axes, result: Result) -> str:
-        """Return the name of the compared system: the method, and settings that are no numbers."""
+        """Return a compared system's name: its method, and its settings that are not numbers."""
         others = [
             f"{axis_name(key)} {format_number(value)}"
             for key, value in axes.items()
@@ -88,38 +88,38 @@ def _capitalize(heading: str) -> str:
 
 
 def study_figures(cells: StudyCells) -> Contents:
-    """Draw all figures of a study, in sections."""
-    found = Contents()
+    """Draw all figures of a study, in sections: scores by each axis, and costs."""
+    contents = Contents()
     for axis in cells.numbers:
         drawn = [row for score in cells.scores if (row := _draw_by_axis(cells, axis, score))]
         if all(len(row) == 1 for row in drawn):
             drawn = [[figure for row in drawn for figure in row]]
         if any(drawn):
-            found.sections[f"Scores by {axis_name(axis)}"] = drawn
+            contents.sections[f"Scores by {axis_name(axis)}"] = drawn
     if not cells.numbers:
-        found.sections["Scores"] = [[_draw_dots(cells, score) for score in cells.scores]]
+        contents.sections["Scores"] = [[_draw_dots(cells, score) for score in cells.scores]]
     costs = {"MB of a client": ("mb_up", "mb_down"), "seconds of all": ("seconds",)}
     first = next(iter(cells.scores))
-    found.sections["Costs"] = [[_draw_costs(cells, first, *cost) for cost in costs.items()]]
-    return found
+    contents.sections["Costs"] = [[_draw_costs(cells, first, *cost) for cost in costs.items()]]
+    return contents
 
 
 def _draw_by_axis(cells: StudyCells, axis: str, score: str) -> list[DrawnFigure]:
-    """Draw a score along one axis, a figure for each place on the others."""
+    """Draw a score against one axis, a figure for each combination of the other axes' values."""
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
     for place in itertools.product(*others.values()):
         fixed = dict(zip(others, place, strict=True))
-        # To what lacks an axis, such as p for a centralised system, it means nothing.
-        there = [
+        # A run without an axis, such as p for a centralised system, is in every figure.
+        selected = [
             (axes, result)
             for axes, result in cells.results
             if all(axes.get(key, value) == value for key, value in fixed.items())
         ]
-        there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
+        selected.sort(key=lambda run: float(run[0].get(axis, "-inf")))
         beside = [f"{axis_name(key)} = {format_number(value)}" for key, value in fixed.items()]
-        ours = _mean_table(cells, there, axis, score, beside)
-        theirs = _mean_table(cells, there, axis, score, beside, published=True)
+        ours = _mean_table(cells, selected, axis, score, beside)
+        theirs = _mean_table(cells, selected, axis, score, beside, published=True)
         for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
             (figure,) = draw_scores(ours.of(panel), theirs.of(panel) if theirs.scores else None)
             heading = f"{cells.scores[score]} by {axis_name(axis)}" + (
@@ -143,7 +143,7 @@ def _mean_table(
     beside: Sequence[str] = (),
     published: bool = False,
 ) -> ScoreTable:
-    """Return means over seeds, by images, place on the axis and system."""
+    """Return mean scores over seeds, by data set, value on the axis and system."""
     values = []
     for axes, result in runs:
         panel = ", ".join([*cells.images_of(result), *beside])
@@ -163,9 +163,9 @@ def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
     }
     with new_figure(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
         for number, one in enumerate(by_name.values()):
-            look = line_style(number)
+            style = line_style(number)
             axes.errorbar(
-                one.mean, number, xerr=one.deviation or 0, capsize=2, markersize=6, **look
+                one.mean, number, xerr=one.deviation or 0, capsize=2, markersize=6, **style
             )
         axes.set_yticks(range(len(by_name)), [*by_name])
         axes.set(xlabel=title, ylim=(len(by_name) - 0.5, -0.5))
@@ -178,24 +178,30 @@ def _draw_dots(cells: StudyCells, score: str) -> DrawnFigure:
 
 
 def _draw_costs(cells: StudyCells, score: str, name: str, keys: Sequence[str]) -> DrawnFigure:
-    """Draw a scatter plot of a score against costs, summed over ``keys``, by cell."""
+    """Draw a scatter plot of a score against a cost (sum of ``keys``), a point for each cell."""
     of_cells = group_by_cell(cells.results)
-    marks: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
     rows: list[dict[str, object]] = []
     for axes_of, runs in of_cells:
         if scores := [v for result in runs if (v := cells.value(result, score)) is not None]:
             costs = [with_costs(result.summary) for result in runs]
             price, mean = fmean(sum(own[key] for key in keys) for own in costs), fmean(scores)
             system = cells.system(axes_of, runs[0])
-            marks.setdefault(system, []).append((price, mean))
+            points.setdefault(system, []).append((price, mean))
             rows.append({"system": system} | axes_of | {name: price, cells.scores[score]: mean})
     with new_figure() as (figure, axes):
-        for number, (system, found) in enumerate(marks.items()):
-            look = line_style(number) | {"linestyle": "none"}
-            axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)
+        for number, (system, prices_and_scores) in enumerate(points.items()):
+            style = line_style(number) | {"linestyle": "none"}
+            axes.plot(
+                *zip(*prices_and_scores, strict=True),
+                label=system,
+                markersize=6,
+                alpha=0.8,
+                **style,
+            )
         axes.set(xlabel=name, ylabel=cells.scores[score], xscale="log")
-        spent = [one for found in marks.values() for one, _ in found]
-        near = max(spent) < _FAR * min(spent)
+        prices = [one for pairs in points.values() for one, _ in pairs]
+        near = max(prices) < _FAR * min(prices)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
         axes.xaxis.set_major_formatter(in_full)
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""The page of a study: its tables and settings; ``study_figures`` draws its figures."""
+"""Content of a study's page: its tables and settings; ``study_figures`` draws its figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,13 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 @dataclass(frozen=True)
 class Examined:
-    """The finished part of a study: runs, the numbers of each cell, and facts for its page."""
+    """Finished runs of a study, the numbers of each cell (combination of settings), page facts.
+
+    Attributes:
+        cells: The runs, and what figures need.
+        rows: Settings, mean scores and costs of each cell.
+        facts: Title, tables, settings and other text, by their names in the page's template.
+    """
 
     cells: StudyCells
     rows: Sequence[Json]
@@ -38,9 +44,10 @@ class Examined:
 
 
 def examine_studies(paths: Sequence[Path]) -> Examined:
-    """Read the folders of studies without changing them; several are joined into one.
+    """Read the folders of studies without changing them, and join several into one.
 
-    If shared settings of several differ, the study is an axis.
+    If a setting that is the same within each study differs between them, the study's name becomes
+    an axis.
 
     Raises:
         UsageError: A plan or a result is damaged, none of the runs is finished, or some studies are
@@ -73,7 +80,7 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
     if clustered:
         named = {study.baseline for study in studies}
         comparison = Comparison(clustered, results, named.pop() if len(named) == 1 else None)
-        rows, tables = comparison.rows, comparison.written(Markup("<b>{}</b>"))
+        rows, tables = comparison.rows, comparison.format_tables(Markup("<b>{}</b>"))
         cells = StudyCells(runs, comparison.scores, comparison.published)
     else:
         table = tabulate(results)
@@ -87,27 +94,27 @@ def examine_studies(paths: Sequence[Path]) -> Examined:
 
 
 def join_studies(studies: Sequence[Study[RunConfig]]) -> Study[RunConfig]:
-    """Return the runs of several studies with the axes of all of them, each run once."""
+    """Join studies: the runs of all of them, without duplicates, with the axes of all of them."""
     if len(studies) == 1:
         return studies[0]
     names = list(dict.fromkeys(key for study in studies for run in study.runs for key in run.axes))
-    apart = {"study"} if _differing_settings(studies, names) else set()
+    study_axis = {"study"} if _differing_settings(studies, names) else set()
     here: Study[RunConfig] = Study(Path(), [])
     found: dict[str, PlannedRun[RunConfig]] = {}
     for study in studies:
         for run in study.runs:
             axes = _with_all_axes(run, names)
-            axes |= dict.fromkeys(apart, study.path.resolve().name)
+            axes |= dict.fromkeys(study_axis, study.path.resolve().name)
             same = str([*sorted((key, str(own)) for key, own in axes.items()), run.config.seed])
             if same not in found or not here.is_finished(found[same]):
                 found[same] = PlannedRun(axes, run.config, study.path / run.folder)
-    # The seeds of a cell follow each other, also where they are of several studies.
+    # Seeds of a cell are adjacent, even if they come from several studies.
     cells = list(dict.fromkeys(str(run.axes) for run in found.values()))
     return Study(Path(), sorted(found.values(), key=lambda run: cells.index(str(run.axes))))
 
 
 def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
-    """Return a run's axes, and those of other studies with the run's own values."""
+    """Return a run's axes and values, with its values of other studies' axes (``names``) added."""
     values = values_of(run.config)
     return run.axes | {
         key: values[full]
@@ -119,9 +126,9 @@ def _with_all_axes(run: PlannedRun[RunConfig], names: Sequence[str]) -> Axes:
 
 
 def _differing_settings(studies: Sequence[Study[RunConfig]], axes: Sequence[str]) -> Json:
-    """Return shared settings with an effect that differ between studies, with their values.
+    """Return the settings that differ between studies but not within: each study's value, by key.
 
-    Axes and settings that a method fixes are left out.
+    Left out are axes, settings that a method fixes, and settings without effect.
     """
     shared = [_shared_settings([values_of(run.config) for run in study.runs]) for study in studies]
     configs = [run.config for study in studies for run in study.runs]
@@ -200,7 +207,7 @@ def _facts(
 
 
 def _shared_settings(settings: Sequence[Json]) -> Json:
-    """Return the settings that have the same value in all runs, by dotted key."""
+    """Return the settings that all runs have in common, by dotted key."""
     first, *others = settings
     return {
         key: value

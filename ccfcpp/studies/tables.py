@@ -12,19 +12,19 @@ from ccfcpp.studies.grids import Axes
 
 T = TypeVar("T")
 Text = Mapping[str, str]
-"""A row of a table for people."""
+"""A row of a table: text by column."""
 
 
 def group_by_cell(results: Sequence[tuple[Axes, T]]) -> list[tuple[Axes, list[T]]]:
-    """Group runs by their cell; runs of one cell are adjacent."""
+    """Group adjacent runs with equal axes (distinguishing settings); a group is a cell."""
     cells = itertools.groupby(results, key=lambda result: result[0])
     return [(axes, [own for _, own in runs]) for axes, runs in cells]
 
 
 def cell_rows(results: Sequence[tuple[Axes, Json]], measures: Sequence[str]) -> list[Json]:
-    """Return a row for each cell: its axes, and each measure's mean and deviation over the seeds.
+    """Return a row for each cell: its settings, and each measure's mean and deviation over seeds.
 
-    Measures are keys of the summaries.
+    ``results`` has each run's axes and ``summary.json``; ``measures`` are keys of the latter.
     """
     return [{**axes, **_means(summaries, measures)} for axes, summaries in group_by_cell(results)]
 
@@ -39,14 +39,14 @@ def _means(summaries: Sequence[Json], measures: Sequence[str]) -> Json:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and the sample deviation (n − 1); None as the deviation of one run."""
+    """Return the mean, and the sample standard deviation (n − 1); None if there is one value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
-    """Format a row: its axes, and measures with their deviations."""
-    figures = {*measures, *(f"{measure} deviation" for measure in measures)}
-    shown = {key: str(value) for key, value in row.items() if key not in figures}
+    """Format a row of ``cell_rows`` as text: its settings, and each measure as mean ± deviation."""
+    numbers = {*measures, *(f"{measure} deviation" for measure in measures)}
+    shown = {key: str(value) for key, value in row.items() if key not in numbers}
     for measure in measures:
         mean, deviation = row[measure], row[f"{measure} deviation"]
         text = "" if mean is None else f"{mean:.4g}"
@@ -55,19 +55,19 @@ def display(row: Json, measures: Sequence[str]) -> dict[str, str]:
 
 
 def describe_seeds(runs: int) -> str:
-    """Describe a table or a figure of cells with at most ``runs`` runs each."""
+    """Describe over how many seeds scores are averaged, for a caption."""
     return f"mean ± deviation over {runs} seeds" if runs > 1 else "one seed"
 
 
 def format_number(value: object) -> str:
-    """Format a number as papers print it."""
+    """Format a number without trailing zeros, infinity as ∞; other values by ``str``."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     return str(value)
 
 
 def axis_name(key: str) -> str:
-    """Return the readable name of the axis with this dotted key."""
+    """Return the readable name of a setting, such as ``sample fraction``, from its dotted key."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
@@ -86,9 +86,9 @@ def as_markdown(rows: Sequence[Text]) -> str:
 
 
 def as_latex(caption: str, rows: Sequence[Text]) -> str:
-    """Format rows as a LaTeX table in the style of the package ``booktabs``.
+    """Format rows as a LaTeX table for the package ``booktabs``.
 
-    The cells are LaTeX; caption and names of columns are text.
+    Values of rows are LaTeX already; the caption and the column names are escaped here.
     """
     names = _columns(rows)
     lines = [[row.get(name, "") for name in names] for row in rows]
@@ -102,14 +102,14 @@ def as_latex(caption: str, rows: Sequence[Text]) -> str:
     )
 
 
-_IN_LATEX = {
+_ESCAPES = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
-_SIGNS = re.compile("|".join(map(re.escape, _IN_LATEX)))
+_SPECIAL = re.compile("|".join(map(re.escape, _ESCAPES)))
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX."""
-    return _SIGNS.sub(lambda found: _IN_LATEX[found[0]], text)
+    """Escape LaTeX's special characters in a text."""
+    return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], text)

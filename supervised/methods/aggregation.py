@@ -1,4 +1,4 @@
-"""Aggregation at the server: from local models to the next global model."""
+"""Aggregation of local models to the next global model, at the server."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +13,19 @@ Known = TypeVar("Known", bound=ServerState)
 
 
 class Aggregation(Generic[Known]):
-    """FedAvg (McMahan et al. 2017): mean of the local models, weighted by their samples.
+    """Aggregation of one round by FedAvg (McMahan et al. 2017): sample-weighted mean of the models.
 
-    One object serves one round. Updates are added one by one and are not stored. The running
-    statistics of batch normalisation are always averaged: server optimizers move parameters only.
+    Base class of all aggregations. Updates are added one by one and are not stored. The running
+    statistics of batch normalisation are always averaged; server optimizers change parameters only.
 
     Args:
         state: State of the server before the round.
         trained: Names of the parameters; all other tensors of a model are running statistics.
         config: Configuration of the run.
-        population: Number of connected clients, whether they take part in this round or not.
+        population: Number of connected clients, including those not drawn for this round.
 
     Attributes:
-        of_means: Whether the sample-weighted mean of the models is all that it needs.
+        of_means: Whether the result depends on the models through their sample-weighted mean only.
     """
 
     of_means = True
@@ -46,7 +46,7 @@ class Aggregation(Generic[Known]):
         return {name: self.state.model[name] for name in self._trained}
 
     def weight(self, update: LocalUpdate) -> float:
-        """Return the weight of a client's parameters in the mean."""
+        """Return the weight of a client's parameters in the mean of ``result``."""
         return update.samples
 
     def add(self, update: LocalUpdate) -> None:
@@ -63,23 +63,23 @@ class Aggregation(Generic[Known]):
         return replace(moved, model=moved.model | self._statistics.result())
 
     def step(self, mean: ModelState) -> Known:
-        """Return the state with the next parameters, by the mean of the clients' parameters."""
+        """Return the next state from the mean of the clients' parameters, here used as it is."""
         return replace(self.state, model=mean)
 
     def change(self, mean: ModelState) -> ModelState:
-        """Return Δ: the mean minus the parameters before the round."""
+        """Return Δ: ``mean`` minus the parameters before the round."""
         return {name: mean[name] - entry for name, entry in self.before.items()}
 
 
 def update_momentum(
     known: ModelState | None, change: ModelState, decay: float, share: float
 ) -> ModelState:
-    """Compute decay · known + share · change, where ``known`` is 0 at first."""
+    """Return decay · known + share · change by parameter; ``known`` None counts as 0."""
     if known is None:
         return {name: share * entry for name, entry in change.items()}
     return {name: decay * known[name] + share * entry for name, entry in change.items()}
 
 
 def squared_norm(model: ModelState) -> float:
-    """Return the squared norm ‖w‖² of all parameters together."""
+    """Return the squared Euclidean norm ‖w‖² over all parameters."""
     return float(sum(entry.double().square().sum() for entry in model.values()))

@@ -1,4 +1,4 @@
-"""Changes of the logits by the classes that a client holds: FedRS and FedLC.
+"""Methods that change logits by the classes that a client holds: FedRS and FedLC.
 
 Sources: Li and Zhan 2021 (FedRS); Zhang et al. 2022 (FedLC).
 """
@@ -24,7 +24,7 @@ class RestrictedSoftmax(LocalMethod):
     """Local training of FedRS, which scales down the logits of classes without local samples."""
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Compute the factors of the client's logits."""
+        """Set the factors of the logits: 1 for classes that the client holds, else ``strength``."""
         strength = self.config.section(RestrictedConfig).strength
         held = class_counts(client, self.context.classes) > 0
         self.inputs.put("factors", torch.where(held, 1.0, strength))
@@ -46,13 +46,14 @@ class CalibrationConfig(Section):
 
 
 class CalibratedLogits(LocalMethod):
-    """FedLC: margins τ·n^(−1/4), where n is the client's number of samples of each class.
+    """Local training of FedLC, which subtracts margins from the logits, larger for rarer classes.
 
-    A class that a client does not hold has an infinite margin, which removes it from the softmax.
+    The margin is τ·n^(−1/4) for a class of which the client has n samples; infinite for n = 0,
+    which removes the class from the softmax. τ is ``temperature``.
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Compute the margins of the client."""
+        """Set the margins of the client's logits."""
         counts = class_counts(client, self.context.classes)
         temperature = self.config.section(CalibrationConfig).temperature
         margins = temperature * counts.clamp(min=1).pow(-0.25)

@@ -1,4 +1,4 @@
-"""FedBN (Li et al. 2021): batch normalisation stays at the clients."""
+"""FedBN (Li et al. 2021): clients keep their batch normalisation layers."""
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.client import Client

@@ -1,4 +1,4 @@
-"""Changes of the local gradients: FedProx and FedSAM.
+"""Methods that change local gradients: FedProx and FedSAM.
 
 Sources: Li et al. 2020 (FedProx); Qu et al. 2022 (FedSAM).
 """
@@ -24,16 +24,16 @@ class ProximalConfig(Section):
 class Proximal(LocalMethod):
     """Local training of FedProx, which adds μ/2 ‖w − w_global‖² to the loss.
 
-    The FedDecorr authors' public code compares the current parameters with themselves, so that the
-    term is always 0 there, and FedProx is FedAvg.
+    In FedDecorr's public code the term is always 0, since it compares the current parameters with
+    themselves: FedProx is FedAvg there.
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Store the global weights, from which the term measures the distance."""
+        """Store the global weights, to measure the distance from them."""
         self.inputs.put("start", self.network.weights.clone())
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Add the term's gradient μ(w − w_global) in closed form."""
+        """Compute the loss's gradients, and add the term's gradient μ(w − w_global)."""
         loss = backward()
         drift = self.network.weights - self.inputs["start"]
         self.network.gradients.add_(drift, alpha=self.config.section(ProximalConfig).mu)
@@ -51,13 +51,13 @@ class SharpnessConfig(Section):
 
 
 class SharpnessAware(LocalMethod):
-    """FedSAM: each step takes the gradient at the worst point within a radius.
+    """Local training of FedSAM: steps use the gradient at the worst point within ``radius`` ρ.
 
-    Both passes update the running statistics, as in the authors' code.
+    Both passes of a step update the running statistics, as in the authors' code.
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Compute the gradient at w + ρ g/‖g‖ and use it for the step."""
+        """Compute the gradients at w + ρ g/‖g‖, where g are those at the weights w."""
         loss = backward()
         weights, gradients = self.network.weights, self.network.gradients
         before = weights.clone()

@@ -1,8 +1,8 @@
 """Hooks by which methods change local training.
 
-There is one training loop (``supervised.local_training``), and a method overrides the hooks of
-``LocalMethod``. Tensors that a step reads do not move (``ccfcpp.models.steps``): a tensor that
-differs between clients or rounds is put into ``inputs``.
+There is one training loop (``supervised.local_training``); a method overrides hooks of
+``LocalMethod``. Steps may be recorded and replayed as CUDA graphs (``ccfcpp.models.steps``): a
+tensor that a step reads, and that differs between clients or rounds, must be put into ``inputs``.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,16 @@ from supervised.sharing import Sharing
 
 @dataclass(frozen=True)
 class LocalContext:
-    """Objects of local training that a method may use."""
+    """Objects of the training loop that a method may use.
+
+    Attributes:
+        config: Configuration of the run.
+        network: The network in training.
+        inputs: Tensors that steps read, by name.
+        make_model: Builds the network.
+        sharing: Rule for which parameters clients send.
+        classes: Number of classes.
+    """
 
     config: ClassifyConfig
     network: FlatNetwork
@@ -33,9 +42,9 @@ class LocalContext:
 
 
 class LocalMethod:
-    """Local training of FedAvg (McMahan et al. 2017), plain SGD, and base class of all others.
+    """Hooks of local training: base class, and plain SGD of FedAvg (McMahan et al. 2017).
 
-    One object serves one client after another.
+    One object serves several clients, one after another.
     """
 
     def __init__(self, context: LocalContext) -> None:
@@ -44,11 +53,11 @@ class LocalMethod:
         self.inputs = context.inputs
 
     def start(self, message: Broadcast, client: Client) -> ModelState:
-        """Return the model that a client starts from."""
+        """Return the model from which a client's training starts."""
         return self.context.sharing.personal(message.model, client.memory)
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Prepare for a client, whose model has been loaded."""
+        """Prepare the training of a client; its model has been loaded into the network."""
 
     def logits(self, logits: Tensor) -> Tensor:
         """Change the logits (batch, classes) before the loss."""
@@ -64,11 +73,11 @@ class LocalMethod:
         return None
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Set the gradients for a step.
+        """Compute the network's gradients for a step, and return the loss.
 
         Args:
-            backward: Runs a forward and a backward pass with the current weights: it sets the
-                gradients and returns the loss.
+            backward: Runs a forward and a backward pass with the current weights, which sets the
+                gradients, and returns the loss, a scalar.
         """
         return backward()
 
@@ -89,7 +98,7 @@ class LocalMethod:
 
 
 def class_counts(client: Client, classes: int) -> Tensor:
-    """Count a client's samples of each class, float of shape (classes,)."""
+    """Count a client's samples of each class, as floats of shape (classes,)."""
     assert client.labels is not None
     counts = torch.bincount(client.labels, minlength=classes)
     return counts.to(torch.get_default_dtype())

@@ -34,29 +34,29 @@ def _broadcast_model(state: ServerState) -> Broadcast:
 
 @dataclass(frozen=True)
 class Method:
-    """Everything that defines a method of federated classification.
+    """Definition of a method of federated classification.
 
     Attributes:
         title: Name in tables.
-        local: Local training at the clients.
-        aggregation: Aggregation at the server.
+        local: Class of local training at the clients.
+        aggregation: Class of aggregation at the server.
         sharing: Rule for which parameters and buffers clients send.
-        remembers: Whether clients keep a local state from round to round.
+        remembers: Whether clients keep a local state between rounds.
         personal: Whether each client predicts with its own model.
         state: Type of the server's state.
         message: Type of the server's message.
         update: Type of a client's update.
-        parts: Meaning of the parts of an update that only this method has, by field.
-        update_format: Computes the shapes and dtypes of these parts from the server's message.
-        begin: Makes the first state from a model and a flat vector of zeros of the weights' size.
-        broadcast: Makes the message of a state.
+        parts: How the server may combine those fields of an update that only this method has.
+        update_format: Maps the server's message to the shapes and dtypes of these fields.
+        begin: Makes the first state from a model and a vector of zeros, of shape (parameters,).
+        broadcast: Maps a state to the server's message.
         projection: Maps a configuration to the widths of a projection head between backbone and
             classifier; empty for none.
         sections: Sections of the configuration that only this method reads, by name.
-        fixed: Settings that the method's name implies.
-        ignores: Keys that it never reads, of sections that it shares with others.
-        unused: Yields the settings that have no effect besides others, and what these need.
-        check: Raises ``ValueError`` with one line if a configuration does not fit it.
+        fixed: Settings that the method fixes, such as the value of a shared setting.
+        ignores: Keys of shared sections that this method does not read.
+        unused: Yields the settings without effect, given the others, and what each would need.
+        check: Raises ``ValueError``, with a message of one line, if a configuration does not fit.
     """
 
     title: str

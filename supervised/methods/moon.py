@@ -24,8 +24,8 @@ class MoonConfig(Section):
     temperature: PositiveNumber = 1.0
     """Temperature of the similarities; 1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
     projection: tuple[Positive, ...] = ()
-    """Widths of the layers of a projection head; the model-contrastive term, the decorrelation term
-    and the classifier act on what the last one gives."""
+    """Widths of the layers of a projection head; the output of the last one is the representation,
+    for the model-contrastive term, the decorrelation term and the classifier."""
 
 
 def _projection(config: ClassifyConfig) -> Sequence[int]:
@@ -33,10 +33,10 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """Local training of MOON: a loss pulls to the global model, and away from the previous one.
+    """Local training of MOON: a loss term pulls representations towards those of the global model.
 
-    Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
-    model uses the global one in its place, and the term has no gradient.
+    It also pushes them away from those of the client's model of its last round, or of the global
+    model if there is none. Both are frozen and in evaluation mode, as in the authors' code.
     """
 
     def __init__(self, context: LocalContext) -> None:
@@ -52,7 +52,7 @@ class ModelContrast(LocalMethod):
         )
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Load the global and the previous model."""
+        """Load the global model and the client's previous one into the frozen networks."""
         self._global.load(message.model)
         self._previous.load(
             from_memory(client.memory, self.context.sharing.device) or message.model

@@ -17,34 +17,35 @@ from supervised.methods.method import Method
 
 @dataclass(frozen=True)
 class ControlledState(ServerState):
-    """State with the control variate c of the server, of shape (size of a model,)."""
+    """Server's state with its control variate c, of shape (parameters,)."""
 
     control: Tensor
 
 
 @dataclass(frozen=True)
 class ControlledBroadcast(Broadcast):
-    """Message with the control variate c of the server, of shape (size of a model,)."""
+    """Server's message with its control variate c, of shape (parameters,)."""
 
     control: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlledUpdate(LocalUpdate):
-    """Update with the change of the client's control variate, of shape (size of a model,)."""
+    """Client's update with the change of its control variate c_i, of shape (parameters,)."""
 
     control_change: Tensor
 
 
 class ControlVariates(LocalMethod):
-    """Local training of SCAFFOLD, option II.
+    """Local training of SCAFFOLD, option II: each step is corrected by −η(c − c_i).
 
-    The correction −η(c − c_i) follows the optimizer's step, so that momentum does not multiply it:
-    the control variates (x − y_i)/(Kη) contain that factor already.
+    c and c_i are the control variates of server and client, η is the learning rate. The correction
+    is applied after the optimizer's step, not through momentum, whose factor the control variates
+    (x − y_i)/(Kη) contain already: x is the global model, y_i the local one after K steps.
     """
 
     def begin(self, message: Broadcast, client: Client) -> None:
-        """Load the control variates of the server and of the client."""
+        """Compute the correction from the control variates of server and client."""
         assert isinstance(message, ControlledBroadcast)
         self._start = self.network.weights.clone()
         self._server = message.control
@@ -53,11 +54,11 @@ class ControlVariates(LocalMethod):
         self.inputs.put("correction", rate * (self._server - self._own))
 
     def after_step(self) -> None:
-        """Correct the step by the control variates."""
+        """Apply the correction to the weights."""
         self.network.weights.sub_(self.inputs["correction"])
 
     def finish(self, client: Client, update: LocalUpdate) -> ControlledUpdate:
-        """Add c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client without a step."""
+        """Add c_i's change, c_i⁺ − c_i = (x − y_i)/(Kη) − c, to the update; it is 0 if K = 0."""
         change = torch.zeros_like(self._server)
         if update.steps:
             moved = self._start - self.network.weights
@@ -68,9 +69,10 @@ class ControlVariates(LocalMethod):
 
 
 class ControlledMean(Aggregation[ControlledState]):
-    """Aggregation of SCAFFOLD with a global step of 1: c moves by Σ (c_i⁺ − c_i)/N.
+    """Aggregation of SCAFFOLD with a global step size of 1: c changes by Σ (c_i⁺ − c_i)/N.
 
-    Models are weighted by samples, as in all methods here; in the paper all clients count equally.
+    N is the number of connected clients. Models are weighted by samples, unlike in the paper, where
+    all clients count equally.
     """
 
     @cached_property
@@ -84,7 +86,7 @@ class ControlledMean(Aggregation[ControlledState]):
         self._control.add_(update.control_change / self.population)
 
     def step(self, mean: ModelState) -> ControlledState:
-        """Return the mean and the new control variate."""
+        """Return the state with the mean as model, and the new control variate."""
         control = self._control.to(self.state.control.dtype)
         return replace(self.state, model=mean, control=control)
 

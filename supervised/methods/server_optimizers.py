@@ -28,19 +28,20 @@ class ServerMomentumConfig(Section):
 
 @dataclass(frozen=True)
 class MomentumState(ServerState):
-    """State with the momentum by parameter; None before the first round."""
+    """Server's state with the momentum v of each parameter; None before the first round."""
 
     momentum: ModelState | None = None
 
 
 class ServerMomentum(Aggregation[MomentumState]):
-    """FedAvgM: v ← ρv + Δ, x ← x + v.
+    """Aggregation of FedAvgM: v ← ρv + Δ, x ← x + v.
 
-    With ``dampening`` it is v ← ρv + (1 − ρ)Δ, as in the FedDecorr authors' code.
+    x are the parameters, Δ is their mean change, v the momentum and ρ its decay. With ``dampening``
+    it is v ← ρv + (1 − ρ)Δ, as in FedDecorr's public code.
     """
 
     def step(self, mean: ModelState) -> MomentumState:
-        """Move the parameters by the momentum."""
+        """Return the state with parameters moved by the momentum."""
         settings = self.config.section(ServerMomentumConfig)
         share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
         velocity = update_momentum(self.state.momentum, self.change(mean), settings.momentum, share)
@@ -77,19 +78,20 @@ class DecayingConfig(AdaptiveConfig):
 
 @dataclass(frozen=True)
 class AdaptiveState(MomentumState):
-    """State with first moments m, as ``momentum``, and second moments v by parameter."""
+    """Server's state with first moments m, as ``momentum``, and second moments v of parameters."""
 
     second_moment: ModelState | None = None
 
 
 class AdaptiveServer(Aggregation[AdaptiveState]):
-    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
+    """Aggregation of FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
 
-    The first moment is m ← β₁m + (1 − β₁)Δ, the second v ← β₂v + (1 − β₂)Δ², from τ² on.
+    x are the parameters, Δ is their mean change; m ← β₁m + (1 − β₁)Δ is its first moment, from 0
+    on, v ← β₂v + (1 − β₂)Δ² its second one, from τ² on.
     """
 
     def step(self, mean: ModelState) -> AdaptiveState:
-        """Move the parameters by the moments."""
+        """Return the state with updated moments, and parameters moved by them."""
         settings = self.config.section(AdaptiveConfig)
         change = self.change(mean)
         first = update_momentum(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
@@ -105,24 +107,24 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
         return replace(self.state, model=moved, momentum=first, second_moment=second)
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """Update the second moment by Δ²."""
+        """Return the next second moment of a parameter; ``square`` is Δ²."""
         return known.lerp(square, 1 - self.config.section(DecayingConfig).beta2)
 
 
 class YogiServer(AdaptiveServer):
-    """FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
+    """Aggregation of FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """Update the second moment by Δ²."""
+        """Return the next second moment of a parameter; ``square`` is Δ²."""
         share = 1 - self.config.section(DecayingConfig).beta2
         return known - share * square * (known - square).sign()
 
 
 class AdagradServer(AdaptiveServer):
-    """FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
+    """Aggregation of FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """Update the second moment by Δ²."""
+        """Return the next second moment of a parameter; ``square`` is Δ²."""
         return known + square
 
 

@@ -1,4 +1,4 @@
-"""Step lengths of the server: FedExP and FedNova.
+"""Methods that change the server's step length: FedExP and FedNova.
 
 Sources: Jhunjhunwala, Wang and Joshi 2023 (FedExP); Wang et al. 2020 (FedNova).
 """
@@ -20,21 +20,22 @@ class ExtrapolationConfig(Section):
 
 
 class Extrapolated(Aggregation[ServerState]):
-    """FedExP: the step length is max(1, Σp_i‖Δ_i‖²/(2(‖Δ‖² + ε))).
+    """Aggregation of FedExP: Δ is multiplied by max(1, Σ p_i‖Δ_i‖² / (2(‖Δ‖² + ε))).
 
-    The paper proposes the mean of the last two models as the result; here it is the last model.
+    Δ_i is client i's change of the parameters, p_i its share of samples, Δ = Σ p_i Δ_i. The result
+    is the last model; the paper proposes the mean of the last two.
     """
 
     of_means = False
     _squares = 0.0
 
     def add(self, update: LocalUpdate) -> None:
-        """Add an update to the mean, and its squared norm to the numerator."""
+        """Add an update to the mean, and ‖Δ_i‖² to the numerator."""
         super().add(update)
         self._squares += update.samples * squared_norm(self.change(update.model))
 
     def step(self, mean: ModelState) -> ServerState:
-        """Move the parameters by the step length times Δ."""
+        """Return the state with parameters moved by the step length times Δ."""
         change = self.change(mean)
         spread = self._squares / self._samples
         epsilon = self.config.section(ExtrapolationConfig).epsilon
@@ -47,11 +48,11 @@ FEDEXP = Method("FedExP", aggregation=Extrapolated, sections={"fedexp": Extrapol
 
 
 class Normalised(Aggregation[ServerState]):
-    """FedNova: each change is divided by the effective number of its local steps.
+    """Aggregation of FedNova: each client's change is divided by its effective number of steps.
 
-    Let p_i be the shares of samples, and a_i the ℓ1 norms of the clients' step weights; for SGD
-    with momentum ρ and τ_i steps, a_i = (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 − ρ). The server moves by
-    (Σ p_i a_i) Σ p_i Δ_i/a_i, towards the mean of the models weighted by p_i/a_i, or beyond.
+    Δ_i is client i's change of the parameters, p_i its share of samples, and a_i its effective
+    number of steps: for τ_i steps of SGD with momentum ρ, a_i = (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 −
+    ρ). The parameters change by (Σ p_i a_i) Σ p_i Δ_i/a_i.
     """
 
     of_means = False
@@ -71,13 +72,13 @@ class Normalised(Aggregation[ServerState]):
         self._steps += update.samples * effective_steps(update.steps, momentum)
 
     def result(self) -> ServerState:
-        """Return the next state of the server, which stays if no client made a step."""
+        """Return the next state of the server, the same if no client made a step."""
         if self._weights == 0:
             return self.state
         return super().result()
 
     def step(self, mean: ModelState) -> ServerState:
-        """Move the parameters by the mean effective number of steps."""
+        """Return the state with parameters moved by (Σ p_i a_i) Σ p_i Δ_i/a_i."""
         factor = self._steps * self._weights / self._samples**2
         change = self.change(mean)
         moved = {name: x + factor * change[name] for name, x in self.before.items()}
@@ -85,7 +86,7 @@ class Normalised(Aggregation[ServerState]):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return the effective number ‖a‖₁ of some steps of SGD with momentum."""
+    """Return the effective number a_i of steps of SGD with momentum, see ``Normalised``."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

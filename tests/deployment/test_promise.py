@@ -22,7 +22,7 @@ from ccfcpp.deployment.client.setting_bounds import out_of_bounds
 from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.engine.synchronised.contract import StepMessage
-from scripts.curious import OPEN, Owner, read
+from scripts.curious import OPEN, Owner, count_recovered
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
 from tests.support.clustering import clients_of_sizes, made, tiny
@@ -39,7 +39,7 @@ def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None
     images, steps = load("digits").images[:17], 40
 
     def images_read(name: str, rules: Rules) -> int | None:
-        return read(images, steps, Owner(name, rules), tmp_path / name, clients)
+        return count_recovered(images, steps, Owner(name, rules), tmp_path / name, clients)
 
     assert images_read("open", OPEN) == len(images)
     # Two sums of few images may differ by one of them by chance; groups rule that out.

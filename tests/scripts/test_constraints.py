@@ -14,7 +14,7 @@ pytest.importorskip("pip")
 
 from ccfcpp.deployment.keys.creation import make_authority
 from ccfcpp.deployment.keys.kits import make_kit
-from scripts.constraints import report
+from scripts.constraints import pip_report
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,4 +72,4 @@ def test_a_kit_installs_what_is_locked_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_pip_refuses_locks_nothing(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="pip refuses"):
-        report([str(tmp_path / "none.whl")])
+        pip_report([str(tmp_path / "none.whl")])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu import RUNS, until
+from scripts.gpu import RUNS, run_until
 from tests.support.command import ccfcpp
 
 
@@ -12,10 +12,10 @@ def test_a_long_run_stops_at_its_deadline_and_goes_on(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
     few = ["--preset", "published", "--pretrain-rounds", "2", "--rounds", "1"]
     few += ["--set", "data.images=160"]
-    stopped = until(0.0, ["cluster", "--dataset", "digits", *few, *out])
+    stopped = run_until(0.0, ["cluster", "--dataset", "digits", *few, *out])
     assert stopped.startswith("stopped with exit code")
     again = ["--resume"] if (tmp_path / "run" / "config.yaml").exists() else few
-    assert until(300.0, ["cluster", *again, *out]) == "ended with exit code 0"
+    assert run_until(300.0, ["cluster", *again, *out]) == "ended with exit code 0"
 
 
 @pytest.mark.parametrize("name", RUNS)

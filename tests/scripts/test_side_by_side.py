@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from scripts.side_by_side import OURS, THEIRS, Losses, app, measured, table
+from scripts.side_by_side import OURS, THEIRS, Losses, app, measure, table
 
 
 def test_separate_clusters_are_found_and_span_few_directions() -> None:
     truth = torch.arange(10).repeat(20)
     latents = torch.eye(16)[truth] + 0.001 * torch.randn(200, 16)
-    found = measured(latents, truth)
+    found = measure(latents, truth)
     assert found["kmeans"] == pytest.approx(1.0)
     assert found["rank"] == pytest.approx(9, abs=0.1)  # ten points around their mean
 

@@ -10,7 +10,7 @@ import ccfcpp.plugin
 import supervised
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import fields_of
-from scripts.site import for_site, write_site
+from scripts.site import convert_page, write_site
 from tests.support.pages import DOCS
 
 
@@ -65,7 +65,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[there](page.md) and [here](away.md#x)")
     with pytest.raises(FileNotFoundError, match=r"page\.md links to away\.md"):
-        for_site(page, {page: "page.md"})
+        convert_page(page, {page: "page.md"})
 
 
 def test_links_and_lists_are_as_the_site_needs_them(site: Path) -> None:

@@ -1,7 +1,8 @@
-"""Claims of the papers, checked against numbers: in how many places they are true.
+"""Claims of the papers, checked against score tables: for how many values they hold.
 
-A claim is a sequence of views, each of which computes values from values, and a check: one more
-view, and bounds on all its values.
+A claim is a sequence of *views*, functions from values to values, such as differences between
+systems, and a *check*: one more view, and bounds on the values that it gives. Values have keys
+(panel, place, system): data set, value on the table's axis, such as p = 0.5, and method.
 """
 
 import operator
@@ -14,9 +15,9 @@ from ccfcpp.studies.score_tables import ANY, Place
 
 Values = Mapping[Place, float]
 Count = tuple[int, int]
-"""Number of places in which a statement holds, and number of all places."""
+"""Number of values for which a claim holds, and number of all values."""
 Pairs = Sequence[tuple[str, str]]
-"""Systems of which the first is compared with the second."""
+"""Pairs of systems; the first is compared with the second."""
 Systems = Sequence[str] | Literal["all"]
 
 
@@ -34,34 +35,34 @@ Range = Mapping[Literal["above", "at_least", "below", "at_most"], float]
 
 
 def group_by_place(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Group values by panel and place: a mapping from system to value for each pair.
+    """Group values by panel and place, as a mapping from system to value for each.
 
-    A system that does not depend on the place has its only value everywhere.
+    A value at ``ANY``, of a system that does not depend on the axis, is in every group.
     """
-    found: dict[tuple[str, str], dict[str, float]] = {
+    groups: dict[tuple[str, str], dict[str, float]] = {
         (panel, place): {} for panel, place, _ in values if place != ANY
     }
-    for (panel, place), known in found.items():
+    for (panel, place), known in groups.items():
         for own in (ANY, place):
             known |= {at[2]: value for at, value in values.items() if at[:2] == (panel, own)}
-    return found
+    return groups
 
 
 def group_by_system(values: Values) -> dict[tuple[str, str], dict[str, float]]:
-    """Group values by panel and system: a mapping from place on the axis to value."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    """Group values by panel and system, as a mapping from place to value for each."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
     for panel, place in group_by_place(values):
         for (own, at, system), value in values.items():
             if (own, at) == (panel, place):
-                found.setdefault((panel, system), {})[place] = value
-    return found
+                groups.setdefault((panel, system), {})[place] = value
+    return groups
 
 
 # --- views ---
 
 
 def gains(values: Values, pairs: Pairs) -> Values:
-    """Subtract the second of each pair from the first, wherever both are known."""
+    """Subtract the second system's value of each pair from the first's, in each panel and place."""
     return {
         (panel, place, f"{first} - {second}"): known[first] - known[second]
         for (panel, place), known in group_by_place(values).items()
@@ -71,27 +72,27 @@ def gains(values: Values, pairs: Pairs) -> Values:
 
 
 def margins(values: Values, systems: Sequence[str]) -> Values:
-    """Return how far the best of some systems is above the best of all others."""
-    found = {}
+    """Subtract all other systems' best value from that of ``systems``, in each panel and place."""
+    differences = {}
     for (panel, place), known in group_by_place(values).items():
         own = [value for name, value in known.items() if name in systems]
         others = [value for name, value in known.items() if name not in systems]
         if own and others:
-            found[panel, place, ""] = max(own) - max(others)
-    return found
+            differences[panel, place, ""] = max(own) - max(others)
+    return differences
 
 
 def keep_systems(values: Values, systems: Systems) -> Values:
-    """Keep the values of the given systems only."""
+    """Select the values of the given systems."""
     return {at: value for at, value in values.items() if systems == "all" or at[2] in systems}
 
 
 def steps(
     values: Values, systems: Systems = "all", change: Callable[[float, float], float] = operator.sub
 ) -> Values:
-    """Return the changes of systems from each known place on the axis to the next one.
+    """Return each system's change from one place on the axis to the next.
 
-    ``change`` takes the later value and the earlier one.
+    ``change`` computes it from the later value and the earlier one.
     """
     return {
         (panel, f"{first} to {second}", system): change(line[second], line[first])
@@ -101,18 +102,18 @@ def steps(
 
 
 def losses_along(values: Values, systems: Systems = "all") -> Values:
-    """Return the decrease of systems from the first place on a panel's axis to the last."""
-    found = {}
+    """Return each system's decrease from the first place on a panel's axis to the last."""
+    losses = {}
     for (panel, system), line in group_by_system(values).items():
         places = [place for own, place in group_by_place(values) if own == panel]
         first, last = places[0], places[-1]
         if first != last and {first, last} <= line.keys():
-            found[panel, f"{first} to {last}", system] = line[first] - line[last]
-    return keep_systems(found, systems)
+            losses[panel, f"{first} to {last}", system] = line[first] - line[last]
+    return keep_systems(losses, systems)
 
 
 def below_best(values: Values, system: str) -> Values:
-    """Return how far a system is below its highest value in the panel, at each place."""
+    """Subtract a system's value at each place from its highest value in the panel."""
     return {
         (panel, place, system): max(line.values()) - value
         for (panel, _), line in group_by_system(keep_systems(values, [system])).items()
@@ -121,21 +122,21 @@ def below_best(values: Values, system: str) -> Values:
 
 
 def places_to_last_of(values: Values, system: str) -> Values:
-    """Return the first place on the axis where each system reaches the last value of ``system``.
+    """Return the first place (a round) at which each system reaches the last value of ``system``.
 
-    If it never does, the number is one more than the last place.
+    It is the last place + 1 if it never does.
     """
-    found: dict[Place, float] = {}
+    first_places: dict[Place, float] = {}
     all_lines = group_by_system(values)
     for (panel, name), line in all_lines.items():
         last, goal = [*all_lines[panel, system].items()][-1]
         reached = [int(at) for at, value in line.items() if value >= goal]
-        found[panel, "", name] = [*reached, int(last) + 1][0]
-    return found
+        first_places[panel, "", name] = [*reached, int(last) + 1][0]
+    return first_places
 
 
 def best_places(values: Values, system: str) -> Values:
-    """Count the places where a system has its highest value in a panel."""
+    """Count the distinct places at which a system has its highest value, over all panels."""
     of_system = group_by_system(keep_systems(values, [system])).values()
     return {("", "", system): len({max(line, key=line.__getitem__) for line in of_system})}
 
@@ -152,7 +153,7 @@ VIEWS: Mapping[str, Callable[[Values, Any], Values]] = {
     "without": lambda values, place: {at: v for at, v in values.items() if at[1] != place},
     "of": lambda values, system: keep_systems(values, [system]),
 }
-"""Functions from values to values, by the fields of a claim and in their order."""
+"""Views by the field of ``ClaimSpec`` that gives their argument; applied in this order."""
 _UP: Range = {"above": 0}
 _DOWN: Range = {"below": 0}
 CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
@@ -166,12 +167,15 @@ CHECKS: Mapping[str, tuple[Callable[[Values, Any], Values], Range | None]] = {
     "somewhere": (lambda values, _: values, None),
     "best_differs": (best_places, {"above": 1}),
 }
-"""Checks by name, each of which takes what a claim has under that name: its view, and its bounds
-where that is not the bounds itself."""
+"""Checks by the field of ``ClaimSpec`` that gives their argument: a view, which takes the argument,
+and bounds on its values; None: the argument is the bounds."""
 
 
 def count(check: str, argument: Any, values: Values) -> Count:
-    """Return how many places fulfil a check, and of how many; ``somewhere`` counts as one place."""
+    """Apply a check, and count the values within its bounds and all values.
+
+    ``argument`` is that of the check (see ``CHECKS``). The check ``somewhere`` counts as one value.
+    """
     view, bounds = CHECKS[check]
     limits = (argument if bounds is None else bounds).items()
     tests = [
@@ -183,7 +187,7 @@ def count(check: str, argument: Any, values: Values) -> Count:
 
 
 def select_shared(paper: Values, ours: Values) -> Values:
-    """Return the paper's values for the panels that we ran; all if it has none of them."""
+    """Select the paper's values at our panels and places; all if it has none of our panels."""
     panels = {panel for panel, _, _ in ours}
     there = {*group_by_place(ours), *((panel, ANY) for panel in panels)}
     shared = any(panel in panels for panel, _, _ in paper)
@@ -192,11 +196,14 @@ def select_shared(paper: Values, ours: Values) -> Values:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, with the numbers of places where it held and where it was checked.
+    """Checked claim of a paper.
 
     Attributes:
-        paper: The same two numbers for the paper's own table, if it has been published.
-        stated: Whether the paper states the claim; else we read it from its table.
+        text: The claim.
+        held: Number of our values for which it holds.
+        of: Number of our values for which it was checked.
+        paper: The same two numbers for the paper's own table; None if that is not published.
+        stated: Whether the paper states the claim; if not, it is our reading of its table.
     """
 
     text: str
@@ -211,9 +218,9 @@ class Claim:
 
 
 def summarize_claims(scale: str, claims: Sequence[Claim]) -> str:
-    """Write a paragraph on what was run, in a sentence, and on the claims that held.
+    """Return a paragraph: what was run (the sentence ``scale``), and which claims held.
 
-    Claims without a place in which they could hold are left out.
+    Claims that could not be checked for any value are left out.
     """
     stated = [each for each in claims if each.of and each.stated]
     read_in = [each for each in claims if each.of and not each.stated]

@@ -1,4 +1,4 @@
-"""Results of the finished runs of an item: its tables, claims and figures."""
+"""Results of the finished runs of a paper's table or figure (item): tables, claims, figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +40,14 @@ _PICTURES: Mapping[str, Callable[[RecordedRun], DrawnFigure]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of a reproduced table or figure: score tables beside the paper's, claims, figures."""
+    """Results of a reproduced table or figure of a paper.
+
+    Attributes:
+        tables: Pairs of our score table and the paper's; None if that is not published.
+        claims: Checked claims.
+        figures: Drawn figures.
+        left_out: A line for each figure that could not be drawn, with the reason.
+    """
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
@@ -49,7 +56,7 @@ class Findings:
 
 
 def compute_findings(item: Item, results: Sequence[Result]) -> Findings:
-    """Make the tables and figures of an item's runs, and check its claims."""
+    """Compute the tables and figures of an item from its finished runs, and check its claims."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
     }
@@ -105,8 +112,8 @@ def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Clai
 
 
 def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[DrawnFigure]:
-    """Draw figures of the runs' singular values; of runs with one label the first is drawn."""
-    # What stands side by side is of one run.
+    """Draw figures of singular values; of several runs with the same label, the first is drawn."""
+    # Global and local model in one figure come from the same run.
     chosen = select_lowest_seed(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
     for result, facts, values in measure_runs(chosen, partial(read_spectra, spec.of)):
@@ -120,7 +127,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
 def _pictures(
     item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
 ) -> list[DrawnFigure]:
-    """Draw the figures that ``spec`` describes; add a line to ``left_out`` for each failure."""
+    """Draw the figures of ``spec``; append a line to ``left_out`` for each that cannot be drawn."""
     chosen = [
         result
         for result in select_lowest_seed(results)
@@ -145,7 +152,7 @@ def _pictures(
 
 
 def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[DrawnFigure]:
-    """Draw the histograms of correlations between the representations' dimensions, by run."""
+    """Draw histograms of correlations between representations' dimensions, a line for each run."""
     gathered = []
     for result in group:
         run = replace(result.recorded, label=label(spec.line, result))

@@ -1,4 +1,4 @@
-"""Measures of finished runs for tables and figures."""
+"""Measures of finished runs, for the tables and figures of papers."""
 
 import math
 import statistics
@@ -17,83 +17,84 @@ from supervised.algorithm import TERM
 
 T = TypeVar("T")
 Readings = Sequence[tuple[Facts, T | None]]
-"""Numbers of one run; None where it has none, as where it has diverged."""
+"""Measured values of one run, each with what distinguishes it from the others; None if it has none,
+for instance since it diverged."""
 Measure = Callable[[Result], Readings[float]]
 Whose = Literal["global", "local", "both", "other clients"]
-"""Whose singular values: the global model's, the first local model's, those of both, or those of
-the local models of all clients but the first."""
+"""Models whose singular values are taken: the global model, the first client's, both of these, or
+those of all clients but the first."""
 
 _COLLAPSED = 0.01
-"""Share of the largest singular value: a smaller one counts as collapsed."""
+"""A singular value below this share of the largest one counts as collapsed."""
 _SIGNIFICANT = math.exp(-2)
-"""The FedDecorr paper's example of a threshold for singular values: its logarithm is -2."""
+"""Threshold for singular values, a logarithm of -2: the FedDecorr paper's example."""
 
 
 def measure_runs(
     results: Sequence[Result], measure: Callable[[Result], Readings[T]]
 ) -> list[tuple[Result, Facts, T | None]]:
-    """Apply a measure to each run, and sort the readings so that those with equal facts adjoin."""
-    found = [(result, *reading) for result in results for reading in measure(result)]
-    kinds = dict.fromkeys(tuple(facts.items()) for _, facts, _ in found)
-    order = {facts: number for number, facts in enumerate(kinds)}
-    return sorted(found, key=lambda reading: order[tuple(reading[1].items())])
+    """Apply a measure to each run, and sort its values so that equal facts are adjacent."""
+    readings = [(result, *reading) for result in results for reading in measure(result)]
+    distinct = dict.fromkeys(tuple(facts.items()) for _, facts, _ in readings)
+    order = {facts: number for number, facts in enumerate(distinct)}
+    return sorted(readings, key=lambda reading: order[tuple(reading[1].items())])
 
 
 def measure_spectra(
     measure: Callable[[Tensor], float], whose: Whose, result: Result
 ) -> Readings[float]:
-    """Measure singular values of a run."""
-    found = read_spectra(whose, result)
-    return [(facts, None if values is None else measure(values)) for facts, values in found]
+    """Apply a function to the singular values of each chosen model (``whose``) of a run."""
+    spectra = read_spectra(whose, result)
+    return [(facts, None if values is None else measure(values)) for facts, values in spectra]
 
 
 # --- singular values ---
 
 
 def read_spectra(whose: Whose, result: Result) -> Readings[Tensor]:
-    """Return singular values of a run's models; None if they are not finite.
+    """Read the singular values of representations by a run's models; None if not all are finite.
 
     They are in descending order, of shape (dimensions,).
     """
     arrays = result.folder.read_arrays("spectra")
     local: Sequence[Tensor] | Tensor = arrays.get("local", ())
     clients = arrays.get("client", torch.empty(0)).tolist()
-    found: list[tuple[Facts, Tensor | None]] = []
+    spectra: list[tuple[Facts, Tensor | None]] = []
     if whose in ("global", "both"):
-        found.append(({"model": "global model"}, arrays.get("global")))
+        spectra.append(({"model": "global model"}, arrays.get("global")))
     if whose in ("local", "both"):
-        found.append(({"model": "a local model"}, local[0] if len(local) else None))
+        spectra.append(({"model": "a local model"}, local[0] if len(local) else None))
     if whose == "other clients":
         names = (f"client {int(client) + 1}" for client in clients)
-        found += [({"client": name}, own) for name, own in zip(names, local, strict=True)][1:]
+        spectra += [({"client": name}, own) for name, own in zip(names, local, strict=True)][1:]
     return [
         (facts, values if values is not None and torch.isfinite(values).all() else None)
-        for facts, values in found
+        for facts, values in spectra
     ]
 
 
 SPECTRUM_MEASURES: Mapping[str, Callable[[Tensor], float]] = {
     "collapsed_share": lambda values: float((values < _COLLAPSED * values[0]).double().mean()),
     "significant": lambda values: float((values > _SIGNIFICANT).sum()),
-    # Mean logarithm of the smaller half, over the largest one.
+    # Mean logarithm of the smaller half, relative to the largest one.
     "log_tail": lambda values: float(
         (values[len(values) // 2 :] / values[0]).clamp(min=ROUNDING).log().mean()
     ),
     "effective_rank": effective_rank,
 }
-"""Measures of singular values."""
+"""Measures of one model's singular values, by name."""
 
 # --- runs ---
 
 
 def read_summary_value(key: str, result: Result, factor: float = 1.0) -> Readings[float]:
-    """Return the value of ``key`` in a run's summary, times a factor, such as 100 for percent."""
+    """Read a value from a run's ``summary.json``, times a factor, such as 100 for percent."""
     value = result.summary.get(key)
     return [({}, None if value is None else factor * value)]
 
 
 def _accuracy_by_domain(result: Result) -> Readings[float]:
-    """Return the mean accuracy over the domains and that of each, in percent."""
+    """Return the mean accuracy over domains, then that of each domain, in percent."""
     readings: list[tuple[Facts, float | None]] = []
     for key, value in result.summary.items():
         kind, _, name = key.partition(" ")
@@ -106,19 +107,19 @@ def _accuracy_by_domain(result: Result) -> Readings[float]:
 
 
 def _accuracy_by_round(result: Result) -> Readings[float]:
-    """Return the accuracy after each scored round, in percent; the first round is round 1."""
+    """Return the accuracy after each evaluated round, in percent; rounds count from 1."""
     rows = [row for row in result.folder.read_log() if row["scores"]]
     return [({"round": str(row["round"] + 1)}, 100 * row["scores"]["accuracy"]) for row in rows]
 
 
 def _seconds_of_a_round(result: Result) -> Readings[float]:
-    """Return the median time of all rounds but the first, which also prepares."""
+    """Return the median seconds of a round, without the first, which includes preparations."""
     seconds = [float(row["seconds"]) for row in result.folder.read_log()[1:]]
     return [({}, statistics.median(seconds) if seconds else None)]
 
 
 def _term_by_epoch(result: Result) -> Readings[float]:
-    """Return the term of each client in the first round, after each local epoch."""
+    """Return each client's decorrelation term in the first round, for each local epoch."""
     readings = []
     for key, value in result.folder.read_log()[0]["figures"].items():
         name, *numbers = key.split("/")
@@ -129,10 +130,10 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 
 
 def _correlation(result: Result) -> Readings[float]:
-    """Return the mean |correlation| of two dimensions of the global model's representations."""
+    """Return the mean |correlation| between dimensions of the global model's representations."""
     with suppress(CannotDrawError):
-        found = pair_correlations(result.recorded.representations("covariance"))
-        return [({}, float(found.abs().mean()))]
+        correlations = pair_correlations(result.recorded.representations("covariance"))
+        return [({}, float(correlations.abs().mean()))]
     return [({}, None)]
 
 
@@ -148,4 +149,4 @@ MEASURES: dict[str, Measure] = {
     "term_by_epoch": _term_by_epoch,
     "correlation": _correlation,
 }
-"""Measures of runs."""
+"""Measures of a run, by name."""

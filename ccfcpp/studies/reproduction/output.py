@@ -1,4 +1,4 @@
-"""Findings as files and as text."""
+"""Results of a reproduced table or figure as text and files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from ccfcpp.studies.tables import as_markdown
 _SESSION_KEYS = ("revision", "processor", "threads", "device", "cuda_device")
 
 _MOST_PLACES = 12
-"""Largest number of columns of a table for people."""
+"""Largest number of axis values in a text table; the last ones are shown."""
 
 
 def scale(results: Sequence[Result]) -> str:
-    """Describe in a sentence what was run."""
+    """Return a sentence on what was run: number of runs, data sets, rounds and seeds."""
     names = ", ".join(dict.fromkeys(map(images, results)))
     rounds = sorted({int(result.summary["rounds"]) for result in results})
     seeds = sorted({result.config.seed for result in results})
@@ -37,9 +37,9 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Json]]]:
-    """Return tables as text by title, with the paper's values in parentheses.
+    """Return titles and rows of text of a table for each panel, the paper's values in parentheses.
 
-    If the paper has other images, its tables follow ours.
+    If the paper's table has none of our panels, its panels follow as tables of their own.
     """
     tables = [(f"{ours.measure}: {panel}", _rows(ours, panel, paper)) for panel in ours.panels]
     if paper is not None and not set(paper.panels) & set(ours.panels):
@@ -67,7 +67,7 @@ def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Json]
 
 
 def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Json]:
-    """Return all values of a table, a row each."""
+    """Return all scores of a table as rows of a CSV file, with the paper's beside them."""
     return [
         {
             "images": at[0],
@@ -100,7 +100,7 @@ def findings_as_text(
 
 
 def describe_sessions(results: Sequence[Result]) -> list[str]:
-    """Describe the source revisions and the machines with which the runs were made."""
+    """Describe the source revisions and machines of the runs' sessions, without duplicates."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
     known = ([f"{k} {own[k]}" for k in _SESSION_KEYS if own.get(k) is not None] for own in sessions)
     return sorted(set(map(", ".join, known)))

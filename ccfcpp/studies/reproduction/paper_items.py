@@ -1,4 +1,4 @@
-"""Tables and figures of the papers, described by the files ``configs/reproduce/papers``."""
+"""Items (tables and figures of the papers), described by files in ``configs/reproduce/papers``."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -31,27 +31,27 @@ from ccfcpp.studies.tables import format_number
 PAPERS = ("ccfcpp", "feddecorr")
 """Names of the files."""
 Text = Annotated[str, BeforeValidator(format_number)]
-"""A place on an axis: a number as papers print it, or a name."""
+"""A place (value on an axis): a name, or a number, converted to text by ``format_number``."""
 
 
 class Block(Section):
-    """Runs over some presets."""
+    """Runs with settings in common: presets, values over them, and grids."""
 
     files: tuple[str, ...] = ()
     """Names of shipped configuration files, such as ``feddecorr/table1``."""
     settings: Tree = Field(default_factory=dict)
-    """Settings over those of the files."""
+    """Settings that override those of the files."""
     grid: tuple[dict[str, list[object]], ...] = ()
-    """Grids of values by dotted key; if there is none, that of the last file that has one."""
+    """Grids of values by dotted key; empty: the grid of the last file that has one."""
     seeds: Positive = 1
-    """Seeds of each cell."""
+    """Number of seeds for each combination of settings."""
     images: str | None = None
-    """A folder of images for which the settings have no name: ``digit-domains``, which is made, or
-    a folder among the data sets."""
+    """A folder of images that is no named data set: ``digit-domains``, which is generated, or a
+    folder beside the data sets."""
 
 
 class TableSpec(Section):
-    """Description of a table of scores; ``panel``, ``place`` and ``system`` are label templates."""
+    """Description of a score table; ``panel``, ``place`` and ``system`` are templates of labels."""
 
     title: str
     """The name of the measure in the table."""
@@ -60,17 +60,17 @@ class TableSpec(Section):
     spectrum: Whose | None = None
     axis: str = ""
     panel: str = ""
-    """If it is empty, ``panels`` of the item."""
+    """Empty: the item's ``panels``."""
     place: str
     system: str
     anywhere: tuple[str, ...] = ()
-    """Systems to which the axis means nothing."""
+    """Systems whose scores do not depend on the axis."""
     over: str = ""
-    """The system by whose values all are divided."""
+    """System by whose scores all are divided; empty: none."""
     last: bool = False
     """Whether only the last place on the axis is kept."""
     published: str = ""
-    """The paper's table beside it, by its name in ``published.py``."""
+    """Name in ``published.csv`` of the paper's table to compare with; empty: none."""
     tabulated: bool = True
     """Whether the table is shown."""
     drawn: bool = True
@@ -78,7 +78,7 @@ class TableSpec(Section):
 
     @property
     def measured(self) -> Measure:
-        """The measure of a run in this table."""
+        """Function that measures a run for this table."""
         if self.spectrum is None:
             return MEASURES[self.measure]
         return partial(measure_spectra, SPECTRUM_MEASURES[self.measure], self.spectrum)
@@ -96,9 +96,9 @@ class SpectraSpec(Section):
 
     of: Whose
     title: str = ""
-    """Template of the figure's title; the item's panel if it is empty."""
+    """Template of the figure's title; empty: the item's ``panels``."""
     line: str
-    """Template of a line's name. A line is that of the first run of its name."""
+    """Template of a line's name; of several runs with the same name, the first is drawn."""
 
 
 class PictureSpec(Section):
@@ -106,7 +106,7 @@ class PictureSpec(Section):
 
     show: Literal["holdings", "covariance", "correlations", "plane"]
     title: str = ""
-    """Template of the figure's title; the item's panel if it is empty."""
+    """Template of the figure's title; empty: the item's ``panels``."""
     line: str = ""
     """Template of a line's name, if a figure has several runs."""
     only: dict[str, tuple[object, ...]] = Field(default_factory=dict)
@@ -114,20 +114,20 @@ class PictureSpec(Section):
 
 
 class ClaimSpec(Section):
-    """A claim: a check against a table, or against values that views compute from it.
+    """Description of a claim: views, which transform a table's values, and a check of the result.
 
-    The fields from ``places_to_last_of`` to ``of`` are views, applied in their order. Those from
-    ``higher`` on are checks, of which each claim has one; ``claims.py`` defines them.
+    The fields from ``places_to_last_of`` to ``of`` are arguments of views, applied in this order.
+    Those from ``higher`` on are arguments of checks; each claim has one. See ``claims.py``.
     """
 
     say: str
     stated: bool = True
-    """Whether the paper states it; else it is our reading."""
+    """Whether the paper states the claim; if not, it is our reading of its table."""
     each: str = ""
-    """A template: the claim is made for each group of runs of the same label, which ``say`` may
-    name."""
+    """Template of a label: the claim is checked for each group of runs with the same label. ``say``
+    may contain the same names."""
     table: str = ""
-    """The name of the table; the item's first if it is empty."""
+    """Name of the table; empty: the item's first one."""
 
     places_to_last_of: str | None = None
     below_best: str | None = None
@@ -135,7 +135,7 @@ class ClaimSpec(Section):
     losses: bool = False
     steps: bool = False
     ratios: bool = False
-    """As ``steps``, by quotients."""
+    """Like ``steps``, with quotients in place of differences."""
     by_place: bool = False
     at: tuple[Text, ...] = ()
     without: Text | None = None
@@ -152,14 +152,14 @@ class ClaimSpec(Section):
     best_differs: str | None = None
 
     def view(self, values: Values) -> Values:
-        """Return the values that the check is applied to."""
+        """Apply the views; return the values that are to be checked."""
         for name, make in VIEWS.items():
             if argument := getattr(self, name):
                 values = make(values, argument)
         return values
 
     def count(self, viewed: Values) -> Count:
-        """Count in how many places the check holds, and of how many."""
+        """Count the values for which the check holds, and all values."""
         (name,) = self._checks
         return count(name, getattr(self, name), viewed)
 
@@ -175,19 +175,19 @@ class ClaimSpec(Section):
 
 
 class Item(Section):
-    """Description of a table or a figure of a paper."""
+    """Item: description of a table or figure of a paper, of its runs and of its claims."""
 
     title: str
     command: Literal["cluster", "classify"]
     """The command that makes the runs."""
     base: Tree = Field(default_factory=dict)
-    """Settings of all runs, under those of a block."""
+    """Settings of all runs, which those of a block override."""
     full: tuple[Block, ...]
-    """Its runs at the paper's size."""
+    """Runs at the paper's size."""
     quick: tuple[Block, ...]
-    """Its runs on little data, in minutes."""
+    """Runs on little data, which take minutes."""
     timed: bool = False
-    """Whether it measures time, so that its runs have the machine for themselves."""
+    """Whether it measures time, so that its runs are made one at a time."""
     panels: str = "{images}"
     """Template of the panels' labels."""
     spectra: tuple[SpectraSpec, ...] = ()
@@ -204,22 +204,22 @@ class Item(Section):
 
 
 class Paper(Section):
-    """A file with the items of a paper."""
+    """Content of a file with the items of one paper."""
 
     paper: str
     """The name with which the items' titles begin."""
     command: Literal["cluster", "classify"]
     base: Tree = Field(default_factory=dict)
     shared: object = None
-    """Anchors of what several items have."""
+    """Unused: a place for YAML anchors that several items refer to."""
     items: dict[str, Tree]
 
 
 def load_items() -> dict[str, Item]:
-    """Read the items of all papers by name, in the papers' order.
+    """Read the items of all papers, by name.
 
     Raises:
-        UsageError: In one line, the first key or value that does not fit.
+        UsageError: A key or value of a file is not allowed; the message names the first.
     """
     files = [f"{ITEMS_OF_PAPERS}/{name}" for name in PAPERS]
     of_papers = [read_paper(read_yaml(preset_file(where)), where) for where in files]
@@ -227,10 +227,10 @@ def load_items() -> dict[str, Item]:
 
 
 def read_paper(tree: Tree, where: str) -> dict[str, Item]:
-    """Read the items of one paper from the content of its file, which errors call ``where``.
+    """Parse the items of one paper from the content of its file; ``where`` is its name in errors.
 
     Raises:
-        UsageError: In one line, the first key or value that does not fit.
+        UsageError: A key or value is not allowed; the message names the first.
     """
     place = where
     try:

@@ -1,4 +1,4 @@
-"""The runs that a table or a figure needs, and their folders."""
+"""Runs that a table or figure of a paper (item) needs, and their folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from ccfcpp.studies.results import dataset_name
 from supervised.config import ClassifyConfig
 
 DIGIT_DOMAINS = "digit-domains"
-"""The name of their folder."""
+"""Name of the folder of generated images."""
 
 _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "plain": lambda image: image,
@@ -33,9 +33,12 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def write_digit_domains(folder: Path) -> Path:
-    """Write scikit-learn's digits as images of four domains, and return their folder.
+    """Write scikit-learn's digits as PNG files of four domains: plain, inverted, turned, blurred.
 
-    Files are ``digit-domains/DOMAIN/CLASS/NUMBER.png``; existing ones are kept.
+    Each digit is in one domain. Nothing is done if the files have been written before.
+
+    Returns:
+        The folder ``digit-domains`` inside ``folder``; files are DOMAIN/CLASS/NUMBER.png.
     """
     path = folder / DIGIT_DOMAINS
     done = path.with_suffix(".done")
@@ -54,8 +57,8 @@ def write_digit_domains(folder: Path) -> Path:
 
 
 def plan_run(axes: Axes, config: C) -> PlannedRun[C]:
-    """Plan a run in a folder named by its whole configuration, so that items share runs."""
-    # A folder of images may be moved, as data sets' folders may.
+    """Plan a run in a folder named by a hash of its configuration: items share equal runs."""
+    # The name, not the path, of a folder of images: the folder may be moved.
     name, method = dataset_name(config), values_of(config)["method"]
     return PlannedRun(
         axes, config, Path(f"{method}-{name}-{config_hash(config, dataset=name)[:12]}")
@@ -70,13 +73,18 @@ def plan_item(
     data_root: Path | None,
     dataset: str | None = None,
 ) -> list[PlannedRun[RunConfig]]:
-    """Plan the runs that reproduce a table or figure (an item), all or those on one ``dataset``.
+    """Plan the runs that reproduce a table or figure (item) of a paper, without duplicates.
 
-    ``values`` override all other settings. Generated images go into ``folder``. Data sets are in
-    ``$CCFCPP_DATA`` if ``data_root`` is None.
+    Args:
+        item: Description of the table or figure.
+        quick: Whether to take the short runs on little data.
+        values: Settings that override all others.
+        folder: Folder for generated images.
+        data_root: Folder of the data sets; ``$CCFCPP_DATA`` if it is None.
+        dataset: Plan only the runs on this data set; None: on all.
 
     Raises:
-        UsageError: A value is out of its range, images are missing, or no run is on the data set.
+        UsageError: A value is not allowed, images are missing, or no run is on ``dataset``.
     """
     kind: type[RunConfig] = ClusterConfig if item.command == "cluster" else ClassifyConfig
     runs: list[PlannedRun[RunConfig]] = []
@@ -103,8 +111,8 @@ def plan_item(
 def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
     """Return the folder of images that are no named data set.
 
-    ``digit-domains`` is written first, into the folder ``made``. Others are images that may not be
-    redistributed; they lie among the data sets.
+    ``digit-domains`` is generated, inside the folder ``made``. Other images may not be
+    redistributed; the user puts them beside the data sets (see ``plan_item``).
 
     Raises:
         UsageError: The folder is missing.

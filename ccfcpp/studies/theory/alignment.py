@@ -1,9 +1,9 @@
-"""The papers' alignment assumption, measured while a network learns the digits.
+"""Check of the papers' alignment assumption while a linear network is trained on digits.
 
 FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 if k = k' and else 0,
-for the left singular vectors of the encoder and the right ones of the layer above it. The ICLR
-paper's Figure 6 draws these numbers for a linear network of three layers on MNIST after 3, 5, 7 and
-9 epochs; here the network learns scikit-learn's digits.
+where u_k are left singular vectors of the encoder and v'_k' right ones of the layer above it.
+Figure 6 of FedDecorr's ICLR version draws these numbers for a linear network of three layers on
+MNIST after 3, 5, 7 and 9 epochs; here the network is trained on scikit-learn's digits.
 """
 
 from dataclasses import dataclass
@@ -29,24 +29,25 @@ from ccfcpp.studies.theory.networks import (
 from ccfcpp.studies.theory.problems import LabelledData, class_mean_drive, exact_drive, one_hot
 
 INITIALISATIONS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
-"""The last two: W_1 and W_2 balanced, as Assumption 1 asks, under PyTorch's W_3; and W_3 as well,
-with the singular vectors that balance needs."""
+"""Initial weights. Balanced layers fulfil Assumption 1, W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}: those of the
+encoder, W_1 and W_2, under PyTorch's W_3, or all three."""
 TIMES = (0, 28, 47, 66, 84)
-"""The start, and 3, 5, 7 and 9 epochs of 938 batches at a learning rate of 0.01: the figure's, if
-it was drawn with such steps (the paper does not say)."""
+"""Times of gradient flow: 0, and 3, 5, 7 and 9 epochs of 938 batches at a learning rate of 0.01 (an
+assumption: the paper does not give the steps of its figure)."""
 _PIXELS, _WIDTH, _CLASSES = 64, 32, 10
 _STEP = 0.25  # half of it changes no result in the first four digits
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A heat map as in the FedDecorr paper's Figure 6: cosines of singular vectors.
+    """Heat map of singular vectors' cosines, as in Figure 6 of FedDecorr's ICLR version.
 
     Attributes:
-        cosines: |u_k · v'_k'|, of shape (k', k), row and column in descending order of singular
-            values.
-        error: ‖rates of Eq. (44) − exact ones‖ / ‖exact ones‖.
-        printed_error: The same of Eq. (32), with the matrix of class means.
+        start: Initialisation, one of ``INITIALISATIONS``.
+        time: Time of gradient flow, one of ``TIMES``.
+        cosines: |u_k · v'_k'|, float64 of shape (k', k), by descending singular values.
+        error: Relative error of dσ_k/dt by Eq. (44): ‖dσ/dt − exact‖ / ‖exact‖.
+        printed_error: The same for Eq. (32), which has class means in place of samples.
     """
 
     start: str
@@ -56,34 +57,34 @@ class HeatMap:
     printed_error: float
 
     @property
-    def where(self) -> str:
-        """The start and the time in words."""
+    def description(self) -> str:
+        """Initialisation and time as text."""
         return f"{self.start}, time {self.time}"
 
     def diagonal(self, first: int, last: int) -> Statement:
-        """State that |u_k · v'_k| is 1 from the first k to the last."""
+        """Return the statement that |u_k · v'_k| is 1 for k from ``first`` to ``last``."""
         which = f"k = {first}" if first == last else f"mean of k = {first} to {last}"
         mean = float(self.cosines.diagonal()[first - 1 : last].mean())
-        return equal(f"|u_k . v_k|, {which}: {self.where}", 1.0, mean)
+        return equal(f"|u_k . v_k|, {which}: {self.description}", 1.0, mean)
 
 
 def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """State how well vectors align on the digits from several starts, and the effect on Theorem 1.
+    """Check alignment and Theorem 1 on the digits, from several initialisations.
 
     Returns:
-        The statements, and each pixel of the heat maps as a row.
+        The statements, and a row for each entry of the heat maps.
     """
     maps = heat_maps(randomness)
     start, *_ = maps
     default, *_ = ends = [each for each in maps if each.time == TIMES[-1]]
-    printed = f"relative error of Eq. (32) with N G: {default.where}"
+    printed = f"relative error of Eq. (32) with N G: {default.description}"
     statements = [
         start.diagonal(1, _CLASSES),
         default.diagonal(1, 1),
         default.diagonal(_CLASSES, _CLASSES),
         *(each.diagonal(1, _CLASSES) for each in ends),
         *(
-            equal(f"relative error of Eq. (44): {each.where}", 0.0, each.error, each.error)
+            equal(f"relative error of Eq. (44): {each.description}", 0.0, each.error, each.error)
             for each in ends
         ),
         equal(printed, 0.0, default.printed_error, default.printed_error),
@@ -98,13 +99,13 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """Compute the heat maps of all starts at some times: ascending multiples of ``_STEP``."""
+    """Compute the heat maps of all initialisations at ``times``, ascending multiples of 0.25."""
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / 16).double().mT
     data = LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))
 
     def drive(network: SplitNetwork) -> Tensor:
-        # Of the mean over samples, which is what networks are trained with.
+        # The loss is the mean over samples.
         return exact_drive(network, data) / len(images)
 
     network = _stacked_networks(randomness)
@@ -117,10 +118,10 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
 
 
 def _stacked_networks(randomness: Randomness) -> SplitNetwork:
-    """Make the networks of all starts, stacked along a leading axis."""
+    """Make the networks of all ``INITIALISATIONS``, stacked along a leading axis."""
     generator = randomness.generator("alignment")
     widths = (_PIXELS, _WIDTH, _WIDTH, _CLASSES)
-    # PyTorch's weights: uniform up to 1 / sqrt(width before).
+    # PyTorch's weights are uniform in ±1 / sqrt(width before).
     default = tuple(
         (2 * torch.rand(after, before, generator=generator, dtype=torch.float64) - 1) / before**0.5
         for before, after in pairwise(widths)

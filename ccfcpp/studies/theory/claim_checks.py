@@ -1,4 +1,4 @@
-"""Simulated paths of singular values, the papers' statements on them, and the verdicts."""
+"""Simulated gradient flow, the theorems' statements on singular values, and their verdicts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ Verdict = Literal["holds", "roughly", "fails"]
 HOLDS, ROUGHLY = 1e-4, 0.1
 """Relative errors up to which an equation holds, or holds roughly."""
 _RESOLUTION = 1e-7
-"""Two difference quotients that differ by a larger share do not resolve the path."""
+"""Largest relative difference of two difference quotients that resolve the path."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A path of gradient flow, and the rates of its singular values, measured on the path alone.
+    """Simulated path of gradient flow, with numerical derivatives of its singular values.
 
     Attributes:
         start: The network at time 0.
-        network: The network at the inner times: layers (times, …, width after, width before).
-        times: Shape (times,).
-        values: The encoder's singular values, of shape (times, …, k).
-        rates: dσ_k/dt by differences of order four, of the same shape.
-        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). If
-            two singular values almost meet, they change faster than a fixed step can follow.
+        network: The network at ``times``: layers of shape (times, …, width after, width before).
+        times: float64 of shape (times,).
+        values: The encoder's singular values σ_k, of shape (times, …, k).
+        rates: dσ_k/dt by central differences of order four, of the same shape.
+        resolved: Whether differences of twice the step give the same rates, bool of shape (times,
+            …). They do not if two singular values almost meet, and change too fast for the step.
     """
 
     start: SplitNetwork
@@ -47,18 +47,18 @@ class Simulation:
     resolved: Tensor
 
     def theorem(self, driving: Tensor, head_depth: int = 1) -> Tensor:
-        """Return ``theorem_rates`` along the path, with M_k of its start."""
+        """Return dσ_k/dt along the path by ``theorem_rates``, with M_k of its initial network."""
         return theorem_rates(
             self.network, depth_offsets(self.start, head_depth), driving, head_depth
         )
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
-    """Simulate gradient flow from a start, for at least 8 steps."""
+    """Simulate gradient flow from the network ``start``, for 8 or more steps of size ``step``."""
     path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
     fine, coarse = central_differences(values, step), central_differences(values[::2], 2 * step)
-    # The coarse quotients stand at every second time, from the fifth on: compare them there.
+    # Coarse quotients exist at every second time from the fifth on: compare both there.
     at_both = fine[2::2][: len(coarse)]
     error = (at_both - coarse).norm(dim=-1) / at_both.norm(dim=-1)
     inner = slice(4, 4 + 2 * len(coarse), 2)
@@ -73,9 +73,10 @@ def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simu
 
 
 def central_differences(values: Tensor, step: float) -> Tensor:
-    """Return d/dt by central differences of order four.
+    """Return d/dt of values at equal steps by central differences of order four.
 
-    Values of shape (times, …) give (times − 4, …), without the first two times and the last two.
+    The result for values of shape (times, …) is (times − 4, …): the first two and last two times
+    have none.
     """
     assert len(values) >= 5, f"a difference of order four needs five times, not {len(values)}"
     near, far = values[3:-1] - values[1:-3], values[4:] - values[:-4]
@@ -83,19 +84,23 @@ def central_differences(values: Tensor, step: float) -> Tensor:
 
 
 def relative_error(predicted: Tensor, simulation: Simulation) -> float:
-    """Return ‖predicted − simulated‖ / ‖simulated‖ over all resolved rates; NaN if there are none.
+    """Return ‖predicted − simulated‖ / ‖simulated‖ of dσ_k/dt where resolved; NaN if nowhere.
 
-    ``predicted`` is dσ_k/dt of a formula, of the shape of ``simulation.rates``.
+    ``predicted`` has the shape of ``simulation.rates``.
     """
     simulated = simulation.rates[simulation.resolved]
     return float((predicted[simulation.resolved] - simulated).norm() / simulated.norm())
 
 
 def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tensor]]) -> list[Row]:
-    """Tabulate singular values and rates of each path's first network, at every fourth time.
+    """Tabulate singular values σ_k and dσ_k/dt of each path's first network, at every fourth time.
 
-    ``formulas`` maps a name to its dσ_k/dt along each path. Tensors have the leading axes (times,
-    clients, draws).
+    Args:
+        paths: Simulations, whose tensors have the leading axes (times, clients, draws).
+        formulas: Maps the name of a formula to the dσ_k/dt that it gives along each path.
+
+    Returns:
+        A row for each path, time and k.
     """
     return [
         {
@@ -115,13 +120,14 @@ def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tenso
 
 @dataclass(frozen=True)
 class Statement:
-    """A numeric prediction of a theorem, described by ``text``, beside the simulated number.
+    """A theorem's prediction of a number, compared with a simulation.
 
     Attributes:
-        predicted: The predicted number; with the relation ``<`` a bound.
+        text: Description of the number.
+        predicted: The predicted number; an upper bound if the relation is ``<``.
         simulated: The simulated number.
-        relation: ``=``, or ``<`` if the papers say only that something is smaller.
-        relative_error: The error of ``=``; None for ``<``.
+        relation: ``=``, or ``<`` if the papers only say that a number is smaller.
+        relative_error: Relative error of the prediction; None if the relation is ``<``.
     """
 
     text: str
@@ -132,33 +138,33 @@ class Statement:
 
     @property
     def verdict(self) -> Verdict:
-        """``holds``, ``roughly`` (a relative error up to a tenth) or ``fails``."""
+        """``holds`` (relative error up to 1e-4), ``roughly`` (up to 0.1) or ``fails``."""
         if self.relation == "<":
             return "holds" if self.simulated < self.predicted else "fails"
-        # A comparison with NaN is false: what could not be computed does not hold.
+        # An error of NaN, which could not be computed, fails: comparisons with NaN are false.
         error = math.nan if self.relative_error is None else self.relative_error
         return "holds" if error <= HOLDS else "roughly" if error <= ROUGHLY else "fails"
 
     def as_json(self) -> Row:
-        """Return all fields and the verdict."""
+        """Return all fields and the verdict as a dict."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def equal(text: str, predicted: float, simulated: float, error: float | None = None) -> Statement:
-    """State that two numbers are equal; by default the error is relative to the simulated one."""
+    """Make a statement that two numbers are equal; ``error``: by default relative to the latter."""
     error = abs(predicted - simulated) / abs(simulated) if error is None else error
     return Statement(text, predicted, simulated, "=", error)
 
 
 def smaller(text: str, bound: float, simulated: float) -> Statement:
-    """State that a number is smaller than another."""
+    """Make a statement that a simulated number is smaller than ``bound``."""
     return Statement(text, bound, simulated, "<")
 
 
 def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Statement:
-    """State a formula for dσ_k/dt, with the numbers of the fastest k, half-way.
+    """Make a statement on a formula's dσ_k/dt (``predicted``, shaped as ``simulation.rates``).
 
-    ``predicted`` has the shape of ``simulation.rates``.
+    Its error is that of all rates; the numbers shown are of the fastest k at half of the time.
     """
     middle = len(simulation.rates) // 2
     simulated = simulation.rates[middle].flatten()
@@ -168,11 +174,11 @@ def about_rates(text: str, predicted: Tensor, simulation: Simulation) -> Stateme
 
 
 def worst(statements: Sequence[Statement]) -> Statement:
-    """Return the statement with the largest error, of several settings."""
+    """Return the statement with the largest relative error."""
     return max(statements, key=lambda each: each.relative_error or 0.0)
 
 
 def worst_rates(text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]) -> Statement:
-    """State a formula for dσ_k/dt, for the depth of encoder at which its error is largest."""
+    """Make the statement of ``about_rates`` for the path with the largest error (depths 1 to 3)."""
     text += " = 1, 2, 3"
     return worst([about_rates(text, *each) for each in zip(predicted, paths, strict=True)])

@@ -1,15 +1,16 @@
 """Deep linear networks under gradient flow, in float64 on the CPU, and their singular values.
 
-The loss depends on the layers only through their product, so that one matrix, the *drive*
-B = −∂ℓ/∂(W_n ⋯ W_1) of shape (…, outputs, inputs), gives the velocity of every layer. Leading axes
-are independent networks.
+The loss depends on the layers only through their product, so that its negative gradient
+B = −∂ℓ/∂(W_n ⋯ W_1), of shape (…, outputs, inputs) and called the *drive* here, gives the time
+derivative of every layer. Leading axes are independent networks.
 
-Both papers' theorems on the singular values σ_k of the encoder have one form. With its singular
-vectors u_k, v_k, with u'_k, v'_k of the head, and L and L' their numbers of layers:
+Both papers' theorems on the singular values σ_k of the encoder have the same form. u_k, v_k are its
+left and right singular vectors, u'_k, v'_k those of the head, L and L' their numbers of layers:
 
     dσ_k/dt = L σ_k^(2 − 2/L) · (σ_k^(2/L) + M_k)^(L'/2) · u'_kᵀ B v_k
 
-FedDecorr's Theorem 1 and CCFC++'s Theorem III.4 print L' = 1. All rates have the shape (…, k).
+M_k is a constant of time (``depth_offsets``). FedDecorr's Theorem 1 and CCFC++'s Theorem III.4
+have L' = 1. Rates are dσ_k/dt, of shape (…, k).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +27,15 @@ WeightMatrices = tuple[Tensor, ...]
 
 
 def product(layers: Sequence[Tensor]) -> Tensor:
-    """Return W_n ⋯ W_1 of at least one layer."""
+    """Return the matrix product W_n ⋯ W_1 of one or more layers, given first layer first."""
     return reduce(lambda done, layer: layer @ done, layers)
 
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A network of an encoder, its first ``depth`` layers, and a head: a classifier or predictor.
+    """Linear network of an encoder (its first ``depth`` layers) and a head (the layers above).
 
-    Along a path of gradient flow the layers have a leading axis of times.
+    On a path of gradient flow, layers have a leading axis of times.
     """
 
     layers: WeightMatrices
@@ -51,23 +52,23 @@ class SplitNetwork:
         return product(self.layers[self.depth :])
 
     def at_clients(self, clients: int) -> "SplitNetwork":
-        """Return the same weights at several clients, along a new leading axis."""
+        """Return the network with a new leading axis: the same weights at each client."""
         layers = tuple(layer.expand(clients, *layer.shape) for layer in self.layers)
         return SplitNetwork(layers, self.depth)
 
     def at_times(self, chosen: int | slice) -> "SplitNetwork":
-        """Return the network at one point of a path, or at several."""
+        """Return the network at some times of a path, chosen by index."""
         return SplitNetwork(tuple(layer[chosen] for layer in self.layers), self.depth)
 
 
 Drive = Callable[[SplitNetwork], Tensor]
-"""From a network to its drive."""
+"""Function from a network to its drive B, the loss's negative gradient by W_n ⋯ W_1."""
 
 
 def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
-    """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ drive (W_{j−1} ⋯ W_1)ᵀ of each layer.
+    """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ B (W_{j−1} ⋯ W_1)ᵀ of each layer, for the drive B.
 
-    Eq. (16) of the FedDecorr paper (ICLR).
+    Eq. (16) of the FedDecorr paper (ICLR). ``drive`` has the shape (…, outputs, inputs).
     """
     velocities = []
     for number in range(len(layers)):
@@ -78,10 +79,11 @@ def layer_velocities(layers: WeightMatrices, drive: Tensor) -> WeightMatrices:
 
 
 def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
-    """Integrate gradient flow by the classical Runge-Kutta method of order four.
+    """Integrate gradient flow from ``start`` by the classical Runge-Kutta method of order four.
 
-    The path has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
-    width before).
+    Returns:
+        The network at the times 0, step, …, steps · step: layers of shape (steps + 1, …, width
+        after, width before).
     """
     assert step > 0, "a flow needs a positive step"
     assert steps > 0, "a flow needs at least one step"
@@ -106,7 +108,10 @@ def _advance(layers: WeightMatrices, velocities: Sequence[Tensor], time: float) 
 
 
 def imbalance(layers: WeightMatrices) -> Tensor:
-    """Return the largest entry of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1}, 0 under Assumption 1; shape (…)."""
+    """Return the largest |entry| of W_j W_jᵀ − W_{j+1}ᵀ W_{j+1} over all j, of shape (…).
+
+    It is 0 for balanced layers (Assumption 1 of the FedDecorr paper, ICLR).
+    """
     differences = [before @ before.mT - after.mT @ after for before, after in pairwise(layers)]
     return torch.stack([each.abs().amax(dim=(-2, -1)) for each in differences]).amax(dim=0)
 
@@ -115,24 +120,29 @@ def imbalance(layers: WeightMatrices) -> Tensor:
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    """Draw independent standard normal numbers."""
+    """Draw independent standard normal numbers, float64 of the given shape."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def orthonormal_columns(
     shape: Sequence[int], rows: int, columns: int, generator: torch.Generator
 ) -> Tensor:
-    """Draw matrices of shape (*shape, rows, columns) with orthonormal columns."""
+    """Draw random matrices with orthonormal columns, of shape (*shape, rows, columns)."""
     assert columns <= rows, f"{columns} columns of {rows} rows cannot be orthonormal"
     drawn: Tensor = torch.linalg.qr(normal(generator, *shape, rows, columns)).Q
     return drawn
 
 
 def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> WeightMatrices:
-    """Make ``depth`` balanced layers whose product is left · diag(values) · rightᵀ.
+    """Make ``depth`` balanced layers with the product left · diag(values) · rightᵀ.
 
-    ``left`` and ``right`` have orthonormal columns; the values, of shape (…, rank), are positive.
-    Layers in the middle are diagonal: the basis between layers is that of the singular vectors.
+    Balanced: W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}. Layers between the first and the last are diagonal.
+
+    Args:
+        left: Left singular vectors, orthonormal columns (…, width after, rank).
+        values: Singular values, positive, of shape (…, rank).
+        right: Right singular vectors, orthonormal columns (…, width before, rank).
+        depth: Number of layers.
     """
     inner = torch.diag_embed(values ** (1 / depth))
     if depth == 1:
@@ -143,9 +153,12 @@ def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> W
 def random_layers(
     shape: Sequence[int], widths: Sequence[int], generator: torch.Generator
 ) -> WeightMatrices:
-    """Draw layers of independent normal entries of deviation 1 / sqrt(width before).
+    """Draw layers with independent normal weights of standard deviation 1 / sqrt(width before).
 
-    They have the leading axes ``shape``; ``widths`` are those before, between and after the layers.
+    Args:
+        shape: Leading axes, of independent networks.
+        widths: Widths before, between and after the layers.
+        generator: Source of random numbers.
     """
     pairs = pairwise(widths)
     return tuple(normal(generator, *shape, after, w) * (1.0 / w**0.5) for w, after in pairs)
@@ -155,11 +168,11 @@ def random_layers(
 
 
 class PairedVectors(NamedTuple):
-    """Singular values (…, k) of encoder and head, and their vectors as columns (…, width, k).
+    """Singular value decompositions of encoder (σ_k, u_k, v_k) and head (σ'_k, u'_k, v'_k).
 
-    The k-th of both belong together, up to the smaller rank: σ_k, u_k, v_k; σ'_k, u'_k, v'_k. Both
-    vectors of the head's k-th pair change sign if u_k · v'_k would be negative: the theorems
-    need u_k · v'_k = 1, though their assumption is about |u_k · v'_k|.
+    Values have the shape (…, k), in descending order up to the smaller rank; vectors are columns
+    (…, width, k). Signs of u'_k and v'_k are chosen such that u_k · v'_k ≥ 0, since the theorems
+    use u_k · v'_k = 1, though their assumption is on |u_k · v'_k|.
     """
 
     values: Tensor
@@ -171,30 +184,33 @@ class PairedVectors(NamedTuple):
 
     @property
     def alignment(self) -> Tensor:
-        """|u_k · v'_k'|, of shape (…, k', k): the heat maps of the FedDecorr paper's Figure 6."""
+        """|u_k · v'_k'|, of shape (…, k', k), as in Figure 6 of the FedDecorr paper (ICLR)."""
         return (self.head_right.mT @ self.left).abs()
 
     def along(self, left: Tensor, matrix: Tensor) -> Tensor:
-        """Return the entries left_kᵀ · matrix · v_k, of shape (…, k)."""
+        """Return left_kᵀ · matrix · v_k for each k, of shape (…, k)."""
         return torch.einsum("...ok,...oi,...ik->...k", left, matrix, self.right)
 
 
 def paired_vectors(network: SplitNetwork) -> PairedVectors:
-    """Return singular values and vectors of encoder and head, in descending order."""
+    """Compute the singular values and vectors of a network's encoder and head."""
     left, values, right = torch.linalg.svd(network.encoder, full_matrices=False)
     head_left, head_values, head_right = torch.linalg.svd(network.head, full_matrices=False)
     kept = min(values.shape[-1], head_values.shape[-1])
     left, right = left[..., :kept], right.mT[..., :kept]
     head_left, head_right = head_left[..., :kept], head_right.mT[..., :kept]
-    sides = torch.where((left * head_right).sum(dim=-2, keepdim=True) < 0, -1.0, 1.0)
+    signs = torch.where((left * head_right).sum(dim=-2, keepdim=True) < 0, -1.0, 1.0)
     return PairedVectors(
         values[..., :kept], left, right,
-        head_values[..., :kept], head_left * sides, head_right * sides,
+        head_values[..., :kept], head_left * signs, head_right * signs,
     )  # fmt: skip
 
 
 def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
-    """Return M_k = σ'_k^(2/L') − σ_k^(2/L) at time 0, Eq. (43) and CCFC++'s Eq. (29)."""
+    """Return the constants M_k = σ'_k^(2/L') − σ_k^(2/L) of the initial network, of shape (…, k).
+
+    Eq. (43) of the FedDecorr paper (ICLR), Eq. (29) of CCFC++; ``head_depth`` is L'.
+    """
     pairs = paired_vectors(start)
     return pairs.head_values ** (2 / head_depth) - pairs.values ** (2 / start.depth)
 
@@ -202,26 +218,38 @@ def depth_offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
 def theorem_rates(
     network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
 ) -> Tensor:
-    """Return dσ_k/dt by the theorems, with M_k of ``depth_offsets`` and a drive B.
+    """Return dσ_k/dt by the theorems, of shape (…, k); see the module's formula.
 
-    Eq. (32) of the FedDecorr paper (ICLR; B is N · G) and Eq. (7) of CCFC++ (Q̄).
+    Eq. (32) of the FedDecorr paper (ICLR), whose drive B is N · G, and Eq. (7) of CCFC++, with Q̄.
+
+    Args:
+        network: The network.
+        constants: M_k of ``depth_offsets``, of shape (…, k).
+        driving: Drive B, of shape (…, outputs, inputs).
+        head_depth: Number L' of the head's layers.
     """
     pairs, depth = paired_vectors(network), network.depth
-    # Where the assumptions do not hold the sum may become negative; the head's value is then 0.
+    # The sum may be negative if the assumptions do not hold; the head's value is then 0.
     squared = (pairs.values ** (2 / depth) + constants).clamp(min=0)
     along = pairs.along(pairs.head_left, driving)
     return depth * pairs.values ** (2 - 2 / depth) * squared ** (head_depth / 2) * along
 
 
 def rates_without_alignment(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, third line of Eq. (40): no alignment."""
+    """Return dσ_k/dt = L σ_k^(2 − 2/L) u_kᵀ headᵀ B v_k, which does not assume alignment.
+
+    Eq. (40) of the FedDecorr paper (ICLR), third line; B is ``driving``.
+    """
     pairs = paired_vectors(network)
     along = pairs.along(pairs.left, network.head.mT @ driving)
     return network.depth * pairs.values ** (2 - 2 / network.depth) * along
 
 
 def exact_rates(network: SplitNetwork, driving: Tensor) -> Tensor:
-    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k of gradient flow, Eq. (10), without any assumption."""
+    """Return dσ_k/dt = u_kᵀ (dΠ/dt) v_k for the encoder's product Π, without any assumption.
+
+    Eq. (10) of the FedDecorr paper (ICLR); ``driving`` is the drive B.
+    """
     encoder = network.layers[: network.depth]
     velocities = layer_velocities(encoder, network.head.mT @ driving)
     first, *others = (

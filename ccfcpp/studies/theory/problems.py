@@ -1,4 +1,4 @@
-"""Small random problems: data, weights, and the drives of both papers' losses.
+"""Small random problems: data, weights, and negative gradients (drives) of both papers' losses.
 
 Sources: Shi et al., *Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous
 Federated Learning* (ICLR 2023), Section 3.3 and Appendix A, for a linear classifier under the
@@ -23,26 +23,29 @@ from ccfcpp.studies.theory.networks import (
 )
 
 INPUTS, REPRESENTATION, CLASSES, CLUSTERS, SAMPLES = 8, 5, 6, 5, 60
-"""Sizes of the problems. No more dimensions than classes, so that each singular vector of the
-encoder has one of the classifier beside it."""
+"""Sizes of the problems. The representation has fewer dimensions than there are classes, so that
+each singular vector of the encoder is paired with one of the classifier."""
 Jacobian = Literal["diagonal", "full"]
-"""Jacobian of the normalisation p ↦ p / ‖p‖: what Eq. (15) keeps of it, or all of it."""
+"""Jacobian of the normalisation p ↦ p / ‖p‖: its diagonal (CCFC++'s Eq. (15)), or all of it."""
 LatentWeight = Literal["appendix", "main text"]
-"""Eq. (15) weighs a cluster's sum of ẑ with 1/n_c², what stands below Eq. (8) with 1/n_c."""
+"""Weight of a cluster's sum of ẑ: 1/n_c² in CCFC++'s Eq. (15), 1/n_c in the text below Eq. (8)."""
 
 
 class LabelledData(NamedTuple):
-    """A client's X (…, inputs, samples) and one-hot y (…, classes, samples), both float64."""
+    """A client's X (…, inputs, samples) and one-hot labels y (…, classes, samples), in float64."""
 
     inputs: Tensor
     labels: Tensor
 
 
 class ClusteredData(NamedTuple):
-    """A client's data with one-hot pseudo-labels, and the outputs of the frozen global model.
+    """A client's data with pseudo-labels, and the frozen global model's predictions; float64.
 
-    X (…, inputs, samples), members (…, clusters, samples) and Pᵍ (…, representation, samples) are
-    float64; ``lam`` is the weight of the model-contrastive term.
+    Attributes:
+        inputs: X of shape (…, inputs, samples).
+        members: One-hot pseudo-labels of shape (…, clusters, samples).
+        global_predictions: Pᵍ of shape (…, representation, samples).
+        lam: Weight λ of the model-contrastive term.
     """
 
     inputs: Tensor
@@ -55,21 +58,30 @@ class ClusteredData(NamedTuple):
 
 
 def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Return y − γ with the softmax outputs γ of Eq. (34), of shape (…, classes, samples)."""
+    """Return y − γ, labels minus softmax outputs, of shape (…, classes, samples).
+
+    γ is Eq. (34) of the FedDecorr paper (ICLR).
+    """
     return data.labels - torch.softmax(product(network.layers) @ data.inputs, dim=-2)
 
 
 def exact_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Compute FedDecorr's (y − γ) Xᵀ, Eqs. (36) and (37) (ICLR), of shape (…, classes, inputs)."""
+    """Compute the cross-entropy's negative gradient (y − γ) Xᵀ, of shape (…, classes, inputs).
+
+    Eqs. (36) and (37) of the FedDecorr paper (ICLR); γ are the softmax outputs.
+    """
     return residuals(network, data) @ data.inputs.mT
 
 
 def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Compute FedDecorr's N · G, G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, from each class's means.
+    """Compute N · G = N Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, FedDecorr's negative gradient by class means.
 
-    Eqs. (32) and (33) of the ICLR paper; Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix,
-    of shape (…, classes, inputs), without the covariance of outputs and inputs within each class.
-    Classes without samples add nothing.
+    Eqs. (32) and (33) of the FedDecorr paper (ICLR). N is the number of samples, μ_c the share of
+    class c, e_c its one-hot vector, γ̄_c and X̄_c its mean softmax output and mean input. Eq. (45)
+    claims that N · G is (y − γ) Xᵀ; it lacks the covariance of outputs and inputs within classes.
+
+    Returns:
+        Tensor of shape (…, classes, inputs); classes without samples add nothing.
     """
     samples_of = data.labels.sum(dim=-1)  # (…, classes)
     averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
@@ -84,11 +96,18 @@ def contrastive_drive(
     jacobian: Jacobian = "full",
     latent_weight: LatentWeight = "appendix",
 ) -> Tensor:
-    """Compute CCFC++'s Q̄, Eqs. (8) and (15), of shape (…, representation, inputs).
+    """Compute Q̄ of CCFC++, the contrastive loss's negative gradient by predictor · encoder.
 
-    With the ``full`` Jacobian it is −∂ℓ/∂(predictor · encoder). The printed one is ``diagonal``,
-    with factors (1 − p̂²) / ‖p‖ for each entry. Eq. (2) gives the weight of a cluster's ẑ that the
-    appendix has.
+    Eqs. (8) and (15) of the CCFC++ paper, for the loss of Eq. (2).
+
+    Args:
+        network: Encoder and predictor (the head).
+        data: Data of the clients.
+        jacobian: ``full``: exact; ``diagonal``: as printed, (1 − p̂²) / ‖p‖ for each entry.
+        latent_weight: ``appendix``: the weight that Eq. (2) gives; ``main text``: 1/n_c.
+
+    Returns:
+        Tensor of shape (…, representation, inputs).
     """
     latents = network.encoder @ data.inputs
     predictions = network.head @ latents
@@ -107,7 +126,11 @@ def contrastive_drive(
 def _prediction_gradients(
     latents: Tensor, data: ClusteredData, latent_weight: LatentWeight
 ) -> Tensor:
-    """Return −k ∂ℓ/∂p̂ of Eq. (16), a column for each sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
+    """Return −k ∂ℓ/∂p̂ = (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ, a column for each sample.
+
+    Eq. (16) of the CCFC++ paper: k clusters; ẑ, p̂ and p̂ᵍ are normalised latents, predictions and
+    the global model's predictions; n_c and j are the size and members of the sample's cluster.
+    """
     sizes = data.members.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = 1 / sizes**2 if latent_weight == "appendix" else 1 / sizes
     sums = F.normalize(latents, dim=-2) @ (data.members * weights).mT  # column c: Σ_j ẑ_j, weighed
@@ -120,16 +143,17 @@ def _prediction_gradients(
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:
-    """Convert labels, int64 of shape (…, samples), to columns, float64 (…, count, samples)."""
+    """One-hot encode labels, int64 of shape (…, samples), as float64 (…, count, samples)."""
     return F.one_hot(labels, count).double().mT
 
 
 def _draw_points(
     means: Tensor, labels: Tensor, spread: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw points around means (draws, inputs, count); return them and their one-hot labels.
+    """Draw normal points around means; return (clients, draws, inputs, samples) and one-hot labels.
 
-    Labels (clients, samples) are the same for all draws.
+    ``means`` has the shape (draws, inputs, count), ``spread`` is the standard deviation, and
+    ``labels``, of shape (clients, samples), hold for all draws.
     """
     draws, _, count = means.shape
     members = one_hot(labels, count).unsqueeze(1).expand(-1, draws, -1, -1)
@@ -140,11 +164,17 @@ def _draw_points(
 def labelled_data(
     draws: int, classes_held: Sequence[int], spread: float, generator: torch.Generator
 ) -> LabelledData:
-    """Draw clients that hold samples of the first classes only, in equal parts.
+    """Draw the data of clients that have different numbers of classes.
 
-    Each client has its number of classes, 1 to ``CLASSES``, in ``classes_held``. The data have the
-    leading axes (clients, draws); all clients of a draw share its class means, around which
-    ``spread`` is the standard deviation.
+    Args:
+        draws: Number of independent problems; all clients of a problem share its class means.
+        classes_held: Each client's number m of classes, 1 to ``CLASSES``: it has as many samples of
+            each of the first m classes.
+        spread: Standard deviation around the class means.
+        generator: Source of random numbers.
+
+    Returns:
+        Data with the leading axes (clients, draws).
     """
     means = normal(generator, draws, INPUTS, CLASSES)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
@@ -159,12 +189,18 @@ def aligned_start(
     constants: Tensor | float,
     generator: torch.Generator,
 ) -> SplitNetwork:
-    """Make balanced layers, and a head whose right singular vectors are the encoder's left ones.
+    """Make random networks that are balanced, and whose head is aligned with the encoder.
 
-    The depths are the layers of the encoder, L, and of the head, L'. The encoder's singular values,
-    of shape (k,), are positive and descending; there are no fewer outputs. The constants are
-    M_k = σ'_k^(2/L') − σ_k^(2/L). If they are one number for all k, vectors that are aligned at
-    the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
+    Aligned: the head's right singular vectors are the encoder's left ones. They stay so under
+    gradient flow if M_k is the same for all k: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
+
+    Args:
+        draws: Number of networks, along a leading axis.
+        depths: Numbers of layers of encoder (L) and head (L').
+        outputs: Number of outputs, k or more.
+        values: The encoder's singular values, positive, descending, of shape (k,).
+        constants: M_k = σ'_k^(2/L') − σ_k^(2/L), of shape (k,) or one number for all k.
+        generator: Source of random numbers.
     """
     depth, head_depth = depths
     rank = len(values)
@@ -178,13 +214,13 @@ def aligned_start(
 
 
 def random_start(draws: int, depth: int, outputs: int, generator: torch.Generator) -> SplitNetwork:
-    """Draw independent normal weights, neither balanced nor aligned."""
+    """Draw networks of independent normal weights, which are neither balanced nor aligned."""
     widths = [INPUTS, *[REPRESENTATION] * depth, outputs]
     return SplitNetwork(random_layers((draws,), widths, generator), depth)
 
 
 def with_random_head(start: SplitNetwork, generator: torch.Generator) -> SplitNetwork:
-    """Return the same encoder under a head of one random layer: balanced but not aligned."""
+    """Replace the head by one random layer: the encoder stays balanced, but is not aligned."""
     draws, outputs, rank = start.head.shape
     head = random_layers((draws,), [rank, outputs], generator)
     return SplitNetwork((*start.layers[: start.depth], *head), start.depth)
@@ -197,12 +233,21 @@ def clustered_data(
     lam: float,
     generator: torch.Generator,
 ) -> ClusteredData:
-    """Draw clients by CCFC++'s degree of skew p, with pseudo-labels by the global model, Eq. (1).
+    """Draw clients' data by CCFC++'s degree of skew p, with the global model's pseudo-labels.
 
-    A client draws the share p of its samples from one true cluster and the rest from all. The
-    global model ``start``, of leading axis draws, is the one that local training starts from, and
-    its centroids are the representations of the true means. The data have the leading axes
-    (clients, draws); ``skews`` has the p of each client.
+    Pseudo-labels are Eq. (1) of the CCFC++ paper: the nearest centroid in the representation;
+    centroids are the representations of the true cluster means.
+
+    Args:
+        start: Global model, from which local training starts, with a leading axis of draws.
+        skews: Degree p of each client: the share of samples that come from one true cluster, while
+            the others come from all in equal parts.
+        spread: Standard deviation around the true cluster means.
+        lam: Weight λ of the model-contrastive term.
+        generator: Source of random numbers.
+
+    Returns:
+        Data with the leading axes (clients, draws).
     """
     means = normal(generator, start.encoder.shape[0], INPUTS, CLUSTERS)
     own = [round(p * SAMPLES) for p in skews]

@@ -1,7 +1,7 @@
 """FedDecorr's Proposition 1: the variance of a correlation matrix's singular values.
 
-Source: Shi et al., Eqs. (7) and (48) (ICLR), (8) (TPAMI). It relates FedDecorr's loss to the
-spectrum.
+Source: Shi et al., Eqs. (7) and (48) (ICLR version), Eq. (8) (TPAMI version). For the correlation
+matrix K of representations with d dimensions and singular values s: Σ (s − mean s)² = ‖K‖²_F − d.
 """
 
 import torch
@@ -13,11 +13,11 @@ from ccfcpp.studies.theory.claim_checks import Statement, equal, worst
 from ccfcpp.studies.theory.networks import normal
 
 _SHAPES = ((64, 16), (64, 48), (16, 32))
-"""Samples and dimensions: more samples than dimensions, and fewer."""
+"""Samples and dimensions of the random representations."""
 
 
 def squared_deviations(matrix: Tensor) -> float:
-    """Return Σ_i (λ_i − mean λ)² over a matrix's singular values, the left side of Eq. (7)."""
+    """Return Σ_i (λ_i − mean λ)² over a matrix's singular values λ_i: the left side of Eq. (7)."""
     values = torch.linalg.svdvals(matrix)
     return float((values - values.mean()).square().sum())
 
@@ -28,9 +28,9 @@ def squared_frobenius_norm(matrix: Tensor) -> float:
 
 
 def correlations(z: Tensor) -> Tensor:
-    """Return the correlation matrix of representations (samples, dimensions).
+    """Return the correlation matrix, of shape (d, d), of representations z of shape (samples, d).
 
-    Correlations of a constant dimension are 0.
+    Rows and columns of a constant dimension are 0.
     """
     centred = z - z.mean(dim=0)
     norms = centred.norm(dim=0)
@@ -39,7 +39,7 @@ def correlations(z: Tensor) -> Tensor:
 
 
 def proposition_statements(randomness: Randomness) -> list[Statement]:
-    """State Proposition 1 for random representations, for both scales of the loss and at limits."""
+    """Check Proposition 1 on random representations, with both scales of the loss; edge cases."""
     generator = randomness.generator("proposition 1")
     drawn = []
     for samples, dimensions in _SHAPES:
@@ -50,13 +50,13 @@ def proposition_statements(randomness: Randomness) -> list[Statement]:
 
 
 def _check_identities(z: Tensor) -> list[Statement]:
-    """State the parts of the proposition that hold for any representations."""
+    """Check the identities that hold for any representations z of shape (samples, dimensions)."""
     samples, d = z.shape
     K = correlations(z)  # noqa: N806 - the paper's name
     deviations = squared_deviations(K)
     scored = (z - z.mean(dim=0)) / z.std(dim=0)
     by_n = squared_deviations(scored.T @ scored / samples)
-    # The losses themselves, so that what is trained with is what is checked.
+    # The library's own losses, so that these are checked.
     norm, of_code = float(feddecorr(z)) * d**2, float(feddecorr(z, "code"))
     shrunk = ((samples - 1) / samples) ** 2
     scale = (samples - 1) ** 2 / (samples * d * (d - 1))
@@ -71,7 +71,7 @@ def _check_identities(z: Tensor) -> list[Statement]:
 
 
 def _check_limits(z: Tensor) -> list[Statement]:
-    """State the limits: a constant dimension, and uncorrelated ones, half of them near collapse."""
+    """Check edge cases: a constant dimension; uncorrelated dimensions of unequal variance."""
     dead = z.clone()
     dead[:, 0] = 1.0
     K = correlations(dead)  # noqa: N806

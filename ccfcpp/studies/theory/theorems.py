@@ -50,18 +50,18 @@ from ccfcpp.studies.theory.proposition import proposition_statements
 
 DRAWS, DEPTHS, SPREAD = 4, (1, 2, 3), 0.5
 STARTING_VALUES = torch.linspace(0.9, 0.3, REPRESENTATION, dtype=torch.float64)
-"""The encoder's singular values at time 0 in the problems of both theorems."""
-_CONSTANT = 0.5  # M_k for all k; C in CCFC++
+"""The encoder's singular values at time 0, for both theorems."""
+_CONSTANT = 0.5  # M_k of all k; called C in the CCFC++ paper
 _STEP, _STEPS = 2e-4, 400
 _SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_LAM = 0.5  # the paper's 0.001 would not show a slip in its term
+_LAM = 0.5  # with the paper's 0.001, an error in its term would not show
 
 
 def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """Compare Theorem 1, as printed and as derived, and its conclusions with simulations.
+    """Check FedDecorr's Theorem 1, as printed and as derived, and its conclusions by simulation.
 
     Returns:
-        The statements, and rows of a path for each depth of the encoder.
+        The statements, and a table of σ_k and dσ_k/dt along a path for each encoder depth.
     """
     drawn = [_simulate_classification(f"depth {depth}", depth, randomness) for depth in DEPTHS]
     paths = [path for path, _ in drawn]
@@ -92,12 +92,12 @@ def _simulate_classification(
 
 
 def _rates_as_printed(path: Simulation, data: LabelledData) -> Tensor:
-    """Return dσ_k/dt by Eq. (32), with the matrix G of class means."""
+    """Return dσ_k/dt by FedDecorr's Eq. (32), with the matrix N · G of class means."""
     return path.theorem(class_mean_drive(path.network, data))
 
 
 def _rates_as_derived(path: Simulation, data: LabelledData) -> Tensor:
-    """Return dσ_k/dt by Eq. (44): Eq. (32) before Eq. (45) replaces (y − γ) Xᵀ by N · G."""
+    """Return dσ_k/dt by FedDecorr's Eq. (44), with (y − γ) Xᵀ in place of N · G."""
     return path.theorem(exact_drive(path.network, data))
 
 
@@ -124,7 +124,7 @@ def _check_balance(path: Simulation) -> Statement:
 
 
 def _check_step_size(randomness: Randomness) -> Statement:
-    """Check the simulation itself: the effect of the step size on its end."""
+    """Check the simulation itself: half the step size should give the same singular values."""
     generator = randomness.generator("theorem 1, steps")
     drive = partial(exact_drive, data=_draw_data(generator))
     start = _aligned_network(2, _CONSTANT, generator).at_clients(1)
@@ -161,7 +161,7 @@ def _check_assumptions(randomness: Randomness) -> list[Statement]:
 
 
 def _check_few_classes(randomness: Randomness) -> list[Statement]:
-    """State that fewer classes at a client give G of lower rank, and fewer growing values."""
+    """Check that fewer classes at a client give G of lower rank, and fewer growing σ_k."""
     generator = randomness.generator("theorem 1, conclusions")
     held = list(range(1, CLASSES + 1))
     data = labelled_data(2 * DRAWS, held, SPREAD, generator)
@@ -192,11 +192,11 @@ def _rank(matrices: Tensor) -> float:
 
 
 def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
-    """Compare Theorem III.4, printed and with the full Jacobian, and conclusions with simulations.
+    """Check CCFC++'s Theorem III.4, as printed and with the full Jacobian, by simulation.
 
     Returns:
-        The statements, and rows of a path for each depth of the encoder, under a predictor of one
-        layer.
+        The statements, and a table of σ_k and dσ_k/dt along a path for each encoder depth, with a
+        predictor of one layer.
     """
     drawn = [_simulate_clustering((depth, 1), randomness) for depth in DEPTHS]
     paths = [path for path, _ in drawn]
@@ -230,13 +230,13 @@ def _simulate_clustering(
 
 
 def _check_gradient(path: Simulation, data: ClusteredData) -> list[Statement]:
-    """Compare the printed Q̄ with the loss's gradient: its direction, and its effect on norms."""
+    """Compare the printed Q̄ with the loss's negative gradient: direction, and effect on norms."""
     network = path.network
     printed, full = (contrastive_drive(network, data, each) for each in ("diagonal", "full"))
     cosine = F.cosine_similarity(printed.flatten(-2), full.flatten(-2), dim=-1).mean()
 
     def head_growth(driving: Tensor) -> float:
-        # d/dt of half the squared norm of the predictor, for one layer, is <W, dW/dt>
+        # For a predictor of one layer W, d|W|/dt = <W, dW/dt> / |W|.
         velocity = driving @ network.encoder.mT
         growth = (network.head * velocity).sum(dim=(-2, -1)) / network.head.norm(dim=(-2, -1))
         return float(growth.mean())
@@ -255,7 +255,7 @@ def _check_gradient(path: Simulation, data: ClusteredData) -> list[Statement]:
 
 
 def _check_skew(randomness: Randomness) -> list[Statement]:
-    """State that more skew gives Q̄ and an encoder of lower rank, and fewer growing values."""
+    """Check that more skew gives Q̄ and encoder of lower rank, and fewer growing σ_k."""
     generator = randomness.generator("theorem III.4, conclusions")
     sizes = 4 * DRAWS, (2, 1), REPRESENTATION
     start = aligned_start(*sizes, STARTING_VALUES, _CONSTANT, generator)
@@ -282,16 +282,19 @@ def _check_skew(randomness: Randomness) -> list[Statement]:
 
 
 def _mean_rank(matrices: Tensor) -> float:
-    """Return the effective rank of matrices (…, rows, columns), the mean over leading axes."""
+    """Return the mean effective rank of matrices of shape (…, rows, columns)."""
     values = torch.linalg.svdvals(matrices).flatten(end_dim=-2)
     return sum(map(effective_rank, values)) / len(values)
 
 
 def _mean_growing(values: Tensor) -> Tensor:
-    """Return how many singular values grow by more than a tenth of the fastest one's growth.
+    """Count singular values that grow by more than a tenth of the fastest one's growth.
 
-    Values along a path, of shape (times, clients, draws, k), give means over draws, of shape
-    (clients,).
+    Args:
+        values: Singular values along a path, of shape (times, clients, draws, k).
+
+    Returns:
+        Mean count over draws, of shape (clients,).
     """
     growth = values[-1] - values[0]
     grown = growth > 0.1 * growth.amax(dim=-1, keepdim=True)
@@ -306,13 +309,17 @@ _CHECKS: dict[str, tuple[str, Callable[[Randomness], tuple[list[Statement], list
     "Alignment (digits, 3 layers)": ("alignment", alignment_statements),
     "CCFC++, Theorem III.4": ("theorem-iii-4-singular-values", theorem_iii_4_statements),
 }
-"""By subject, in the order of the papers: the name of the table, and what checks."""
+"""For each subject: the name of its CSV table, and the function that checks it."""
 
 
 def verify_statements(
     seed: int, note: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[str, list[Statement]], dict[str, list[Row]]]:
-    """Check all statements, in the order of the papers; ``note`` is called with each subject.
+    """Check the theorems by simulation.
+
+    Args:
+        seed: Seed of all random numbers.
+        note: Called with the name of each subject, such as ``FedDecorr, Theorem 1``, before it.
 
     Returns:
         The statements by subject, and the rows of each CSV file by its name without the suffix.
