@@ -153,8 +153,8 @@ class CuriousServer:
             index=index,
             samples=self.spec.samples,
         )
-        answer = self.workers[client].answer(Packet(request.written(), serialize(known)))
-        response = Response.to(request, answer.header)
+        answer = self.workers[client].answer(Packet(request.to_json(), serialize(known)))
+        response = Response.read_reply(request, answer.header)
         if response.status == "failed":
             raise RuntimeError("a client cannot do its work")
         if response.status != "done":

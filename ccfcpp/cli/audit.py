@@ -45,15 +45,15 @@ def _line(entry: "AuditEntry") -> str:
 
 def _runs(entries: list["AuditEntry"], spending: "Spending") -> list[str]:
     """Return lines on each run, and one on the privacy loss of all runs together."""
-    from ccfcpp.deployment.client.audit import DELTA, by_run, reasons, run_facts
+    from ccfcpp.deployment.client.audit import DELTA, group_by_run, refusal_reasons, run_facts
 
     lines = []
-    for own in by_run(entries):
+    for own in group_by_run(entries):
         first, facts = own[0], run_facts(own, spending)
         lines += [
             f"{first.method} for {facts['server']}, {facts['from']} to {facts['to']}",
             *(f"  {key}: {facts[key]}" for key in list(facts)[3:]),
-            *(f"  refused: {reason}" for reason in reasons(own)),
+            *(f"  refused: {reason}" for reason in refusal_reasons(own)),
         ]
     if total := spending.epsilon(DELTA):
         lines.append(f"all runs together have cost ε = {total:.3g}, δ = {DELTA:g}")

@@ -105,7 +105,7 @@ def check_server_settings(
     """
     from ccfcpp.deployment.keys.certificates import check_server
     from ccfcpp.deployment.keys.files import ServerKeys
-    from ccfcpp.deployment.server.enrolment import rehearse
+    from ccfcpp.deployment.server.enrolment import dry_run
 
     if server.clients is not None and server.clients > admitted:
         raise UsageError(
@@ -115,7 +115,7 @@ def check_server_settings(
     files = ServerKeys.of(server.key_folder)
     note = check_server(files.certificate, files.authority)
     if not opening.goes_on:
-        rehearse(opening.config, task, server.clients or admitted)
+        dry_run(opening.config, task, server.clients or admitted)
     return note
 
 

@@ -128,7 +128,7 @@ def _take_part(options: JoinOptions, rules: Rules, settings: ClusterConfig) -> N
     display = StatusLine(progress_console())
 
     from ccfcpp.deployment.client.fleet import FleetClient
-    from ccfcpp.deployment.client.run import load_for
+    from ccfcpp.deployment.client.run import load_data
     from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.client.worker import Worker
     from ccfcpp.deployment.keys.certificates import read_key
@@ -141,7 +141,7 @@ def _take_part(options: JoinOptions, rules: Rules, settings: ClusterConfig) -> N
     data, columns = settings.data, settings.vectors
     with _lock_state(place):
         worker = Worker(
-            lambda spec: load_for(spec, options.data, data.skip, data.encoder, columns),
+            lambda spec: load_data(spec, options.data, data.skip, data.encoder, columns),
             place,
             rules,
             choose_device("auto"),

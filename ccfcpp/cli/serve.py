@@ -110,7 +110,7 @@ def _continue_run(
 
 def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.control import controlled
+    from ccfcpp.deployment.server.control import serve_control
     from ccfcpp.deployment.server.serving import open_server
 
     console, stop = terminal.progress_console(), terminal.Stop()
@@ -129,14 +129,17 @@ def _run(opening: Opening[RunConfig], task: str, server: ServerOptions) -> Summa
     with ExitStack() as stack:
         with terminal.interruptible(gone):
             answers = partial(attendance.answer, stop=stop)
-            room = stack.enter_context(controlled(opening.path, answers))
+            room = stack.enter_context(serve_control(opening.path, answers))
             host, port = address(server.address)
             link, _ = stack.enter_context(
                 open_server(server.key_folder, server.admitted, host, port, room)
             )
             if ends_soon:
                 console.print(ends_soon)
-            link.status, attendance.silent = lambda: attendance.server_status.written(), link.silent
+            link.status, attendance.silent = (
+                lambda: attendance.server_status.to_json(),
+                link.seconds_since_call,
+            )
             experiment, folder = _wait_for_clients(opening, task, server, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
             return terminal.run_to_end(
@@ -205,9 +208,11 @@ def _wait_for_clients(
     late = Enroller(channel, enrolment, opening.config, may_come, grew, roster, newest)
     if enrolment.waits_for_newcomers:
         with attendance.wait_for(late.names, newest):
-            enrolment = late.gathered()
+            enrolment = late.gather()
     attendance.begin(enrolment.members, late.names)
-    experiment, folder = opening.open(lambda chosen: enrolment.begun(chosen, channel, late.come))
+    experiment, folder = opening.open(
+        lambda chosen: enrolment.make_run(chosen, channel, late.enrol_newcomers)
+    )
     enrolment.save(saved)
     for line in (
         describe_deployed_run(experiment, enrolment.seconds),

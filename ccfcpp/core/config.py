@@ -37,47 +37,47 @@ PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 Unused = Iterator[tuple[str, Sequence[Piece]]]
-"""Keys of settings without effect, each with what it needs; nothing if nothing helps."""
+"""Yields the keys of settings without effect, each with the other settings that it needs."""
 
 
 @dataclass(frozen=True)
 class Affects:
-    """Mark of a setting that affects only ``what``, such as files, and not a run's results."""
+    """Marks a setting that affects only ``what``, such as files, and not a run's results."""
 
     what: str
 
 
 class Section(BaseModel):
-    """A part of the configuration, immutable and without unknown keys.
+    """Base class of the sections of a configuration: immutable, and without unknown keys.
 
-    A section of several kinds is a union of classes, each with the settings of its kind alone, by
-    ``Field(discriminator=…)``.
+    A section of several kinds, such as the partition, is a union of classes with
+    ``Field(discriminator=…)``, each with the settings of its kind alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def unused(self) -> Unused:
-        """Yield the settings of the section that have no effect besides its others."""
+        """Yield the settings that have no effect, given the other settings of the section."""
         yield from ()
 
 
 def require(key: str, value: object = True) -> KeyValue:
-    """Return the value of a setting that another one needs, for ``Section.unused``."""
+    """Return a setting and the value that another setting needs, for ``Section.unused``."""
     return KeyValue(key, value, advised=True)
 
 
 def require_other(key: str, value: object) -> tuple[Piece, ...]:
-    """Return the need for another value of a setting than the given one."""
+    """Return the need for any value of a setting but this one, for ``Section.unused``."""
     return require(key, ...), f" other than {in_file(value)}"
 
 
 def unused_without(keys: str, *needs: Piece) -> Unused:
-    """Yield keys, separated by spaces, that have no effect without the settings they need."""
+    """Yield each of the keys, separated by spaces, as without effect unless ``needs`` are given."""
     yield from ((key, needs) for key in keys.split())
 
 
 def kinds_of(field: FieldInfo) -> list[type[Section]]:
-    """Return the classes of a section, several if it has kinds; none for a setting."""
+    """Return the classes that a field's section may have; none if the field is no section."""
     kinds = get_args(field.annotation) or (field.annotation,)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
 
@@ -85,14 +85,14 @@ def kinds_of(field: FieldInfo) -> list[type[Section]]:
 @functools.cache
 def fields_of(kind: type[Section]) -> dict[str, FieldInfo]:
     """Return the fields of a configuration and of all kinds of its sections, by dotted key."""
-    found: dict[str, FieldInfo] = {}
+    fields: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
         if kinds := kinds_of(field):
             for key, own in (each for kind in kinds for each in fields_of(kind).items()):
-                found.setdefault(f"{name}.{key}", own)
+                fields.setdefault(f"{name}.{key}", own)
         else:
-            found[name] = field
-    return found
+            fields[name] = field
+    return fields
 
 
 class DataConfig(Section):
@@ -101,18 +101,18 @@ class DataConfig(Section):
     root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; by default ``$CCFCPP_DATA``, or a cache."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Resize images to this many pixels a side. Where it is null, named data sets keep their size,
-    and that of other images follows from them."""
+    """Resize images to this many pixels a side. If null, named data sets keep their size, and other
+    images get a size chosen from theirs."""
     window: Annotated[
         tuple[Finite, Finite] | None, Affects("how files of more than 8 bits are read")
     ] = None
     """Values that become black and white in files of more than 8 bits, such as 0,4095; by
     default the window of a DICOM file, or else the smallest and the largest value of each image."""
     skip: Annotated[Share, Affects("which files may be left out")] = 0.01
-    """Share of the files that may be unreadable, and are left out, such as 5%; above 0 it is one at
+    """Largest share of unreadable files, which are left out, such as 5%; above 0, always one at
     least."""
     max_pixels: Annotated[int, Field(ge=1, le=10**9), Affects("which files may be read")] = 10**8
-    """The most pixels of a file's image."""
+    """Largest number of pixels in an image file."""
 
     @field_validator("window", mode="before")
     @classmethod
@@ -146,14 +146,13 @@ class DataConfig(Section):
 
 
 class VectorsConfig(Section):
-    """Settings of how vectors are read, and how clients prepare them before a system runs.
+    """Settings of how vectors are read, and how clients preprocess them before a system runs.
 
-    Whatever depends on all clients' vectors is computed from sums over them, as exactly as in one
-    place.
+    Statistics of all clients' vectors, such as means, are computed exactly, from sums.
     """
 
     label_column: str | None = None
-    """Name of the column with classes, which serve scores and simulated partitions alone."""
+    """Name of the column with classes, used only for scores and simulated partitions."""
     client_column: str | None = None
     """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
     text_column: Annotated[str, Affects("which column of a table is embedded")] = "text"
@@ -164,9 +163,9 @@ class VectorsConfig(Section):
     """Scaling. ``standard``: each column to mean 0 and variance 1 over all clients, a constant one
     to 0; ``unit``: each vector to length 1."""
     components: Positive | None = None
-    """Project vectors on so many principal components of all clients' vectors, after scaling."""
+    """Project vectors onto this many principal components, those of all clients, after scaling."""
     whiten: bool = False
-    """Whether each component gets variance 1."""
+    """Whether to scale each component to variance 1."""
 
     def unused(self) -> Unused:
         """Yield the settings that need components."""
@@ -210,12 +209,12 @@ class ViewsConfig(Section):
 
 
 class AffineViewsConfig(Section):
-    """Settings of random affine views of images, one of each image in each step."""
+    """Settings of random affine views of images: one view of each image in each step."""
 
     rotation: Weight = 15.0
     """Largest rotation in either direction, in degrees."""
     scale: Weight = 0.2
-    """Largest logarithm of the magnification, in either direction; of the aspect half as much."""
+    """Largest absolute logarithm of the magnification; for the aspect ratio, half as much."""
     shear: Weight = 0.2
     """Largest shear in either direction."""
     shift: Weight = 0.1
@@ -236,7 +235,7 @@ class AffineViewsConfig(Section):
 class IntensityViewsConfig(Section):
     """Settings of random changes of intensity and colour, after the affine view; 0 turns one off.
 
-    Factors are given by the largest logarithm, in either direction.
+    Factors are given by their largest absolute logarithm.
     """
 
     gamma: Amount = 0.0
@@ -259,7 +258,7 @@ class PartitionConfig(Section):
     """Settings of the partition of images among clients."""
 
     kind: str
-    """Kind of division of the images among clients."""
+    """How the images are divided among clients."""
     clients: Positive | None = None
     """Number of clients; by default one for each class or folder, and to classify 10 or one for
     each folder."""
@@ -280,12 +279,11 @@ class PartitionConfig(Section):
 
 
 class ClassesPartition(PartitionConfig):
-    """A fixed number of classes for each client."""
+    """Settings of a partition in which each client has a fixed number of classes."""
 
     kind: Literal["classes"] = "classes"
     classes_per_client: Positive = 2
-    """Number of classes of each client; where all clients' together are at most as many as there
-    are, none is shared."""
+    """Number of classes of each client; if there are enough classes, no two clients share one."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -299,14 +297,14 @@ class ClassesPartition(PartitionConfig):
 
 
 class DirichletPartition(PartitionConfig):
-    """Shares of each class drawn from the Dirichlet distribution Dir(alpha)."""
+    """Settings of a partition that draws clients' shares of each class from Dir(alpha)."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    """Concentration of a Dirichlet partition: clients differ much where it is small; ``inf`` is
+    """Concentration of a Dirichlet partition: the smaller, the more clients differ; ``inf`` is
     ``iid``."""
     min_samples: Positive = 10
-    """Shares are drawn again until each client holds so many."""
+    """Least number of samples of each client; shares are drawn again until it is reached."""
 
     @property
     def degree(self) -> dict[str, float | str]:
@@ -318,7 +316,7 @@ class AvailabilityConfig(Section):
     """Settings of device failures and client sampling."""
 
     disconnection_rate: Share = 0.0
-    """Share of the clients that are absent for the whole run; halves of a client count up."""
+    """Share of the clients that are absent for the whole run, in whole clients, halves up."""
     dropout_rate: BelowOne = 0.0
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0
@@ -326,12 +324,12 @@ class AvailabilityConfig(Section):
     without: tuple[Count, ...] = ()
     """Numbers of clients that never take part, as if they had not been there: ``ccfcpp forget``."""
     late: tuple[Count, ...] = ()
-    """Numbers of clients that come after the start."""
+    """Numbers of clients that join after the start."""
     late_rounds: Annotated[Positive, Affects("who takes part in which round")] = 1
-    """Number of rounds that they miss; from then on they take part."""
+    """Number of rounds that late clients miss; then they take part."""
 
     def unused(self) -> Unused:
-        """Yield the settings of absent clients if no client is ever absent."""
+        """Yield ``late_rounds`` if no client is late."""
         if not self.late:
             yield "availability.late_rounds", require_other("availability.late", [])
 
@@ -356,11 +354,11 @@ class PrecisionConfig(Section):
 
 
 class ComputeConfig(PrecisionConfig):
-    """Settings of how networks use the machine where clients train by themselves."""
+    """Settings of how networks use the machine if each client trains by itself."""
 
     cohort: Annotated[Literal["auto"] | Positive, Affects("the machine")] = "auto"
     """Largest number of clients that are trained side by side; ``auto``: on a processor one for
-    each thread, on a GPU as many as memory serves."""
+    each thread, on a GPU as many as fit into memory."""
 
     @field_validator("cohort", mode="before")
     @classmethod
@@ -384,7 +382,7 @@ def all_used(config: object) -> Unused:
 
 
 class ConfigOfMethod(Protocol):
-    """Interface of a method, as far as its configuration is concerned."""
+    """Interface of what a configuration needs to know of a method."""
 
     @property
     def sections(self) -> Mapping[str, type[Section]]:
@@ -396,7 +394,7 @@ class ConfigOfMethod(Protocol):
 
     @property
     def ignores(self) -> Sequence[str]:
-        """Keys without effect, of sections that it shares with others."""
+        """Keys of shared sections that have no effect on this method."""
 
     @property
     def unused(self) -> Callable[[Any], Unused]:
@@ -418,11 +416,10 @@ class RunConfig(Section):
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     """Device of the computation; ``auto`` is a GPU if there is one."""
     evaluate_every: Positive | None = None
-    """Score the global model after each so many rounds; classification also after the last. None:
-    after each round, but in Fed-SCAN's steps where neighbours are found again, and after the
-    last."""
+    """Score the global model every so many rounds; classification also after the last. None: after
+    each round; in Fed-SCAN's steps only after those that find neighbours again, and the last."""
     track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
-    """Log the rounds for one of these too, which are extras to install."""
+    """Also log the rounds with one of these, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     method: str
 
@@ -454,7 +451,7 @@ class RunConfig(Section):
 
     @classmethod
     def known_fields(cls, tree: Mapping[str, object]) -> dict[str, FieldInfo]:
-        """Return the fields of this library's methods, and of the method that is named."""
+        """Return the fields of the library's methods and the named method, by dotted key."""
         # The flagship's sections come first, the baselines' behind them.
         named = {str(tree.get("method"))} & cls.methods().keys()
         return functools.reduce(
@@ -468,7 +465,7 @@ class RunConfig(Section):
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section of a class, or of one derived from it; without one, its defaults."""
+        """Return the section that is an instance of a class; without one, the class's defaults."""
         for name in type(self).model_fields:
             if isinstance(section := getattr(self, name), kind):
                 return section

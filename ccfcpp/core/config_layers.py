@@ -1,7 +1,7 @@
 """Configurations, layered from presets, files and single values.
 
 Each layer overrides those before it: the defaults, the data set's preset, files given by the user,
-and single values given by the user. A layer that names a method adds what the method fixes.
+and single values given by the user. A layer that names a method also sets what the method fixes.
 """
 
 import difflib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=RunConfig)
 B = TypeVar("B", bound=BaseModel)
 Layers = Sequence[Tree]
-"""A user's settings, each tree over those before it: those of files, and last the single values."""
+"""A user's settings, each tree overriding those before it: files first, single values last."""
 DEFAULT_PRESET = "default"
 _NEITHER = "file and no preset"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
@@ -37,7 +37,7 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class Shipped(Tree):
-    """The content of one of the library's presets, which may hold settings without effect."""
+    """The settings of a preset of the library, some of which may have no effect."""
 
 
 class _Loader(SafeLoader):
@@ -54,9 +54,12 @@ class _Loader(SafeLoader):
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
-    """Put the user's layers over the preset of the data set and the one that they name.
+    """Return the configuration that a user's layers give, over the presets they build on.
 
-    ``presets`` is the folder of the data sets' presets, under ``configs``.
+    Args:
+        kind: Class of the configuration.
+        presets: Folder of the data sets' presets, under ``configs``.
+        layers: The user's settings, each layer overriding those before it.
 
     Raises:
         UsageError: A key is unknown or a value is out of its range.
@@ -66,7 +69,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """Return the presets under some settings: of their data set, and the one that they name."""
+    """Return the presets that settings build on: the data set's, and one named by ``preset``."""
     dataset = str(given.get("dataset", "digits"))
     section = given.get("data")
     encoder = section.get("encoder") if isinstance(section, Mapping) else None
@@ -78,12 +81,12 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
-    """Put each tree over those before it; what a method fixes goes right under the layer naming it.
+    """Merge layers; what a method fixes is overridden by the layer that names the method.
 
-    The key ``rounds`` stands for that of the system.
+    The key ``rounds`` is replaced by the method's own key for its number of rounds.
 
     Raises:
-        UsageError: A layer that is no whole configuration has an unknown key.
+        UsageError: A layer that is not a complete configuration has an unknown key.
     """
     both = [part for layer in layers for part in (kind.fixed_by(layer), layer)]
     found = merge(*both)
@@ -103,7 +106,7 @@ def is_whole(layer: Tree) -> bool:
 
 
 def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
-    """Set a layer's number of rounds by the key of the system, unless it sets that itself."""
+    """Replace the key ``rounds`` by the method's own key, unless the layer sets that one, too."""
     (key, steps), value = kind.keys_of_rounds(found), layer["rounds"]
     if not key:
         raise UsageError(
@@ -125,7 +128,7 @@ def _with_rounds(kind: type[RunConfig], layer: Tree, found: Tree) -> Tree:
 def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
     """Return the preset of a data set; for a path, the one for a user's own images or vectors.
 
-    With an encoder it is that for vectors.
+    With an encoder, which turns samples into vectors, it is the one for vectors.
     """
     named = preset_file(f"{presets}/{dataset}")
     if "/" not in dataset and named.is_file() and not encoder:
@@ -137,9 +140,9 @@ def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
-    """Read a user's files, or else the presets of these names, such as ``feddecorr/table1``.
+    """Read configurations, each from a user's file or else a preset, such as ``feddecorr/table1``.
 
-    In the folders ``groups`` the last part of a name is enough.
+    For presets in the folders ``groups`` the last part of the name is enough.
 
     Raises:
         UsageError: There is neither such a file nor such a preset, or it cannot be read.
@@ -199,7 +202,7 @@ def nest(key: str, value: object) -> Tree:
 
 
 def unflatten(values: Mapping[str, object]) -> Tree:
-    """Make a tree of values, nested or by dotted key; the inverse of ``flatten``."""
+    """Make a tree from values by dotted key; the inverse of ``flatten``."""
     return merge(*(nest(key, value) for key, value in values.items()))
 
 
@@ -225,24 +228,24 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def values_of(config: BaseModel) -> dict[str, object]:
-    """Return the values of a configuration, as JSON has them, by dotted key."""
+    """Return the values of a configuration as JSON types, by dotted key."""
     return dict(flatten(config.model_dump(mode="json")))
 
 
 def validate(kind: type[C], tree: Tree) -> C:
-    """Make a configuration from a tree, without keys that its method, or section's kind, lacks.
+    """Make a configuration from a tree, without the keys of other methods and kinds of sections.
 
     Raises:
-        UsageError: In one line, the first key or value that does not fit, and what would.
+        UsageError: A key or value does not fit; the message names the first, and what would fit.
     """
     own, known = kind.kind_for(tree), kind.known_fields(tree)
     # Sections of other methods may be those of an earlier version.
     _check_keys(known, tree, but=tree.keys() - own.model_fields)
-    return validated(own, _having(own, tree))
+    return validated(own, _select_fields(own, tree))
 
 
 def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -> None:
-    """Refuse unknown keys, and values in place of sections, except for some sections' keys."""
+    """Refuse unknown keys, except in the sections ``but``, and values in place of sections."""
     sections = {key.partition(".")[0] for key in known if "." in key}
     for name, content in tree.items():
         if name in sections and not isinstance(content, Mapping):
@@ -255,12 +258,12 @@ def _check_keys(known: Collection[str], tree: Tree, but: Collection[str] = ()) -
                 raise _unknown(key, known)
 
 
-def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
-    """Return the part of a tree that a configuration class has, with its sections' kinds.
+def _select_fields(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
+    """Return the part of a tree that has a field in a configuration class and its sections.
 
-    A section of no known kind stays as it is, to be refused.
+    A section of an unknown kind stays as it is; ``validate`` refuses it.
     """
-    found: Tree = {}
+    selected: Tree = {}
     for name in kind.model_fields.keys() & tree.keys():
         field, value = kind.model_fields[name], tree[name]
         if isinstance(value, Mapping) and (kinds := kinds_of(field)):
@@ -271,9 +274,9 @@ def _having(kind: type[BaseModel], tree: Mapping[str, object]) -> Tree:
                     one for one in kinds if value[by] in get_args(one.model_fields[by].annotation)
                 ]
             if kinds:
-                value = _having(kinds[0], value)
-        found[name] = value
-    return found
+                value = _select_fields(kinds[0], value)
+        selected[name] = value
+    return selected
 
 
 def validated(kind: type[B], tree: Tree) -> B:
@@ -316,17 +319,17 @@ def _likeness(first: str, second: str) -> float:
 
 
 def dump_yaml(config: BaseModel) -> str:
-    """Write a configuration as YAML, with every key."""
+    """Return a configuration as YAML, with every key."""
     return to_yaml(config.model_dump(mode="json"))
 
 
 def to_yaml(tree: Mapping[str, object]) -> str:
-    """Write a tree as YAML, in its own order."""
+    """Return a tree as YAML, with its keys in their order."""
     text: str = yaml.dump(tree, Dumper=SafeDumper, sort_keys=False, allow_unicode=True)
     return text
 
 
 def differing_keys(first: BaseModel, second: BaseModel) -> list[str]:
-    """Return the dotted keys whose values differ between two configurations of one kind."""
+    """Return the dotted keys whose values differ between two configurations of one class."""
     left, right = values_of(first), values_of(second)
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))

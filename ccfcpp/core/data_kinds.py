@@ -32,7 +32,7 @@ _RUBBISH = frozenset(
         *("network trash folder", "temporary items", *(f"found.{n:03}" for n in range(1000))),
     }
 )
-"""Names that systems and network storage lay beside files, such as folders of thumbnails."""
+"""Names that operating systems and network storage add beside files, such as for thumbnails."""
 _IMAGES_A_TABLE = 4
 """A folder with more images for each table than these holds images."""
 
@@ -53,7 +53,7 @@ def is_hidden(name: str) -> bool:
 def kind_of(source: str, encoder: object = None) -> DataKind | None:
     """Return the kind of data at a path; None if it does not exist or is unclear.
 
-    Data sets that are known by a name hold images. An encoder makes vectors.
+    A name of a data set, such as ``mnist``, means images. An encoder makes vectors of any data.
     """
     if encoder:
         return "vectors"
@@ -88,7 +88,7 @@ def files_of(folder: Path, suffixes: Collection[str] = VECTOR_SUFFIXES) -> list[
 
 
 def _has_many_images(folder: Path, tables: int) -> bool:
-    """Return whether there are many images for each table, which then only describes them."""
+    """Return whether there are many images for each table; then tables only describe images."""
     # Not `rglob`, which follows no links.
     files = itertools.chain.from_iterable(
         folder.glob("*/" * depth + "*") for depth in range(_DEPTH)

@@ -20,7 +20,7 @@ _BY_SUFFIX: dict[str, Family] = {".onnx": "onnx", ".pt": "torchscript", ".ts": "
 
 @dataclass(frozen=True)
 class EncoderName:
-    """The name of an encoder, as a user gives it.
+    """The name of a pre-trained encoder, as a user gives it, split into its parts.
 
     Attributes:
         family: The library, or the kind of file.
@@ -36,10 +36,10 @@ class EncoderName:
 
     @staticmethod
     def parse(text: str) -> "EncoderName":
-        """Parse a name.
+        """Split a name into its parts.
 
         Raises:
-            UsageError: It has none of the known forms.
+            UsageError: The text is not written as the name of an encoder.
         """
         family, colon, rest = text.partition(":")
         if colon and family in _BY_NAME and rest:
@@ -72,7 +72,7 @@ class EncoderName:
 
     @property
     def called(self) -> str:
-        """The name without folders of this machine, so that it means the same on others."""
+        """The name to show, without folders, so that it means the same on other machines."""
         if self.family in ("torchvision", "timm"):
             return ":".join(filter(None, (self.family, self.name, self.weights)))
         last = PurePath(self.name).name
@@ -84,17 +84,21 @@ class EncoderName:
         return self.family == "torchscript"
 
     def may_be(self, other: "EncoderName") -> bool:
-        """Return whether two names may mean one encoder; only the hash shows equal content."""
+        """Return whether two names may mean the same encoder; only a hash can prove it."""
         both = (self.family, self.name), (other.family, other.name)
         named = all(family in ("torchvision", "timm") for family, _ in both)
         return both[0] == both[1] if named else self.takes == other.takes
 
 
 def refuse_program(saved: object, named: Collection[object]) -> None:
-    """Refuse an encoder that is a program and that only a run's folder names, not its user.
+    """Refuse a saved run's encoder if it is a program that the user has not named.
+
+    Args:
+        saved: Name of the encoder in the run's folder; None without one.
+        named: Names of encoders that the user has given.
 
     Raises:
-        UsageError: It is such a program.
+        UsageError: It is a program, which could do anything when it is loaded.
     """
     if isinstance(saved, str) and saved not in named and EncoderName.parse(saved).is_program:
         raise UsageError(

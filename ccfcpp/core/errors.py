@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyValue:
-    """A setting in a message: its key, and its value as a file has it.
+    """A setting named in a message, printed as in a configuration file: ``key = value``.
 
     Attributes:
         key: The dotted key.
-        value: The value; an ellipsis for the key alone.
-        advised: Whether it is advice to the user, and not a value that was given.
+        value: The value; an ellipsis to print the key alone.
+        advised: Whether the message advises this setting; otherwise the user has given it.
     """
 
     key: str
@@ -24,7 +24,7 @@ class KeyValue:
         return f"{self.key} = {in_file(self.value)}" if self.value is not ... else self.key
 
     def by_flag(self, flags: Mapping[str, str]) -> str:
-        """Return the setting as a user types it if it has a flag; a switch has no value."""
+        """Return the setting as a command-line flag; as ``key = value`` if it has none."""
         if self.key not in flags:
             return str(self)
         if self.value is True or self.value is ...:

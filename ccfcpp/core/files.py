@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 TEMPORARY = ".*.tmp"
 """Pattern of the temporary files that a crash may leave behind; they are never read."""
 _CHECKED = "checked"
-"""The one entry in a safetensors file's header, which has several in any order: a checksum and all
-other entries, as JSON. Files of earlier versions have none."""
+"""Key of the only entry in a file's header: JSON of a checksum and the caller's header. One entry,
+since safetensors writes several in any order. Files of earlier versions do not have it."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically: a reader, or a crash, sees all of it or none of it."""
+    """Write a file atomically: even after a crash it is complete, or as it was before."""
     with atomic_file(path) as temporary:
         temporary.write_bytes(content)
 
@@ -52,10 +52,10 @@ def save_tensors(
     from safetensors.torch import save_file
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    told = json.dumps([content_hash(header or {}, contiguous), header or {}], sort_keys=True)
+    checked = json.dumps([content_hash(header or {}, contiguous), header or {}], sort_keys=True)
     with atomic_file(path, durable) as temporary:
         try:
-            save_file(contiguous, temporary, metadata={_CHECKED: told})
+            save_file(contiguous, temporary, metadata={_CHECKED: checked})
         except SafetensorError as error:  # For example, the disk is full.
             raise OSError(f"{path} cannot be written: {error}") from error
 
@@ -81,7 +81,7 @@ def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
 
 
 def content_hash(facts: object, tensors: "Mapping[str, Tensor]" = {}) -> str:  # noqa: B006
-    """Return the SHA-256 of facts, written as JSON, and of tensors by name."""
+    """Return the SHA-256, in hexadecimal, of JSON values and of tensors by name."""
     import torch
 
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -151,7 +151,7 @@ def atomic_file(path: Path, durable: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Lock a file within the context; yield False if another process has locked it."""
+    """Lock a file within the context; yield whether the lock was free."""
     import fcntl  # Other functions of this module work where there is none.
 
     # For writing, which a lock on a network's file system asks for.

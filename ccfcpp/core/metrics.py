@@ -77,18 +77,19 @@ def contingency_table(rows: Tensor, columns: Tensor, height: int, width: int) ->
 
 
 def expand_table(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Expand a contingency table to the class and the cluster of each sample."""
+    """Expand a contingency table to the row and the column of each sample, int64 (samples,)."""
     rows, columns = table.nonzero(as_tuple=True)
     times = table[rows, columns]
     return rows.repeat_interleave(times), columns.repeat_interleave(times)
 
 
 def table_scores(table: Tensor, clustered: bool) -> dict[str, float]:
-    """Compute the scores from a contingency table, equal to those over the samples.
+    """Compute the scores of the samples that a contingency table counts.
 
     Args:
         table: int64 of shape (classes, clusters or predicted classes); not all 0.
-        clustered: Whether columns are clusters; else predicted classes.
+        clustered: Whether columns are clusters, for ``clustering_scores``; else predicted classes,
+            for the accuracy.
     """
     if not clustered:
         return {"accuracy": float(table.diagonal().sum() / table.sum())}
@@ -129,7 +130,7 @@ ROUNDING = 1e-12
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Clip singular values from below at the bound of rounding errors, so that logarithms exist."""
+    """Raise tiny singular values to ``ROUNDING`` times the largest, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
@@ -167,7 +168,7 @@ def tail_share(singular_values: Tensor) -> float:
 
 
 def effective_rank(singular_values: Tensor) -> float:
-    """Compute the effective rank (Roy and Vetterli 2007): exp of the entropy of values' shares.
+    """Compute the effective rank (Roy and Vetterli 2007): exp(entropy of the values' shares).
 
     Returns:
         From 1, if one direction holds everything, to the number of dimensions; 0 if all
@@ -178,14 +179,14 @@ def effective_rank(singular_values: Tensor) -> float:
 
 
 def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[Tensor, float]:
-    """Compare the predicted probabilities of assignments with the share that is right.
+    """Compare the probabilities of predictions with the share that is right: calibration error.
 
     Source: Nguyen and O'Connor 2015, *Posterior calibration and exploratory analysis for natural
     language processing models*: the error over bins with equally many samples.
 
     Args:
         probabilities: Tensor of shape (samples,), one sample at least.
-        right: Whether each is right, bool of shape (samples,).
+        right: Whether each prediction is right, bool of shape (samples,).
         parts: Number of bins, from the lowest probabilities to the highest.
 
     Returns:
@@ -193,35 +194,40 @@ def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[
         float64 of shape (at most parts, 3); and the mean of |probability − share| over samples.
     """
     order = torch.argsort(probabilities, stable=True)
-    told = torch.stack([probabilities[order].double(), right[order].double()], dim=1)
-    chunks = [part for part in torch.tensor_split(told, parts) if len(part)]
+    pairs = torch.stack([probabilities[order].double(), right[order].double()], dim=1)
+    chunks = [part for part in torch.tensor_split(pairs, parts) if len(part)]
     rows = torch.stack([torch.cat([c.mean(dim=0), c.new_tensor([len(c)])]) for c in chunks])
-    apart = (rows[:, 0] - rows[:, 1]).abs()
-    return rows, float((apart * rows[:, 2]).sum() / len(told))
+    errors = (rows[:, 0] - rows[:, 1]).abs()
+    return rows, float((errors * rows[:, 2]).sum() / len(pairs))
 
 
 def distances_to_centroids(
-    points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool
+    points: Tensor, clusters: Tensor, centroids: Tensor, by_angle: bool
 ) -> Tensor:
     """Compute the distance of each point from its cluster's centroid, of shape (points,).
 
-    Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
-    Distances are Euclidean, or angles in degrees.
+    Args:
+        points: Floats of shape (points, dimensions).
+        clusters: Cluster of each point, int64 of shape (points,).
+        centroids: Floats of shape (clusters, dimensions).
+        by_angle: Whether distances are angles in degrees; else Euclidean.
     """
     # In parts: the pixels of large images in double precision take much memory.
     parts = zip(
-        torch.split(points, _POINTS_AT_A_TIME), torch.split(found, _POINTS_AT_A_TIME), strict=True
+        torch.split(points, _POINTS_AT_A_TIME),
+        torch.split(clusters, _POINTS_AT_A_TIME),
+        strict=True,
     )
     return torch.cat(
-        [_apart(part.double(), centroids[of].double(), by_angle) for part, of in parts]
+        [_distances(part.double(), centroids[of].double(), by_angle) for part, of in parts]
     )
 
 
-def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
+def _distances(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
     if by_angle:
         return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
-    apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
-    return apart
+    distances: Tensor = torch.linalg.vector_norm(points - own, dim=1)
+    return distances
 
 
 def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -> Tensor:
@@ -244,12 +250,12 @@ def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -
     others = distances.masked_fill(sizes == 0, torch.inf)
     other = others.scatter(1, clusters[:, None], torch.inf).amin(dim=1)
     largest = torch.maximum(own, other)
-    found = torch.where(largest > 0, (other - own) / largest, 0.0)
-    return torch.where(other.isfinite() & (sizes[clusters] > 1), found, 0.0)
+    silhouettes = torch.where(largest > 0, (other - own) / largest, 0.0)
+    return torch.where(other.isfinite() & (sizes[clusters] > 1), silhouettes, 0.0)
 
 
 def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
-    """Compute the Davies–Bouldin index: mean similarity of each cluster to the most similar other.
+    """Compute the Davies–Bouldin index, the mean similarity of clusters to their most similar one.
 
     Source: Davies and Bouldin 1979, *A Cluster Separation Measure*, with p = q = 2 as in
     scikit-learn: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖; 0 is best.
@@ -258,10 +264,10 @@ def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
         means: The clusters' means m, shape (k, dimensions), two at least.
         spreads: Mean distance S of a cluster's points from its mean, shape (k,).
     """
-    apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-    if not bool((apart > 0).any()) or not bool((spreads > 0).any()):
+    distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    if not bool((distances > 0).any()) or not bool((spreads > 0).any()):
         return 0.0
-    pairs = (spreads[:, None] + spreads) / apart.masked_fill(apart == 0, torch.inf)
+    pairs = (spreads[:, None] + spreads) / distances.masked_fill(distances == 0, torch.inf)
     return float(pairs.amax(dim=1).mean())
 
 
@@ -270,10 +276,11 @@ def prediction_strength(table: Tensor) -> float | None:
 
     Source: Tibshirani and Walther 2005, *Cluster Validation by Prediction Strength*, Eq. (2.1):
     the share of a cluster's pairs of points that share a cluster in the other clustering, too, for
-    the cluster where it is smallest. They take the largest k for which it is 0.8 or more.
+    the cluster where it is smallest. The paper takes the largest k for which it is 0.8 or more.
 
     Args:
-        table: Number of points by cluster (row) and by cluster of the other one, shape (k, m).
+        table: Contingency table: number of points by cluster (row) and by cluster of the other
+            clustering (column), shape (k, m).
 
     Returns:
         From 0 to 1; None if no cluster has two points.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 _NUMBER = re.compile(r"[+-]?([0-9]{1,999}(\.0*)?|[1-9](\.[0-9]+)?e\+[0-9]{2})")
-"""A whole number, also as pandas writes it beside a gap: ``1.0``, ``1e+16``."""
+"""A whole number, also as pandas writes it in a column with gaps: ``1.0``, ``1e+16``."""
 _DECIMAL = re.compile("[+-]?[0-9]*[.][0-9]+")
 _ALIKE = {"true": "1", "false": "0"}
 
 
 def tidy(name: str) -> str:
-    """Return a name as it is displayed: in Unicode's form NFC, without space at its ends.
+    """Return a name as it is displayed: in Unicode's NFC form, without spaces at its ends.
 
     Bytes of files' names that are not UTF-8 are escaped.
     """
@@ -22,10 +22,10 @@ def tidy(name: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return the form of a name that comparisons use.
+    """Return the form of a name by which names are compared.
 
-    It is a tidy name, and of a whole number its digits: pandas writes an integer beside a gap as
-    ``1.0``, and a spreadsheet drops leading zeros.
+    It is the tidy name. Whole numbers are reduced to their digits, since pandas writes an integer
+    as ``1.0`` if a value of its column is missing, and spreadsheets drop leading zeros.
 
     Example:
         >>> canonical("01.0"), canonical(" low "), canonical("1.10"), canonical("1.2e+03")
@@ -39,15 +39,15 @@ def canonical(name: str) -> str:
 
 
 def display_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the displayed name of each canonical name: as it is first written."""
+    """Map each canonical name to the name to display: its first spelling."""
     return {name: tidy(written[0]) for name, written in _grouped(names, canonical).items()}
 
 
 def describe_spellings(names: Iterable[str], what: str) -> list[str]:
-    """Return a line for names with one canonical form, and for names that only look alike.
+    """Return a warning for each group of names that are taken for one, or that only look alike.
 
     Args:
-        names: Names as they are written.
+        names: Names as they are spelled in the data.
         what: What they name, in the plural, such as "classes".
     """
     written = list(dict.fromkeys(names))

@@ -14,4 +14,4 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 ALWAYS: frozenset[Kind] = frozenset(("models", "centroids", "sums"))
 """Kinds that a client sends without explicit permission."""
 OPTIONAL = tuple(kind for kind in KINDS if kind not in ALWAYS)
-"""Kinds that an owner has to allow."""
+"""Kinds that a client sends only if its owner allows them."""

@@ -16,7 +16,7 @@ _END_OF_SENTENCE = re.compile(r"(?<! al)\. ")
 """The end of a sentence, which "et al." is not."""
 
 ITEMS_OF_PAPERS = "reproduce/papers"
-"""Folder of the items of ``ccfcpp reproduce``, which are no presets."""
+"""Folder of what ``ccfcpp reproduce`` makes, tables and figures; these files are no presets."""
 
 
 def preset_folder() -> Path:
@@ -32,7 +32,7 @@ def preset_file(name: str) -> Path:
 
 
 def preset_names() -> list[str]:
-    """Return the names of all presets: first those of commands, then those of tables."""
+    """Return the names of all presets: those of ``cluster`` and ``classify`` first."""
     folder = preset_folder()
     files = (path for path in folder.rglob("*.yaml") if path.parent != folder / ITEMS_OF_PAPERS)
     names = [path.relative_to(folder).with_suffix("") for path in files]
@@ -41,7 +41,7 @@ def preset_names() -> list[str]:
 
 
 def variants(presets: str) -> list[str]:
-    """Return the variants of a command's presets, besides the default ones."""
+    """Return the names of a command's variant presets, such as ``published``."""
     return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 
@@ -59,7 +59,7 @@ def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") 
     The folders ``groups`` are searched first for the last part, in their order.
 
     Raises:
-        UsageError: There are several of that name, or none, which the message calls ``missing``.
+        UsageError: There are several of that name, or none; the message calls it a ``missing``.
     """
     known = preset_names()
     if name in known:

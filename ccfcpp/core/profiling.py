@@ -40,7 +40,7 @@ _current: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def section(name: str) -> Iterator[None]:
-    """Measure the block as a section of the work; it costs almost nothing without ``profiling``."""
+    """Measure the block as a section of the work; almost free outside of ``profiling``."""
     profile = _current.get()
     if profile is None:
         yield
@@ -50,9 +50,9 @@ def section(name: str) -> Iterator[None]:
 
 
 def add_profile(other: Profile) -> None:
-    """Add the sections that another thread has measured; their seconds overlap with this one's.
+    """Add the profile of another thread to this thread's; their seconds overlap.
 
-    Time of that thread outside of sections counts for the section of this thread that waits.
+    The other thread's time outside of sections is left out: this thread waits meanwhile.
     """
     if profile := _current.get():
         for name, seconds in other.seconds.items():

@@ -7,16 +7,16 @@ from threading import Event, Lock
 
 
 class RoundProgress:
-    """Progress within the current round.
+    """Progress of the current round, from 0 to 1.
 
     Args:
         samples: Number of images of all clients together.
-        moved: Called after each change.
+        moved: Called after each change of the progress.
 
     Attributes:
         round: Number of the round.
         share: Completed share of the round, from 0 to 1.
-        counts_images: Whether images have been counted.
+        counts_images: Whether the progress is measured by images that training has used.
     """
 
     def __init__(self, samples: int, moved: Callable[[], None]) -> None:
@@ -33,14 +33,14 @@ class RoundProgress:
         self.round, self.share, self._shown = number, 0.0, 0
 
     def images(self, count: int, epochs: int) -> None:
-        """Count images shown to models; each image is shown ``epochs`` times in a round."""
+        """Add ``count`` images used in training; a round uses each image ``epochs`` times."""
         with self._lock:  # Clients may train in several threads.
             self._shown += count
             self.counts_images = True
             self._reach(self._shown / (epochs * self.samples))
 
     def exchanges(self, done: int, of: int) -> None:
-        """Set the number of the round's exchanges that are done."""
+        """Set the progress to ``done`` of ``of`` exchanges, unless images are counted."""
         # Images are more accurate where they are counted, since training takes the longest.
         if self._shown == 0:
             self._reach(done / of)
@@ -54,9 +54,9 @@ _current: ContextVar[RoundProgress | None] = ContextVar("pace", default=None)
 
 
 @contextmanager
-def report_progress_to(pace: RoundProgress) -> Iterator[None]:
-    """Send the progress of the work in this block to ``pace``."""
-    token = _current.set(pace)
+def report_progress_to(progress: RoundProgress) -> Iterator[None]:
+    """Record the progress of the work in this block in ``progress``."""
+    token = _current.set(progress)
     try:
         yield
     finally:
@@ -64,19 +64,19 @@ def report_progress_to(pace: RoundProgress) -> Iterator[None]:
 
 
 def report_round(number: int) -> None:
-    """Report that a round starts."""
-    if pace := _current.get():
-        pace.begin(number)
+    """Report the start of round ``number`` to the current ``RoundProgress``, if any."""
+    if progress := _current.get():
+        progress.begin(number)
 
 
 def report_exchanges(done: int, of: int) -> None:
-    """Report how many of the round's exchanges are done."""
-    if pace := _current.get():
-        pace.exchanges(done, of)
+    """Report that ``done`` of ``of`` exchanges of the round are complete."""
+    if progress := _current.get():
+        progress.exchanges(done, of)
 
 
 class CutShortError(Exception):
-    """The work was stopped from another thread."""
+    """The work in a ``stoppable`` block was stopped from another thread."""
 
 
 _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
@@ -84,7 +84,7 @@ _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def stoppable(stop: Event) -> Iterator[None]:
-    """Stop the work in this block, once the event is set, when it next reports progress."""
+    """Let an event stop the work in this block: once set, the next ``report_images`` raises."""
     token = _stop.set(stop)
     try:
         yield
@@ -93,28 +93,28 @@ def stoppable(stop: Event) -> Iterator[None]:
 
 
 def report_images(count: int, epochs: int) -> None:
-    """Report images that were shown to models; see ``RoundProgress.images``.
+    """Report that training has used ``count`` images; see ``RoundProgress.images``.
 
     Raises:
         CutShortError: The work is in a ``stoppable`` block, and its event is set.
     """
     if (stop := _stop.get()) and stop.is_set():
         raise CutShortError
-    if pace := _current.get():
-        pace.images(count, epochs)
+    if progress := _current.get():
+        progress.images(count, epochs)
 
 
 Watch = Callable[[str, int, int, float], None]
-"""Called with an encoder, the samples that are embedded, all of them, and the seconds so far."""
+"""Called with an encoder's name, the samples embedded so far, all samples, and the seconds."""
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watch_embedding(watch: Watch) -> None:
-    """Report the embedding of samples from now on, in this context."""
+    """Set the function that is called as an encoder embeds samples, in this context."""
     _watch.set(watch)
 
 
 def report_embedded(encoder: str, done: int, of: int, seconds: float) -> None:
-    """Report samples that an encoder has turned into vectors."""
+    """Report that an encoder has embedded ``done`` of ``of`` samples."""
     if watch := _watch.get():
         watch(encoder, done, of, seconds)

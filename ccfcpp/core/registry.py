@@ -17,11 +17,11 @@ _DELIBERATE = (UsageError, FederationError, StoppedError, OSError, MemoryError)
 
 @contextmanager
 def one_line_errors(what: str, module: str, by_itself: bool = False) -> Iterator[None]:
-    """Turn an error in a package's code into one line, with its place.
+    """Turn an exception in another package's code into an error of one line, with its place.
 
     Args:
-        what: What fails, for the message.
-        module: A module of the package.
+        what: What fails, for the message, such as "method 'my-method'".
+        module: Any module of the package.
         by_itself: Whether only errors raised in the package's own code count. Else an error of our
             own code counts, too, as a package may return a wrong value.
 
@@ -88,7 +88,7 @@ class Registry(Mapping[str, T]):
         return points
 
     def __getitem__(self, name: str) -> T:
-        """Return the object of a name.
+        """Return the object of a name; import it if needed.
 
         Raises:
             KeyError: There is none.
@@ -106,7 +106,7 @@ class Registry(Mapping[str, T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            found = point.load()
+            loaded = point.load()
         except Exception as error:  # a foreign package may raise anything when it is imported
             if point.name in self._own:
                 raise
@@ -116,12 +116,12 @@ class Registry(Mapping[str, T]):
                 "mend or uninstall its package"
             ) from error
         kind: type[T] = EntryPoint("", self._kind, self.group).load()
-        if not isinstance(found, kind):
+        if not isinstance(loaded, kind):
             raise UsageError(
-                f"{self.what} {point.name!r}: {point.value} is a {type(found).__name__}, but must "
+                f"{self.what} {point.name!r}: {point.value} is a {type(loaded).__name__}, but must "
                 f"be a {self._kind}"
             )
-        return found
+        return loaded
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._points)
@@ -133,7 +133,7 @@ class Registry(Mapping[str, T]):
         return name in self._points
 
     def blaming(self, name: str, by_itself: bool = False) -> AbstractContextManager[None]:
-        """Turn errors into one line if a package provides the name; see ``one_line_errors``."""
+        """Return ``one_line_errors`` for a name of another package; for our own, do nothing."""
         if name in self._own:
             return nullcontext()
         return one_line_errors(f"{self.what} {name!r}", self._points[name].module, by_itself)

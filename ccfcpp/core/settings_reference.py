@@ -25,13 +25,13 @@ _NO_BOUND = 10**6
 
 @dataclass(frozen=True)
 class KeyDescription:
-    """A key of a configuration, described together for all kinds of its section.
+    """Description of a key of a configuration, for all kinds of its section together.
 
     Attributes:
-        description: What it means.
-        values: Which values it takes, in words; empty if its type says it.
-        placeholder: Placeholder for a value of its type.
-        default: Its default.
+        description: Meaning of the key.
+        values: Possible values, in words; empty if the type says it.
+        placeholder: Placeholder of a value in the help, such as ``N``.
+        default: Default value.
     """
 
     description: str
@@ -42,21 +42,21 @@ class KeyDescription:
 
 def describe_keys(*kinds: type[Section]) -> dict[str, KeyDescription]:
     """Describe the keys of a configuration, or of a section of several kinds."""
-    found: dict[str, KeyDescription] = {}
+    descriptions: dict[str, KeyDescription] = {}
     for name in dict.fromkeys(name for kind in kinds for name in kind.model_fields):
         having = [kind for kind in kinds if name in kind.model_fields]
         fields = [kind.model_fields[name] for kind in having]
         if sections := [section for field in fields for section in kinds_of(field)]:
             own = describe_keys(*sections)
-            found |= {f"{name}.{key}": setting for key, setting in own.items()}
+            descriptions |= {f"{name}.{key}": setting for key, setting in own.items()}
         else:
             bases = dict.fromkeys(base for kind in having for base in reversed(kind.__mro__))
             texts = [_docstring(base, name) for base in bases if issubclass(base, Section)]
-            found[name] = _setting(" ".join(filter(None, texts)), fields)
-    return found
+            descriptions[name] = _describe(" ".join(filter(None, texts)), fields)
+    return descriptions
 
 
-def _setting(description: str, fields: list[FieldInfo]) -> KeyDescription:
+def _describe(description: str, fields: list[FieldInfo]) -> KeyDescription:
     leaves = [leaf for field in fields for leaf in _leaves(field.annotation, field.metadata)]
     choices = [str(value) for value, _ in leaves if isinstance(value, str | int)]
     ranges = [_range(bounds) for kind, bounds in leaves if kind in (int, float)]
@@ -88,17 +88,17 @@ def _leaves(annotation: object, bounds: list[object]) -> Iterator[tuple[object, 
 
 
 def _range(bounds: list[object]) -> str:
-    """Return the bounds of a number in words."""
-    found = {
+    """Return the bounds of a number in words, such as "above 0 and at most 1"."""
+    limits = {
         name: getattr(bound, name)
         for bound in bounds
         for name in ("ge", "gt", "le", "lt")
         if getattr(bound, name, _NO_BOUND) < _NO_BOUND
     }
-    if found.keys() == {"ge", "le"}:
-        return f"{found['ge']:g} to {found['le']:g}"
+    if limits.keys() == {"ge", "le"}:
+        return f"{limits['ge']:g} to {limits['le']:g}"
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    return " and ".join(f"{words[name]} {bound:g}" for name, bound in found.items())
+    return " and ".join(f"{words[name]} {bound:g}" for name, bound in limits.items())
 
 
 def _docstring(kind: type[Section], field: str) -> str:
@@ -107,7 +107,7 @@ def _docstring(kind: type[Section], field: str) -> str:
 
 @functools.cache
 def _docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Return the docstrings of fields in a module, by the names of their class and their own."""
+    """Return the docstrings of fields in a module, by (class name, field name)."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         (kind.name, field.target.id): " ".join(text.value.value.split()).replace("``", "")

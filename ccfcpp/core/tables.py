@@ -12,7 +12,7 @@ _FORMULA = tuple("=+-@\t\r")
 
 @dataclass(frozen=True)
 class Columns:
-    """A table stored by columns, which may compute their cells as they are read.
+    """A table stored by columns, whose cells may be computed as they are read.
 
     Attributes:
         columns: Columns of equal length by name.
@@ -53,5 +53,5 @@ def csv_bytes(rows: Rows) -> bytes:
 
 
 def _cell(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula, as file names are untrusted."""
+    """Return a cell's value, with a quote before text that spreadsheets take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value

@@ -29,7 +29,7 @@ def time_in_words(seconds: float) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """List names; of very many the first ones, and the number of others."""
+    """Join names with commas and "and"; of more than 20, the first and the number of others."""
     *first, last = names[:_MOST_NAMED]
     if len(names) > _MOST_NAMED:
         first, last = [*first, last], f"{len(names) - _MOST_NAMED} more"
@@ -37,13 +37,13 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def list_first(names: Sequence[object], most: int = _MOST_NAMED) -> str:
-    """List the first names, and the number of others."""
+    """Join the first ``most`` names with commas, followed by the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 def counts_in_words(counts: Mapping[str, int]) -> str:
-    """List names with their counts."""
+    """Join names with their counts, such as "cat (3) and dog (5)"."""
     return (
         list_names([f"{printable_name(name)} ({count})" for name, count in counts.items()])
         if counts
@@ -62,6 +62,6 @@ def drawable(text: str) -> str:
 
 
 def traffic_titles(deployed: bool) -> tuple[str, str]:
-    """Return the labels of bytes to and from the server; the bytes are real if ``deployed``."""
+    """Return the labels of the bytes sent to and from the server; simulated unless ``deployed``."""
     travels = "travelled" if deployed else "would travel"
     return f"{travels} to the server", f"{travels} to clients"

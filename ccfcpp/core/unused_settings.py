@@ -18,10 +18,10 @@ _ABSENT = object()
 
 
 def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) -> None:
-    """Refuse a user's settings that have no effect in any of some runs.
+    """Refuse settings of a user that have no effect in any of the runs.
 
-    A single value may switch off settings of a file under it. A layer with all settings of every
-    run, as a run's ``config.yaml``, and a preset of the library may hold anything.
+    A single value may switch off settings of a file. A complete configuration, such as a run's
+    ``config.yaml``, and a preset of the library may have settings without effect.
 
     Args:
         configs: The configurations of all runs that follow from the layers.
@@ -29,7 +29,7 @@ def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) ->
         layers: The user's settings.
 
     Raises:
-        UsageError: The first such value, why it has no effect, and what would give it one.
+        UsageError: A setting has no effect; the message says why, and what would give it one.
     """
     *files, values = layers or [{}]
     idle = _unused(configs, values)
@@ -44,9 +44,9 @@ def refuse_unused(configs: Sequence[RunConfig], presets: str, layers: Layers) ->
 
 
 def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
-    """Return what a setting without effect needs; None if it has an effect.
+    """Return what a setting without effect needs to have one; None if it has an effect.
 
-    It is an empty list if the method never reads the setting.
+    The list is empty if the method never reads the setting.
     """
     name, _, rest = key.partition(".")
     section = getattr(config, name, None)
@@ -54,12 +54,12 @@ def needs_of(config: RunConfig, key: str) -> list[Sequence[Piece]] | None:
         return None if name in type(config).model_fields and not rest else []
     if rest not in type(section).model_fields:
         return [needs] if (needs := _kind_with(config, name, rest)) else []
-    found = [needs for part, needs in config.unused() if key == part or key.startswith(f"{part}.")]
-    return [needs for needs in found if needs] if found else None
+    idle = [needs for part, needs in config.unused() if key == part or key.startswith(f"{part}.")]
+    return [needs for needs in idle if needs] if idle else None
 
 
 def _kind_with(config: RunConfig, name: str, key: str) -> Sequence[Piece]:
-    """Return the kind of a section that has a setting; an empty text if none has it."""
+    """Return the need for the kind of a section that has a setting; () if none has it."""
     field = type(config).model_fields[name]
     by = str(field.discriminator)
     kinds = [kind.model_fields for kind in kinds_of(field) if key in kind.model_fields]

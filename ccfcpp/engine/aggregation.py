@@ -9,13 +9,12 @@ from ccfcpp.models.state import ModelState
 
 
 class ModelAverage:
-    """Weighted mean of models, entry by entry (McMahan et al. 2017, Algorithm 1).
+    """Weighted mean of models, tensor by tensor (McMahan et al. 2017, Algorithm 1).
 
-    Models are added one by one, and none is stored. Sums are formed in float64, in the order given.
+    Models are added one by one, in float64 and in the order given, and none is stored.
 
-    BatchNorm policy: floating-point buffers (running mean and variance) are averaged like weights.
-    Integer entries are counters (``num_batches_tracked``); a mean of them counts nothing, so the
-    largest is kept.
+    BatchNorm: running means and variances are averaged like weights. Integer tensors are counters
+    (``num_batches_tracked``), of which the largest is kept.
     """
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class ModelAverage:
 
         Args:
             model: A model with the names and shapes of the others.
-            weight: Non-negative, usually its number of samples; weights need not sum to one.
+            weight: Not negative, usually the client's number of samples; weights need not sum to 1.
 
         Raises:
             ValueError: The weight is negative.

@@ -13,16 +13,16 @@ from ccfcpp.engine.synchronised.contract import Bounding
 
 @dataclass(frozen=True)
 class ClientContext:
-    """Settings of a round that all clients of one process share.
+    """Settings of the clients' work that all clients of one process share.
 
     Attributes:
         largest: Number of images of the largest client.
         together: Largest number of clients that take part in a round.
-        bounding: Bounds what each of their images adds to a sum; None: nothing is bounded.
+        bounding: Bounds what each image adds to a sum; None: nothing is bounded.
         least: The fewest images over which a client sends a centroid, mean or sum.
-        alike: Whether all clients have equal weight, whatever their size (client-level privacy):
-            each client's whole part of a sum is bounded.
-        alone: Whether the server sees only the clients' total, without noise (secure sums).
+        alike: Whether all clients have equal weight, whatever their size (client-level privacy).
+        alone: Whether the server gets exact sums over all clients in each round, so that a process
+            with all clients may run whole steps by itself.
     """
 
     largest: int
@@ -41,7 +41,7 @@ class ClientContext:
         alike: bool = False,
         alone: bool = False,
     ) -> "ClientContext":
-        """Return the context of some clients, which all take part unless a number is given."""
+        """Return the context of some clients; by default all of them take part in a round."""
         count = len(clients) if together is None else together
         return ClientContext(max(map(len, clients)), count, bounding, least, alike, alone)
 
@@ -49,13 +49,13 @@ class ClientContext:
 class Algorithm(ABC, Generic[State]):
     """Base class of federated systems: a server state, and exchanges per round that change it.
 
-    The constructor builds nothing for training, so that a process that only assigns images stays
-    light. A process that works for clients asks for the ``client_side``.
+    The constructor builds nothing for training, which a process that only assigns images does not
+    need; ``client_side`` does.
 
     Attributes:
         rounds: Largest number of rounds in a run.
         state_type: The dataclass that ``initial_state`` returns and a checkpoint holds.
-        scored_every: Number of rounds between two states that are worth scoring.
+        scored_every: Score the state every so many rounds, if the user sets no number.
     """
 
     rounds: int
@@ -63,7 +63,7 @@ class Algorithm(ABC, Generic[State]):
     scored_every: int = 1
 
     def is_scored(self, number: int, every: int | None) -> bool:
-        """Return whether the state after round ``number`` is scored."""
+        """Return whether to score the state after round ``number``; ``every`` is the user's."""
         if every is not None:
             return (number + 1) % every == 0
         return number + 1 == self.rounds or (number + 1) % self.scored_every == 0
@@ -81,7 +81,7 @@ class Algorithm(ABC, Generic[State]):
         """Return the clients' half of each exchange, for the clients of one process."""
 
     def plan(self, state: State) -> list[Sequence[AnyServerWork]]:
-        """Return the exchanges of each round, for a run in which no exchange fails."""
+        """Return the exchanges of all rounds, for a run in which no exchange fails."""
         return [self.exchanges(number, state) for number in range(self.rounds)]
 
     def has_converged(self, state: State) -> bool:
@@ -98,12 +98,12 @@ class Epilogue(ABC):
 
     @abstractmethod
     def begin(self, state: Any) -> Any:
-        """Return the initial state of the evaluation; None to skip its exchanges."""
+        """Return the initial state of the evaluation of ``state``; None to skip its exchanges."""
 
     @abstractmethod
     def works(self, known: Any) -> Sequence[AnyServerWork]:
-        """Return the server's half of each exchange of the evaluation, in order."""
+        """Return the server's half of each exchange, from the evaluation's state ``known``."""
 
     @abstractmethod
     def describe(self, known: Any) -> dict[str, object]:
-        """Return the summary's results, from the evaluation's state ``known`` or None."""
+        """Return the results for the summary, from the evaluation's last state, or None."""

@@ -40,7 +40,7 @@ class Availability:
     def connected(
         self, clients: Sequence[int], randomness: Randomness, number: int | None = None
     ) -> list[int]:
-        """Return the clients connected in a round, ascending; None: in the last round.
+        """Return the clients connected in round ``number`` (None: the last), in ascending order.
 
         Raises:
             UsageError: No client is left, the server would invite none, or ``without`` or ``late``
@@ -86,7 +86,7 @@ class Availability:
         return _of_clients(self.sample_fraction, connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """Sample the clients of a round, less those that drop out, in ascending order."""
+        """Return the invited clients of a round that do not drop out, in ascending order."""
         count = self.invited(len(connected))
         invited = sorted(_shuffled(connected, randomness.generator("client sampling"))[:count])
         return [client for client in invited if not self._drops_out(randomness.of_client(client))]

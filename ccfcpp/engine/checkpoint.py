@@ -1,4 +1,4 @@
-"""The checkpoint of a run."""
+"""The checkpoint of a run: a safetensors file."""
 
 import json
 import math
@@ -25,7 +25,7 @@ class Checkpoint(Generic[State]):
     Attributes:
         next_round: The first round that has not been run.
         state: The server's state.
-        memories: File of each client's memory, by the client's number.
+        memories: File of each client's local state, by the client's number.
         facts: Facts of the run so far, such as the seconds it took; JSON values.
     """
 
@@ -36,7 +36,7 @@ class Checkpoint(Generic[State]):
 
 
 class CheckpointClock:
-    """Decides when a checkpoint is due, so that checkpoints take at most a share of the time."""
+    """Clock that decides when a checkpoint is due: they take at most ``share`` of the time."""
 
     def __init__(self, share: float = 0.05) -> None:
         self._share = share
@@ -49,7 +49,7 @@ class CheckpointClock:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Measure the time that a checkpoint takes."""
+        """Measure the time of the block, which writes a checkpoint."""
         began = time.monotonic()
         yield
         self._ended = time.monotonic()
@@ -68,7 +68,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint[Any]) -> None:
 
 
 def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Checkpoint[State]:
-    """Read a checkpoint back.
+    """Read a checkpoint whose state is a dataclass ``kind``, with tensors on a device.
 
     Raises:
         UsageError: The file is not a whole checkpoint.

@@ -1,4 +1,4 @@
-"""A client: its images or vectors, and its memory between rounds."""
+"""A client: its images or vectors, and its local state between rounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 
 Memory = dict[str, Tensor]
+"""Local state of a client between rounds, as tensors by name."""
 
 
 @dataclass
 class Client:
-    """A client, which holds images that never leave it.
+    """A client: its samples, which never leave it, and its local state.
 
     Attributes:
         id: The client's number; it seeds the client's random numbers.
@@ -21,13 +22,13 @@ class Client:
         images: Its samples: uint8 images of shape (samples, channels, height, width), or vectors,
             floats of shape (samples, d).
         labels: int64 tensor of shape (samples,), if the system learns from labels.
-        memory: What the client stores from round to round, such as optimizer moments. It is saved
-            with the checkpoint and never sent. A new memory counts once the server has
-            accepted the update that came with it; idle clients' are in ``ccfcpp.engine.memories``.
-        scratch: What it could compute again, such as the frozen model's representations. It is
-            never saved.
-        grouping: Source of random groups in which its images enter the sums of steps; None: the
-            groups are drawn from the run's source.
+        memory: The local state from round to round, such as optimizer moments. It is saved with
+            the checkpoint and never sent. A new one is kept once the server has accepted the
+            update that came with it. Idle clients' are in ``ccfcpp.engine.memories``.
+        scratch: Results that it could compute again, such as the frozen model's representations.
+            It is never saved.
+        grouping: Source of the random groups of images that are in the same training steps; None:
+            the run's source.
     """
 
     id: int
@@ -43,7 +44,7 @@ class Client:
 
     @property
     def member(self) -> "Member":
-        """The facts about it that the server knows."""
+        """The facts about this client that the server knows."""
         return Member(self.id, self.name, len(self))
 
 
@@ -57,14 +58,14 @@ class Member:
 
 
 def select_memory(memory: Memory, part: str) -> Memory:
-    """Return the tensors of a client's memory named ``part/…``, without that prefix."""
+    """Return the tensors of a client's local state named ``part/…``, without that prefix."""
     prefix = f"{part}/"
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 
 
 def sort_by_size(members: Iterable[Member]) -> list[Member]:
-    """Sort clients in the order in which they work and are added up, the largest first.
+    """Sort clients by their number of samples, the largest first; the loop uses this order.
 
-    Clients of similar size come together, so that few of a cohort wait for the others.
+    Clients of one cohort then have similar sizes, and wait little for each other.
     """
     return sorted(members, key=lambda member: (-member.samples, member.id))

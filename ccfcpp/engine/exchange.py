@@ -1,9 +1,10 @@
 """The interface of an exchange: one message to the clients, and their updates to the server.
 
-An exchange has two halves that need not be in one process. The *server's work* makes the message
-and processes the updates; the *clients' work* makes an update of the message and of images that
-never leave the client. Both share the ``Exchange``: its name, and the types of what is sent. A
-``Task`` names the work that is wanted; from it and the configuration any process finds its half.
+An exchange has two halves that need not be in one process. ``ServerWork``, the server's half, makes
+the message and aggregates the updates; ``ClientWork``, the clients' half, computes an update from
+the message and from images that never leave the client. Both share the ``Exchange``: its name, and
+the types of what is sent. A ``Task`` names the exchange; from it and the configuration any process
+finds its half.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +35,7 @@ class AbsentClientError(RefusedUpdateError):
 
 @dataclass(frozen=True)
 class Task:
-    """The work that a client is asked for: a small value that can be sent as JSON.
+    """What the server asks clients to do, by names and numbers that can be sent as JSON.
 
     Attributes:
         system: Name of the system that runs, such as ``ccfc++``.
@@ -42,8 +43,8 @@ class Task:
         round: Number of the round, from 0.
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
         last: Whether it is the last of its round.
-        samples: Samples of all clients that are asked, without those that did not answer in the
-            round before; 0 if the number is secret.
+        samples: Number of samples of all clients that are asked, without those that did not answer
+            in the round before; 0 if the number is secret.
     """
 
     system: str
@@ -61,13 +62,14 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Images:
-    """Sampling rate and norm bounds of each image's contribution to the sums of an exchange.
+    """Sampling rate and norm bounds of each image's part of the sums of an exchange.
 
     Attributes:
         share: Probability that an image is in the sums.
-        batch: Divisor of sums that are ``of_batch``: images in a step on average.
-        largest: Upper bound of an image's part of a sum that always holds, by the name of the sum.
-        usual: Usual size of an image's part, by name; bounds are multiples of it.
+        batch: Mean number of images in a step, the divisor of sums that are ``of_batch``.
+        largest: Upper bound, which always holds, of the norm of an image's part of a sum, by the
+            name of the sum.
+        usual: Usual norm of an image's part, by name; configured bounds are multiples of it.
     """
 
     share: float = 1.0
@@ -88,19 +90,19 @@ class Exchange(Generic[Message, Update]):
         message: Type of the message, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
         update: Type of an update, likewise.
         parts: Meaning of each part of an update, by the name of its field; ``a/b`` is the part b of
-            a field a. What is not declared is ``Opaque``.
-        uses_memory: Whether clients need their memories.
-        travels: Whether messages are sent. If not, all connected clients work by themselves, also
-            those that are not available. Their results serve the report, and count no bytes.
-        images: The images' sampling and sizes; or why their parts cannot be told apart, and what to
-            change.
+            a field a. A part that is not declared is ``Opaque``.
+        uses_memory: Whether clients need their local states (``Client.memory``).
+        travels: Whether messages are sent. If not, all connected clients compute by themselves,
+            even if they are not available; the report has their metrics, and no bytes are counted.
+        images: Sampling and norms of single images' parts of the sums; or a text that says why
+            these have no bound, and what to change.
         follows: Whether it continues the exchange before it, so that only clients whose updates
             were accepted there take part.
-        once: Whether it comes once before all others, so that its time says nothing of later ones.
+        once: Whether it takes place once, before all others; progress estimates leave it out.
         remembers_parts: Whether the server stores each client's last part, for rounds in which the
             client is absent.
-        usual: Usual size of a client's part if all clients count alike, by name; bounds are
-            multiples of it.
+        usual: Usual norm of a client's part if all clients have equal weight, by name; configured
+            bounds are multiples of it.
     """
 
     name: str
@@ -126,11 +128,11 @@ class Addressed(Protocol):
     """Interface of a message that holds a different part, of the same type, for each client."""
 
     def to(self, client: int) -> object:
-        """Return the part for a client."""
+        """Return the part for the client of a number."""
 
 
 def part_for(message: object, client: int) -> object:
-    """Return the part of a message that a client gets."""
+    """Return what a client gets of a message: its part if that is ``Addressed``, else all."""
     return message.to(client) if isinstance(message, Addressed) else message
 
 
@@ -140,7 +142,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     exchange: Exchange[Message, Update]
 
     def is_due(self, state: State) -> bool:
-        """Return whether the state has what the exchange needs; if not, it is skipped."""
+        """Return whether the state has what the exchange needs; otherwise it is skipped."""
         return True
 
     @abstractmethod
@@ -154,21 +156,25 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update with impossible values.
 
-        Its type, its form and that its numbers are finite have been checked. The senders are known
-        as the server knows them: one client, or those of a sum.
+        Its type and format have been checked, and its values are finite.
+
+        Args:
+            message: The message that the senders got.
+            update: The update.
+            senders: The client that sent it, or the clients whose sum it is.
 
         Raises:
-            RefusedUpdateError: It cannot be used.
+            RefusedUpdateError: The update cannot be used.
         """
 
     def attributed(self, update: Update, senders: Sequence[int]) -> Update:
-        """Add the senders' numbers to an update that needs them; not called for noisy sums."""
+        """Return the update with its senders' numbers if it needs them; not for noisy sums."""
         return update
 
     def project_noisy(self, message: Message, update: Update) -> Update:
-        """Return the possible update nearest to one with noise, such as one with counts >= 0.
+        """Return the valid update nearest to one with noise, such as one with counts ≥ 0.
 
-        It takes the place of ``check``; what clients have added to it was not checked.
+        It is called in place of ``check``.
         """
         return update
 
@@ -180,14 +186,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
         Args:
             state: The current state.
-            updates: At least one, by the size of the clients. They come while the clients work, and
-                each is deleted unless the aggregation stores it, so that memory does not grow with
-                the number of clients.
-            randomness: The source, set to the round and the server.
+            updates: At least one, those of large clients first. They come while other clients still
+                work; store none, so that memory does not grow with the number of clients.
+            randomness: Source of random numbers, set to the round and the server.
         """
 
     def local_model(self, update: Update) -> ModelState | None:
-        """Return the local model in an update, to compare it with the global one; else None."""
+        """Return the local model in an update, to compare it with the global one, or None."""
         return None
 
 
@@ -206,26 +211,27 @@ class ClientWork(ABC, Generic[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """Do the work of a cohort of clients, each on its own images.
+        """Compute the updates of a cohort of clients, each from its own images.
 
-        It reads and writes no file and stores nothing but the clients' memories; a memory that
-        changes is replaced by a new one.
+        Reads and writes no file, and stores nothing but ``Client.memory``, which is replaced by a
+        new dictionary and never changed in place.
 
         Args:
             task: The task.
-            message: Result of ``broadcast``.
+            message: Result of ``ServerWork.broadcast``.
             clients: The clients, in descending order of size.
-            randomness: The source, set to the round; ``of_client`` returns each client's.
+            randomness: Source of random numbers, set to the round; ``of_client`` gives each
+                client's.
 
         Returns:
-            An update for each client, which does not depend, up to rounding, on the other clients;
-            or a ``RefusedUpdateError`` for a client without a usable update.
+            An update of each client, which does not depend, up to rounding, on the other clients;
+            a ``RefusedUpdateError`` in place of one that cannot be used.
         """
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Update | None:
-        """Return the sum of the clients' updates; None if updates are no sums.
+        """Return the sum of the clients' updates, or None if updates are no sums.
 
         The arguments are those of ``local_updates``.
         """
@@ -235,7 +241,7 @@ class ClientWork(ABC, Generic[Message, Update]):
 class SummedWork(ClientWork[Message, Update]):
     """Base class of the clients' half of an exchange whose updates are sums."""
 
-    cohort = 10**6  # a sum has no cohorts: memory is bounded by what it is made of
+    cohort = 10**6  # all clients: a sum needs no memory for each of them
 
     @abstractmethod
     def local_sum(
@@ -251,10 +257,9 @@ class SummedWork(ClientWork[Message, Update]):
 
 
 def cohort_without_sums(work: "AnyClientWork") -> int:
-    """Return how many clients work side by side if each one's update is needed.
+    """Return how many clients work side by side if the update of each one is needed.
 
-    Sums of single clients are computed one after the other, since more of them would take memory
-    only.
+    It is 1 for sums: to compute several at once would only take more memory.
     """
     return 1 if isinstance(work, SummedWork) else work.cohort
 
@@ -266,7 +271,7 @@ AnyClientWork: TypeAlias = ClientWork[Any, Any]
 
 @dataclass(frozen=True)
 class ClientSide:
-    """All work that the clients of one process can be asked for.
+    """The clients' half of all exchanges of a system, for the clients of one process.
 
     Attributes:
         works: The work of each exchange, by the exchange's name.
@@ -278,5 +283,5 @@ class ClientSide:
 
     @staticmethod
     def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
-        """Return works by the names of their exchanges."""
+        """Return a client side with these works, each by the name of its exchange."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

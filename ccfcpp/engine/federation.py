@@ -37,7 +37,7 @@ LocalModelObserver = Callable[[int, int, ModelState], None]
 
 
 class Guard(Protocol):
-    """Interface of what decides whether a round may be run, such as a privacy budget."""
+    """Interface of an object that decides whether a round may be run, such as a privacy budget."""
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
         """Return whether a round may be run."""
@@ -46,7 +46,7 @@ class Guard(Protocol):
         """Record that a round starts."""
 
     def figures(self) -> dict[str, float]:
-        """Return metrics for the round's report."""
+        """Return metrics for the round's report, such as the budget spent."""
 
 
 @dataclass
@@ -55,13 +55,13 @@ class RoundReport:
 
     Attributes:
         round: The round's number, from 0.
-        clients: Numbers of the clients that took part in exchanges that are sent, or of all
-            connected ones if none is; without clients that did not answer.
+        clients: Numbers of the clients that took part, without those that did not answer; all
+            connected clients if no exchange is sent.
         refused: Why the server refused updates, by the client's number.
         bytes_down: Bytes that all clients received together.
         bytes_up: Bytes that all clients sent together, refused updates included.
         seconds: Wall-clock time of the round.
-        figures: Metrics of the exchanges, such as ``loss``.
+        figures: Metrics of the exchanges, such as ``loss``, by name.
         absent: Why clients that were asked did not answer, by the client's number.
     """
 
@@ -75,17 +75,23 @@ class RoundReport:
     absent: dict[int, list[str]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """Return the line of the log, with absent clients only if there were any."""
+        """Return the fields for a line of the log; ``absent`` only if a client was absent."""
         return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
 class Federation(Generic[State, Carrier]):
     """A server and its clients, running one algorithm.
 
-    It broadcasts, checks and refuses, counts bytes, and aggregates. The transport knows where the
-    clients are.
+    It sends messages, checks updates, counts bytes, and has the algorithm aggregate. The transport
+    reaches the clients.
 
     Args:
+        system: Name of the algorithm in tasks.
+        algorithm: The algorithm.
+        members: The clients, as the server knows them.
+        availability: Which clients take part in which round.
+        randomness: Source of the run's random numbers.
+        transport: Sends tasks to clients.
         stages: Stages between the transport and the loop, starting from the clients' side.
         guard: Asked before each round; if it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
@@ -122,12 +128,12 @@ class Federation(Generic[State, Carrier]):
         self.guard = guard
         self.observer = observer
         self.stages = stages
-        self._looking = 0.0
-        self._heard: set[int] = set()
+        self._observing = 0.0
+        self._answered: set[int] = set()
         self.silent: Collection[int] = set(silent)
         self.taken = set(taken)
         self.fault: str | None = None
-        self._in_vain: dict[str, tuple[int, str]] = {}
+        self._refused_since: dict[str, tuple[int, str]] = {}
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on, and yield the new state and a report after each.
@@ -140,22 +146,22 @@ class Federation(Generic[State, Carrier]):
         while not self.is_over(state, number):
             state, report = self.run_round(state, number)
             number += 1
-            if (nothing := self._without_result()) and self.is_over(state, number):
-                self.fault = self.fault or nothing
+            if (reason := self._without_result()) and self.is_over(state, number):
+                self.fault = self.fault or reason
             yield state, report
             if self.fault:
                 raise FederationError(self.fault)
 
     def _without_result(self) -> str | None:
         """Return why the run would have no result if it ended now; None if it has one."""
-        vain = (why for name, (_, why) in self._in_vain.items() if name not in self.taken)
-        return next(vain, None if self.taken else "no client has sent an update in any round")
+        reasons = (why for name, (_, why) in self._refused_since.items() if name not in self.taken)
+        return next(reasons, None if self.taken else "no client has sent an update in any round")
 
     def is_over(self, state: State, number: int) -> bool:
-        """Return whether round ``number`` does not exist: all rounds are run, or no more may be."""
+        """Return whether the run ends before round ``number``."""
         if number >= self.algorithm.rounds:
             return True
-        # Clients that come late have a round before it may be said to have converged.
+        # The run does not end before late clients have taken part in a round.
         waits = self.availability.late and number <= self.availability.late_rounds
         if not waits and self.algorithm.has_converged(state):
             return True
@@ -175,8 +181,8 @@ class Federation(Generic[State, Carrier]):
     def run_works(
         self, works: Sequence[AnyServerWork], state: Any, number: int
     ) -> tuple[Any, RoundReport]:
-        """Run some exchanges as a round: those of a round, or others after the last one."""
-        started, self._looking, self._heard = time.monotonic(), 0.0, set()
+        """Run exchanges as one round: those of the algorithm, or an evaluation after the last."""
+        started, self._observing, self._answered = time.monotonic(), 0.0, set()
         report_round(number)
         randomness = self.randomness.at_round(number)
         everyone = sort_by_size(self.members.values())
@@ -198,42 +204,43 @@ class Federation(Generic[State, Carrier]):
             taken, refused = set(), list[int]()
             if members and work.is_due(state):
                 request = ExchangeRequest(work, task, work.broadcast(state), members)
-                updates = self._accepted(request, report, taken, refused)
+                updates = self._accept(request, report, taken, refused)
                 if (first := next(updates, None)) is not None:
                     updates = itertools.chain([first], updates)
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
-                self._count(request, taken, refused, report)
+                self._record(request, taken, refused, report)
             if not work.exchange.once:
                 done += 1
                 report_exchanges(done, paced)
-        self.silent = report.absent.keys() - self._heard
+        self.silent = report.absent.keys() - self._answered
         report.clients = [client for client in report.clients if client not in self.silent]
-        report.seconds = time.monotonic() - started - self._looking
+        report.seconds = time.monotonic() - started - self._observing
         return state, report
 
-    def _count(
+    def _record(
         self,
         request: ExchangeRequest,
         taken: Collection[int],
         refused: list[int],
         report: RoundReport,
     ) -> None:
-        """Record whether an update was accepted; it is a fault if none was in two rounds in a row.
+        """Record whether an update was accepted; the run fails if none was in two rounds in a row.
 
-        While a client is absent, another one that spoils its updates must not end the run. A single
-        round may fail because clients restarted in the middle of it.
+        One round may fail, since clients may restart in the middle of it. It does not count if a
+        client is absent, so that a single hostile client cannot end the run.
         """
         if taken:
             self.taken.add(request.exchange.name)
-            self._in_vain.pop(request.exchange.name, None)
+            self._refused_since.pop(request.exchange.name, None)
         elif refused:
             first = self.members[refused[0]].name
             why = (
                 f"all updates were refused in round {report.round + 1}, of "
                 f"{format_count(len(refused), 'client')}; {first}: {report.refused[refused[0]][-1]}"
             )
-            since, why = self._in_vain.setdefault(request.exchange.name, (report.round, why))
+            started = report.round, why
+            since, why = self._refused_since.setdefault(request.exchange.name, started)
             everyone = len(refused) == len(request.members)
             # Clients refused earlier in the round are not asked again.
             if everyone and since < report.round and self.members.keys() <= report.refused.keys():
@@ -245,17 +252,17 @@ class Federation(Generic[State, Carrier]):
             return 0
         return sum(each.samples for each in members if each.id not in self.silent)
 
-    def _accepted(
+    def _accept(
         self, request: ExchangeRequest, report: RoundReport, taken: set[int], refused: list[int]
     ) -> Iterator[object]:
-        """Yield the usable updates, one by one as they come."""
+        """Check the updates of an exchange, and yield those that are accepted as they come."""
         work, counts = request.work, request.exchange.travels
         down = count_bytes(pack(request.message)) if counts else 0
         for reply in wrap_transport(self.transport, self.stages)(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
                 continue
-            self._heard.update(reply.clients)
+            self._answered.update(reply.clients)
             received = down * len(reply.clients)
             report.bytes_down += received if reply.bytes_down is None else reply.bytes_down
             if counts:
@@ -263,16 +270,17 @@ class Federation(Generic[State, Carrier]):
             try:
                 update = check_reply(request, reply)
             except RefusedUpdateError as refusal:
-                # What led to such an update, such as moments that are NaN, is not remembered.
+                # The client keeps its earlier local state: the new one may be broken, such as NaN.
                 _note(report.refused, work, replace(reply, update=refusal))
                 refused.extend(reply.clients)
                 continue
             reply.accept()
             taken.update(reply.clients)
-            self._show(work, report.round, reply)
+            self._observe(work, report.round, reply)
             yield update if reply.noised else work.attributed(update, reply.clients)
 
-    def _show(self, work: AnyServerWork, number: int, reply: Reply) -> None:
+    def _observe(self, work: AnyServerWork, number: int, reply: Reply) -> None:
+        """Call the observer with the local models in a reply."""
         for one in reply.made_of or (reply,):
             # An update of several clients, or with noise, is no client's local model.
             is_one = not (one.others or one.noised)
@@ -280,10 +288,10 @@ class Federation(Generic[State, Carrier]):
             if self.observer is not None and model is not None:
                 before = time.monotonic()
                 self.observer(number, one.client, model)
-                self._looking += time.monotonic() - before
+                self._observing += time.monotonic() - before
 
 
 def _note(where: dict[int, list[str]], work: AnyServerWork, reply: Reply) -> None:
-    """Record why there is no update of some clients."""
+    """Add to ``where`` why there is no update of a reply's clients."""
     for client in reply.clients:
         where.setdefault(client, []).append(f"{work.exchange.name}: {reply.update}")

@@ -1,4 +1,4 @@
-"""Memories of idle clients: in RAM up to a budget, beyond it in files."""
+"""Local states (*memories*) of idle clients: in RAM up to a budget, beyond it in files."""
 
 import tempfile
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from ccfcpp.engine.payload import count_bytes
 
 _HOST_BYTES = 1 << 30
 _DEVICE_SHARE = 0.25
-"""Memory for idle clients: a fixed part of the host's, or a share of an accelerator's."""
+"""Budget for idle clients' states: bytes of RAM, or a share of an accelerator's memory."""
 
 
 def memory_budget(device: torch.device) -> int:
-    """Return how many bytes of idle clients' memories may stay on a device."""
+    """Return how many bytes of idle clients' local states may stay on a device."""
     if device.type == "cuda":
         return int(_DEVICE_SHARE * torch.cuda.get_device_properties(device).total_memory)
     return _HOST_BYTES
@@ -26,14 +26,13 @@ def memory_budget(device: torch.device) -> int:
 class ClientMemories:
     """Store of the local states (*memories*) of all clients of a process.
 
-    A memory has versions. A new one is stored once the server has accepted the update that came
-    with it. It is written to a file, named by its version, if it does not fit the budget or
-    if a checkpoint needs it. A file never changes: those that the last checkpoint names stay
-    until the next one.
+    A new version of a memory is stored once the server has accepted the update that came with it.
+    It is written to a file, named by its version, if it exceeds the budget or a checkpoint needs
+    it. Files never change, and those of the last checkpoint stay until the next one.
 
     Args:
-        device: Device for memories that are in use.
-        budget: Bytes that may stay in RAM.
+        device: Device for memories in use.
+        budget: Bytes that may stay on the device, not in files.
         folder: Folder of the files; None: a temporary folder, deleted with this object.
     """
 
@@ -49,7 +48,7 @@ class ClientMemories:
         self._bytes = 0
 
     def take(self, client: int) -> Memory:
-        """Return a client's memory, empty if none was ever stored.
+        """Return a client's memory, by name; empty if none was ever stored.
 
         Raises:
             UsageError: Its file is missing or damaged.
@@ -67,7 +66,7 @@ class ClientMemories:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
-        """Store the next version of a memory, such as ``12.0``, in place of the last one."""
+        """Store a client's memory under a new version, such as ``12.0`` (round, exchange)."""
         self._bytes -= count_bytes(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
         if self._bytes + count_bytes(memory) <= self._budget:
@@ -78,7 +77,7 @@ class ClientMemories:
         self._versions[client] = version
 
     def save(self) -> dict[int, str]:
-        """Write all memories to files that survive a crash; return their names for a checkpoint."""
+        """Write all memories to files, safe from a crash; return the file names by client."""
         for client, memory in self._held.items():
             if memory and client not in self._files:
                 self._write(client, memory, self._versions[client])
@@ -104,7 +103,7 @@ class ClientMemories:
         self.settle()
 
     def settle(self) -> None:
-        """Delete older files, once a checkpoint has the names that ``save`` returned."""
+        """Delete older files, once a checkpoint names those that ``save`` returned."""
         self._of_checkpoint = set(self._files.values())
         if self._folder is not None:
             for path in self._folder.glob("client-*.safetensors"):

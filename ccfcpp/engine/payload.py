@@ -1,8 +1,7 @@
 """Conversion of dataclasses of tensors and numbers to flat dictionaries of tensors, and back.
 
-The server's states, messages, updates and checkpoints are all such dataclasses. One
-mapping serves them all: it gives a checkpoint its contents, a message its size in bytes, and an
-update its check for numbers that are not finite.
+The server's states, messages and updates are such dataclasses. They are packed to be sent, written
+to checkpoints, counted in bytes and checked.
 """
 
 import dataclasses
@@ -20,12 +19,12 @@ from ccfcpp.engine.update_format import SEPARATOR, UpdateFormat
 
 T = TypeVar("T")
 INLINE = {"inline": True}
-"""Metadata of a dataclass's field whose tensors have the names that they have by themselves."""
+"""Metadata of a field whose tensors are packed without the field's name as a prefix."""
 _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def pack(payload: object) -> dict[str, Tensor]:
-    """Flatten a dataclass to tensors.
+    """Flatten a dataclass to tensors by name; nested names are joined by ``/``.
 
     Fields may be tensors, dictionaries of tensors with string keys, numbers, nested dataclasses, or
     None (which is left out).
@@ -57,11 +56,11 @@ def _pack_nested(value: object, field: str) -> Mapping[str, Tensor]:
 
 
 class PayloadError(ValueError):
-    """Tensors are not those of a dataclass; the message says why."""
+    """Tensors do not fit the fields of a dataclass; the message says why."""
 
 
 def parametrize(kind: type[T], *arguments: type) -> type[T]:
-    """Return a generic dataclass with fields of these types, for ``unpack``."""
+    """Return a generic dataclass with these type arguments, for ``unpack``."""
     return typing.cast("type[T]", types.GenericAlias(kind, arguments))
 
 
@@ -69,7 +68,7 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     """Rebuild the dataclass ``kind`` from the result of ``pack``.
 
     Args:
-        kind: The dataclass; with its arguments if it is generic.
+        kind: The dataclass; if it is generic, from ``parametrize``.
         tensors: Tensors by name.
 
     Raises:
@@ -112,7 +111,7 @@ def _is_dataclass(kind: object) -> bool:
 
 
 def _number(name: str, tensor: Tensor, kind: type) -> Any:
-    """Return a tensor as a number if the field is one, and otherwise as it is."""
+    """Return a tensor's value if its field is a number; otherwise return the tensor."""
     if kind not in _NUMBERS:
         return tensor
     if tensor.shape != () or tensor.dtype != _NUMBERS[kind]:
@@ -133,7 +132,7 @@ def _without_none(hint: object) -> tuple[Any, bool]:
 def sum_updates(updates: Iterable[T]) -> T:
     """Add up dataclasses of one type, tensor by tensor and number by number, in their order.
 
-    Floating-point numbers of Python are summed in float64.
+    Fields that are Python floats are summed in float64.
 
     Args:
         updates: At least one; none of them is changed.
@@ -148,19 +147,19 @@ def sum_updates(updates: Iterable[T]) -> T:
 
 
 def replace_fields(payload: T, **changes: object) -> T:
-    """Replace values of a dataclass, even if its declared type is a protocol."""
+    """Return a copy of a dataclass with changed fields; its static type may be a protocol."""
     return typing.cast(T, dataclasses.replace(typing.cast(Any, payload), **changes))
 
 
 def count_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Count the bytes of packed tensors as they are sent, without framing."""
+    """Count the bytes of packed tensors, without names and headers."""
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def find_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or Inf; None if there is none."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
-    # An accelerator is asked once, not once a tensor.
+    # One result is copied from an accelerator, not one for each tensor.
     finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}
     for device in {good.device for good in finite.values()}:
         there = [good for good in finite.values() if good.device == device]
@@ -170,31 +169,35 @@ def find_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 _LONGEST_NAME = 80
-"""Letters of a tensor's name that a refusal shows."""
+"""Largest number of letters of a tensor's name in an error message."""
 
 
-def check_format(form: UpdateFormat, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes differ from a form."""
+def check_format(expected: UpdateFormat, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors whose names, shapes or dtypes differ from the expected ones.
+
+    Raises:
+        RefusedUpdateError: The first difference, by name.
+    """
     rows: set[int] = set()
-    for name in sorted(form.keys() | tensors.keys()):
-        spec, tensor = form.get(name), tensors.get(name)
+    for name in sorted(expected.keys() | tensors.keys()):
+        spec, tensor = expected.get(name), tensors.get(name)
         if tensor is None and spec is not None and spec.optional:
             continue
         if spec is None or tensor is None or not spec.fits(tensor):
-            found = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+            actual = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
             # A client may name a tensor as it likes.
             short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
-            raise RefusedUpdateError(f"{short!r} is {found}, expected {spec or 'nothing'}")
+            raise RefusedUpdateError(f"{short!r} is {actual}, expected {spec or 'nothing'}")
         rows |= spec.rows_of(tensor)
     if len(rows) > 1:
         raise RefusedUpdateError(f"its tensors have different numbers of rows: {sorted(rows)}")
 
 
 def check_counts(counts: Tensor, senders: Sequence[Member]) -> None:
-    """Refuse numbers of samples, such as those of clusters, that the senders cannot hold.
+    """Refuse counts, such as cluster sizes, that are negative or exceed the senders' samples.
 
-    They may be fewer, since a client does not send small clusters, and weights of samples are at
-    most 1. A share of 10⁻⁶ and half a sample more are allowed for rounding of secure sums.
+    They may be lower, since clients leave out small clusters, and samples may have weights below 1.
+    A share of 10⁻⁶ and half a sample more are allowed for rounding of secure sums.
     """
     held, total = sum(sender.samples for sender in senders), float(counts.sum())
     if bool((counts < 0).any()):
@@ -204,7 +207,7 @@ def check_counts(counts: Tensor, senders: Sequence[Member]) -> None:
 
 
 def check_samples(claimed: int, senders: Sequence[Member]) -> None:
-    """Refuse a number of samples other than the senders', as the server knows them."""
+    """Refuse a number of samples other than the senders' total, which the server knows."""
     held = sum(sender.samples for sender in senders)
     if claimed != held:
         raise RefusedUpdateError(f"it claims {claimed} samples, and the client holds {held}")

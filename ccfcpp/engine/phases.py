@@ -1,8 +1,7 @@
 """Phases: preprocessing that clients fit together before a system begins.
 
-A phase has a state of its own, which is sent with the first message of each of the system's rounds.
-Clients store its results beside their samples, so that one that joins late, or restarts, gets them,
-too.
+A phase has a state of its own, which is sent with the first message of each of the system's rounds,
+so that clients that join late or restart get it, too.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +34,7 @@ from ccfcpp.models.state import ModelState
 
 K = TypeVar("K")
 _KEPT = "prepared"
-"""Key in a client's scratch: what was learnt, and the client with the samples made of it."""
+"""Key in a client's scratch: the phase's state, and a copy of the client with its samples."""
 
 
 class Phase(ABC, Generic[K]):
@@ -44,7 +43,7 @@ class Phase(ABC, Generic[K]):
     Attributes:
         knowledge: Type of the phase's state, a dataclass.
         rounds: Number of its own rounds, before the system's.
-        learns: Whether there is something to learn, which clients then need.
+        learns: Whether anything is fitted to the samples, so that clients need the state.
     """
 
     knowledge: type[K]
@@ -52,31 +51,31 @@ class Phase(ABC, Generic[K]):
     learns: bool = True
 
     def begin(self, randomness: Randomness) -> K:
-        """Return the state before the first round."""
+        """Return the phase's state before the first round."""
         return self.knowledge()
 
     def exchanges(self, number: int) -> Sequence[AnyServerWork]:
-        """Return the server's half of each exchange in one of the phase's own rounds."""
+        """Return the server's half of each exchange in the phase's own round ``number``."""
         return []
 
     @abstractmethod
     def last_exchanges(self) -> Sequence[AnyServerWork]:
-        """Return the phase's exchanges that come first in the round in which the system begins."""
+        """Return the phase's exchanges before those of the system in the system's first round."""
 
     @abstractmethod
     def client_works(self, context: ClientContext) -> Sequence[AnyClientWork]:
-        """Return the work of the clients of one process."""
+        """Return the clients' half of each of the phase's exchanges, for one process."""
 
     @abstractmethod
     def is_learnt(self, known: K) -> bool:
-        """Return whether the phase is complete."""
+        """Return whether the phase's state ``known`` is complete."""
 
     @abstractmethod
     def samples(self, known: K, client: Client) -> Tensor:
-        """Return the samples of a client as the system sees them."""
+        """Return a client's samples, preprocessed by the phase's state ``known``."""
 
     def public(self, known: K) -> K:
-        """Return the part of its state that clients need."""
+        """Return the part of the phase's state ``known`` that clients need."""
         return known
 
 
@@ -94,14 +93,14 @@ class Prepared(Generic[State, K]):
 
 
 class Phased(Algorithm[Any], Generic[State, K]):
-    """A system that runs on samples which a phase has preprocessed.
+    """An algorithm that runs a phase, and then a system on the preprocessed samples.
 
     Args:
         phase: The phase.
-        system: The system, for samples that the phase has changed.
+        system: The system, for preprocessed samples.
 
     Attributes:
-        prepared: The dataclass of states and messages.
+        prepared: Class of the states and messages of the two.
     """
 
     prepared: type[Prepared[Any, Any]] = Prepared
@@ -114,7 +113,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         self.state_type = self.prepared_type(system.state_type)
 
     def prepared_type(self, kind: type[object]) -> type[Any]:
-        """Return ``Prepared`` with ``kind`` as the type of its field ``system``."""
+        """Return the type ``Prepared[kind, …]``: a value of the system with the phase's state."""
         return parametrize(self.prepared, kind, self.phase.knowledge)
 
     def initial_state(self, randomness: Randomness) -> Prepared[State, K]:
@@ -123,7 +122,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.prepared(self.system.initial_state(randomness), begun)
 
     def exchanges(self, number: int, state: Prepared[State, K]) -> Sequence[AnyServerWork]:
-        """Return the exchanges of a round: the phase's that are left, then the system's."""
+        """Return the exchanges of a round: those that complete the phase, then the system's."""
         if number < self.phase.rounds:
             return self._of_phase(self.phase.exchanges(number))
         works = self.system.exchanges(number - self.phase.rounds, state.system)
@@ -144,7 +143,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return [OfSystem(self, work, place == 0) for place, work in enumerate(works)]
 
     def client_side(self, context: ClientContext) -> ClientSide:
-        """Return the clients' work of the phase, and of the system on samples that it changed."""
+        """Return the clients' half of all exchanges, the system's on preprocessed samples."""
         side = self.system.client_side(context)
         works = [self._on_prepared(work) for work in side.works.values()]
         return ClientSide.of(*self.phase.client_works(context), *works, cohort=side.cohort)
@@ -153,7 +152,7 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return (PreparedSum if isinstance(work, SummedWork) else PreparedWork)(self, work)
 
     def exchange_with_preparation(self, exchange: AnyExchange) -> AnyExchange:
-        """Return a copy of the exchange whose messages can also hold the phase's state."""
+        """Return a copy of a system's exchange whose messages may hold the phase's state."""
         return replace(exchange, message=self.prepared_type(exchange.message))
 
     def has_converged(self, state: Prepared[State, K]) -> bool:
@@ -165,11 +164,11 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return self.phase.knowledge() if value.preparation is None else value.preparation
 
     def is_complete(self, value: Prepared[Any, K]) -> bool:
-        """Return whether a state, message or final model holds the state of a completed phase."""
+        """Return whether the phase's state in a state, message or final model is complete."""
         return self.phase.is_learnt(self.phase_state(value))
 
     def preprocess(self, value: Prepared[Any, K], client: Client) -> Client:
-        """Return a copy of the client that holds the preprocessed samples."""
+        """Return a copy of the client with preprocessed samples; it is cached in ``scratch``."""
         known = self.phase.public(self.phase_state(value))
         kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
         if kept is None or not _same(known, kept[0]):
@@ -179,12 +178,12 @@ class Phased(Algorithm[Any], Generic[State, K]):
         return kept[1]
 
     def client_for_message(self, message: Prepared[Any, K], client: Client) -> Client:
-        """Return a copy of the client with preprocessed samples.
+        """Return a copy of the client with samples preprocessed by the state in a message.
 
-        The phase's state comes with a round's first message; ``scratch`` has the result later.
+        Only a round's first message has the phase's state; later ones use the cached copy.
 
         Raises:
-            RefusedUpdateError: The client does not have this result.
+            RefusedUpdateError: There is no cached copy, or the phase is not complete.
         """
         if message.preparation is None and self.phase.learns:
             kept: tuple[K, Client] | None = client.scratch.get(_KEPT)
@@ -204,7 +203,7 @@ def _same(first: object, second: object) -> bool:
 
 
 class _Wrapping(ServerWork[Any, Any, Any]):
-    """Base class of server work that acts on one of the two parts of a ``Prepared`` state."""
+    """Base class of server work on one of the two fields of a ``Prepared`` state."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork) -> None:
         self.phased = phased
@@ -231,10 +230,10 @@ class _Wrapping(ServerWork[Any, Any, Any]):
 
 
 class OfPhase(_Wrapping):
-    """The server's work in an exchange of the phase."""
+    """Server's half of an exchange of the phase, on the phase's field of the state."""
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
-        """Return whether the phase's work is due."""
+        """Return whether the phase's state has what the exchange needs."""
         return self.work.is_due(self.phased.phase_state(state))
 
     def broadcast(self, state: Prepared[Any, Any]) -> Any:
@@ -250,12 +249,12 @@ class OfPhase(_Wrapping):
 
 
 class OfSystem(_Wrapping):
-    """The server's work in an exchange of the system.
+    """Server's half of an exchange of the system, on the system's field of the state.
 
     Args:
-        phased: The system after its phase.
-        work: The system's own work.
-        first: Whether it is the first of its round, which sends the result of the phase.
+        phased: The phase and the system.
+        work: The system's own half.
+        first: Whether it is the first of its round, whose message has the phase's state.
     """
 
     def __init__(self, phased: Phased[Any, Any], work: AnyServerWork, first: bool) -> None:
@@ -267,7 +266,7 @@ class OfSystem(_Wrapping):
         return message.system
 
     def is_due(self, state: Prepared[Any, Any]) -> bool:
-        """Return whether the phase is complete, and the system's work is due."""
+        """Return whether the phase is complete, and the system's state has what is needed."""
         return self.phased.is_complete(state) and self.work.is_due(state.system)
 
     def broadcast(self, state: Prepared[Any, Any]) -> Prepared[Any, Any]:
@@ -284,7 +283,7 @@ class OfSystem(_Wrapping):
 
 
 class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
-    """The clients' half of a system's exchange, on samples that the phase has preprocessed."""
+    """Clients' half of a system's exchange, on preprocessed samples."""
 
     def __init__(self, phased: Phased[Any, Any], work: AnyClientWork) -> None:
         self.phased = phased
@@ -299,7 +298,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Sequence[Any]:
-        """Return the system's updates for samples that the phase has changed."""
+        """Return the system's updates for preprocessed samples."""
         inner = self._inner(message, clients)
         updates = self.work.local_updates(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -312,7 +311,7 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Any:
-        """Return the system's sum over samples that the phase has changed."""
+        """Return the system's sum over preprocessed samples."""
         inner = self._inner(message, clients)
         total = self.work.local_sum(task, message.system, inner, randomness)
         self._remember(clients, inner)
@@ -330,4 +329,4 @@ class PreparedWork(ClientWork[Prepared[Any, Any], Any]):
 
 
 class PreparedSum(PreparedWork, SummedWork[Prepared[Any, Any], Any]):
-    """The clients' half of an exchange whose updates are sums, on preprocessed samples."""
+    """Clients' half of a system's exchange whose updates are sums, on preprocessed samples."""

@@ -1,4 +1,4 @@
-"""Requests to clients, stages between the transport and the loop, and checks of updates."""
+"""Requests to clients, stages between the transport and the round loop, and checks of updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,14 @@ from ccfcpp.engine.update_format import UpdateFormat
 
 @dataclass(frozen=True)
 class ExchangeRequest:
-    """The server's request to some clients in an exchange."""
+    """The server's request to some clients in an exchange.
+
+    Attributes:
+        work: The server's half of the exchange.
+        task: The task that clients get.
+        message: The message that clients get.
+        members: The clients that are asked.
+    """
 
     work: AnyServerWork
     task: Task
@@ -25,7 +32,7 @@ class ExchangeRequest:
 
     @property
     def exchange(self) -> AnyExchange:
-        """The exchange of the request."""
+        """The declaration of the exchange."""
         return self.work.exchange
 
     @cached_property
@@ -40,40 +47,40 @@ class ExchangeRequest:
 
 
 Deliver = Callable[[ExchangeRequest], Iterator[Reply]]
-"""Has clients work on a request, as ``Transport.deliver``."""
+"""Sends a request to clients and yields their replies, as ``Transport.deliver`` does."""
 
 
 class Stage(Protocol):
-    """Interface of a stage between the clients and the loop, such as noise or a defence."""
+    """Interface of a stage between the clients and the round loop, such as noise or a defence."""
 
     def deliver(self, request: ExchangeRequest, inner: Deliver) -> Iterator[Reply]:
-        """Send a request to clients, and yield their replies.
+        """Send a request to clients by ``inner``, and yield their replies, possibly changed.
 
         Args:
             request: The request.
-            inner: The transport, with the stages that are nearer to the clients.
+            inner: Delivers by the transport and the stages that are nearer to the clients.
         """
 
 
 def wrap_transport(transport: Transport, stages: Sequence[Stage]) -> Deliver:
-    """Put stages around a transport; the first one is the nearest to the clients."""
+    """Return a function that delivers requests through stages, the first nearest to clients."""
 
-    def delivered(request: ExchangeRequest) -> Iterator[Reply]:
+    def by_transport(request: ExchangeRequest) -> Iterator[Reply]:
         return transport.deliver(request.task, request.message, request.members)
 
-    found: Deliver = delivered
+    deliver: Deliver = by_transport
     for stage in stages:
-        found = partial(stage.deliver, inner=found)
-    return found
+        deliver = partial(stage.deliver, inner=deliver)
+    return deliver
 
 
 def combine_replies(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
-    """Make one reply in place of several.
+    """Combine replies into one; if the server accepts it, all of them are accepted.
 
     Args:
-        update: The update in place of all of theirs.
-        replies: At least one.
-        reply: Further properties of the new reply; its clients are ignored.
+        update: The update of the combined reply.
+        replies: The replies, at least one.
+        reply: Has the other properties of the combined reply; its clients are ignored.
     """
 
     def accept() -> None:
@@ -85,11 +92,13 @@ def combine_replies(update: object, replies: Sequence[Reply], reply: Reply) -> R
 
 
 def check_reply(request: ExchangeRequest, reply: Reply) -> object:
-    """Return the update of a reply, if it can be used.
+    """Check the update of a reply, and return it.
+
+    Returns:
+        The update; one with noise after ``ServerWork.project_noisy``.
 
     Raises:
-        RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
-            exchange declares.
+        RefusedUpdateError: There is no update, or its type, format or values are not allowed.
     """
     work, update = request.work, reply.update
     if isinstance(update, RefusedUpdateError):
@@ -117,7 +126,7 @@ def count_sent_bytes(reply: Reply) -> int:
     if isinstance(reply.update, RefusedUpdateError):
         return 0
     try:
-        # A sum for several has the size of the one that each of them would have sent.
+        # The sum of several clients is as large as the update that each of them would have sent.
         return count_bytes(pack_update(reply.update)) * len(reply.clients)
     except RefusedUpdateError:
         return 0

@@ -22,21 +22,21 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Message, RefusedUpdateError, Task, Update
 
 Part = TypeVar("Part")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _PARTS_OF_A_THREAD = 4
-"""That are in work at a time: what is made of all parts could fill the memory."""
+"""Parts per thread that are computed before results are taken, which limits the memory."""
 _DEVICE_SHARE = 0.5
 """Share of an accelerator's memory that a cohort's training may take."""
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The number of clients that are trained side by side.
+    """Numbers of threads and of clients that are trained at the same time.
 
     Attributes:
-        threads: Number of threads of a processor.
-        together: Number of clients in each thread, on streams of an accelerator.
+        threads: Number of threads on a processor.
+        together: Number of clients in each thread, each on a stream of an accelerator.
     """
 
     threads: int
@@ -57,9 +57,13 @@ def choose_threads(wanted: Literal["auto"] | int, together: int, device: torch.d
 def choose_cohort(
     wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> Cohort:
-    """Return how many of the ``together`` clients of a round are trained side by side.
+    """Return how many clients of a round are trained at the same time.
 
-    ``auto`` stands for as many as fit into memory, each of which takes ``bytes_of_one``.
+    Args:
+        wanted: The largest number; ``auto`` for as many as there are threads or memory.
+        together: Number of clients in a round.
+        bytes_of_one: Memory that the training of one client takes.
+        device: Device of the training.
     """
     if device.type != "cuda":
         return Cohort(choose_threads(wanted, together, device), 1)
@@ -73,20 +77,20 @@ def choose_cohort(
 
 
 def map_in_threads(
-    function: Callable[[Part], Made],
+    function: Callable[[Part], Result],
     parts: Sequence[Part],
     threads: int | None = None,
     stop: Callable[[], None] = lambda: None,
-) -> Generator[Made]:
-    """Yield the result of a function for each part, in their order, computed in several threads.
+) -> Generator[Result]:
+    """Apply a function to each part in several threads, and yield the results in order.
 
-    It is for work that PyTorch's own threads would not speed up much. Parts see the
-    context variables of the caller.
+    This is for work that PyTorch's own threads would not speed up much. The function sees the
+    caller's context variables.
 
     Args:
-        function: Changes nothing that threads share.
-        parts: Any number.
-        threads: Divisor of PyTorch's threads; None: as many as there are parts.
+        function: Must not change anything that threads share.
+        parts: Inputs of the function.
+        threads: Number of threads, which share those of PyTorch; None: PyTorch's number.
         stop: Asks running threads to stop; called at the end, and after an interruption.
     """
     known = torch.get_num_threads()
@@ -95,25 +99,25 @@ def map_in_threads(
         yield from map(function, parts)
         return
 
-    def run(part: Part) -> tuple[Made, Profile]:
+    def run(part: Part) -> tuple[Result, Profile]:
         torch.set_num_threads(max(1, known // at_once))
         with profiling() as profile:
             return function(part), profile
 
-    def finished(each: Future[tuple[Made, Profile]]) -> Made:
-        made, profile = each.result()
+    def finish(each: Future[tuple[Result, Profile]]) -> Result:
+        result, profile = each.result()
         add_profile(profile)
-        return made
+        return result
 
     with ThreadPoolExecutor(at_once) as pool:
-        begun = deque[Future[tuple[Made, Profile]]]()
+        begun = deque[Future[tuple[Result, Profile]]]()
         try:
             for part in parts:
                 begun.append(pool.submit(contextvars.copy_context().run, run, part))
                 if len(begun) == _PARTS_OF_A_THREAD * at_once:
-                    yield finished(begun.popleft())
+                    yield finish(begun.popleft())
             while begun:
-                yield finished(begun.popleft())
+                yield finish(begun.popleft())
         finally:
             stop()
             pool.shutdown(cancel_futures=True)
@@ -121,15 +125,15 @@ def map_in_threads(
 
 
 def threaded(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
-    """Return one work that runs each given work in a thread; a single one stays as it is."""
+    """Combine copies of a client work into one that runs in threads; a single one is returned."""
     return ThreadedWork(works) if len(works) > 1 else works[0]
 
 
 class ThreadedWork(ClientWork[Message, Update]):
-    """The work of an exchange in several threads, each with a part of the clients.
+    """Clients' half of an exchange that runs in several threads, each with some of the clients.
 
     Args:
-        works: The same work for each thread. They share nothing that one of them changes.
+        works: A copy of the work for each thread; copies share nothing that one of them changes.
     """
 
     def __init__(self, works: Sequence[ClientWork[Message, Update]]) -> None:
@@ -140,7 +144,7 @@ class ThreadedWork(ClientWork[Message, Update]):
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
     ) -> Sequence[Update | RefusedUpdateError]:
-        """Distribute the clients to the threads; each part is in descending order of size again."""
+        """Compute updates in threads; each thread gets every n-th client, large ones first."""
         threads = min(len(self.works), len(clients))
         if threads == 1:
             return self.works[0].local_updates(task, message, clients, randomness)

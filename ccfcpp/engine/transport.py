@@ -13,7 +13,7 @@ from ccfcpp.engine.memories import ClientMemories
 
 
 def _nothing() -> None:
-    """Do nothing; ``accept`` of a reply that leaves the client's memory as it is."""
+    """Do nothing: the ``accept`` of a reply that does not change the client's local state."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,12 @@ class Reply:
     Attributes:
         client: The client's number; of several, the first one's.
         update: Its update; or a ``RefusedUpdateError`` that says why there is none.
-        accept: To be called if the server accepts the update; it replaces the client's memory.
-            If it is not called, the memory stays at the version before.
-            It is called before the aggregation, which takes every update that was accepted.
+        accept: Replaces the client's local state by the new one; called if the server accepts the
+            update, before the aggregation.
         others: The other clients in a sum.
-        made_of: The replies that a stage at the server has combined into this one.
+        made_of: The replies that a stage of the server has combined into this one.
         noised: Whether noise was added, after which numbers are no longer those of images.
-        is_checked: Whether a stage has checked it already.
+        is_checked: Whether a stage has already checked the update.
         bytes_up: Bytes that these clients have sent together, if they are not one update each.
         bytes_down: Bytes that they have received together, if it is not the message alone.
     """
@@ -62,26 +61,30 @@ class Transport(Protocol):
         """
 
     def save(self) -> Mapping[int, str]:
-        """Write all memories so that they survive a crash; return their versions by client."""
+        """Write all local states, safe from a crash; return their versions by client."""
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Load the memories of a checkpoint.
+        """Load the clients' local states of a checkpoint, by the versions that it names.
 
         Raises:
             UsageError: One of them is missing.
         """
 
     def settle(self) -> None:
-        """Delete other versions, once a checkpoint has those that ``save`` returned."""
+        """Delete older versions, once a checkpoint names those that ``save`` returned."""
 
 
 class InProcess:
-    """Clients in this process, a cohort of them side by side.
+    """Transport to clients in this process, which work one cohort after another.
 
     Args:
-        merges: Whether clients whose updates are sums send one for all of them. It is faster; but
-            the server then cannot tell them apart, and the last digits are not those of clients in
-            processes of their own.
+        clients: The clients.
+        side: The clients' half of each exchange.
+        memories: Store of the clients' local states.
+        randomness: Source of the run's random numbers.
+        merges: Whether a cohort computes one update for all its clients if updates are sums. It is
+            faster; but the server cannot tell clients apart, and results differ by rounding from
+            clients in processes of their own.
         varies: Whether clients may be absent from a round; updates with parts that the server
             remembers are then not merged.
     """
@@ -106,7 +109,7 @@ class InProcess:
         self.settle = memories.settle
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Run one cohort after another, and free the results of each before the next ends."""
+        """Run one cohort of clients after another, and yield their replies."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
         true = [self.clients[member.id].member for member in members]

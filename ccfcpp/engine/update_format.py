@@ -1,8 +1,8 @@
 """The meaning of the parts of an update, and the tensors (name, shape, dtype) that it must hold.
 
-An exchange declares the meaning of each part of its update. Everything around an algorithm (checks,
-byte counts, secure sums, noise, attacks, defences, sending) reads this declaration and nothing
-else, so that a new system has them all without further code.
+An exchange declares the meaning of each part of its update. Checks, byte counts, secure sums,
+noise, attacks, defences and sending read this declaration and nothing else, so that a new system
+has them all without further code.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,12 +22,12 @@ class Sum:
     """A sum over images or clients, of which the server needs only the total.
 
     Attributes:
-        count: Name of the part beside it with the number of images in each row. Divided by it, the
-            rows are means of clusters.
-        each: Whether each tensor of the part has a bound and noise of its own.
+        count: Name of the part with the number of images in each row; a row divided by it is the
+            mean of a cluster.
+        each: Whether each tensor of the part has its own norm bound and noise.
         of_batch: Whether the part is divided by the number of images in the batch.
-        statistic: Whether its tensors must fit each other, so that false ones are refused.
-        report: Whether only the report needs it.
+        statistic: Whether its tensors must be consistent with each other, as the server checks.
+        report: Whether it is used only in the report.
     """
 
     count: str | None = None
@@ -39,14 +39,16 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over clients, of changes from the part of the message with its name, else from 0.
+    """A weighted mean over clients.
+
+    Averaged is the change from the message's part of the same name, or from 0 if it has none.
 
     Attributes:
         weight: Name of the part that holds each client's weight.
-        separate: Whether the server needs each client's, since it weights them in its own way.
-        report: Whether only the report needs it.
-        optional: Whether some clients have none, such as a loss if nothing was trained; it is a
-            number then.
+        separate: Whether the server needs each client's value, to weight it in its own way.
+        report: Whether it is used only in the report.
+        optional: Whether a client may leave it out, such as the loss if it trained nothing; the
+            part is then a number.
     """
 
     weight: str
@@ -60,8 +62,8 @@ class Count:
     """A number of images or steps.
 
     Attributes:
-        public: Whether it is the number of all images, which is known even if sums have noise,
-            or that of clients if all count alike.
+        public: Whether its total is the number of all images, or of all clients if they have equal
+            weight, which is known and gets no noise.
     """
 
     public: bool = False
@@ -72,7 +74,7 @@ class Votes:
     """Points that the server clusters; each client's points are its votes.
 
     Attributes:
-        weights: Name of the part beside it with the weight of each point; None if all are equal.
+        weights: Name of the part with the weight of each point; None if all are equal.
         partial: Whether a client may send points for some of the clusters only.
     """
 
@@ -88,17 +90,17 @@ class Opaque:
 Part = Sum | Mean | Count | Votes | Opaque
 
 Addends = dict[str, Tensor]
-"""The parts of an update that add up, by name: float64 tensors."""
+"""The parts of an update that are added up over clients, by name: float64 tensors."""
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether an entry of a model is a running statistic of batch normalisation."""
+    """Return whether a model's tensor of this name is a running statistic of BatchNorm."""
     return name.endswith(_STATISTICS)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A number of rows, from ``least`` to ``most``, that the client chooses for a whole update."""
+    """Allowed numbers of rows, ``least`` to ``most``; the client chooses one for a whole update."""
 
     most: int
     least: int = 1
@@ -109,7 +111,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Spec:
-    """Dtype and shape of one tensor; a length given as ``Rows`` is chosen by the client."""
+    """Allowed dtype and shape of a tensor; the client chooses a length given as ``Rows``."""
 
     dtype: torch.dtype
     shape: tuple[int | Rows, ...] = ()
@@ -122,17 +124,17 @@ class Spec:
         if tensor.layout != torch.strided or tensor.is_meta:
             return False
         return all(
-            wanted.least <= found <= wanted.most if isinstance(wanted, Rows) else found == wanted
-            for found, wanted in zip(tensor.shape, self.shape, strict=True)
+            wanted.least <= length <= wanted.most if isinstance(wanted, Rows) else length == wanted
+            for length, wanted in zip(tensor.shape, self.shape, strict=True)
         )
 
     def rows_of(self, tensor: Tensor) -> set[int]:
-        """Return the numbers of rows that the client chose in a tensor of this form."""
+        """Return the numbers of rows that the client chose for a tensor of this format."""
         lengths = zip(tensor.shape, self.shape, strict=True)
-        return {found for found, wanted in lengths if isinstance(wanted, Rows)}
+        return {length for length, wanted in lengths if isinstance(wanted, Rows)}
 
     def zeros(self, device: torch.device | None = None) -> Tensor:
-        """Return a tensor of zeros, without rows if the client chooses their number."""
+        """Return a tensor of zeros; a length that the client chooses is 0."""
         shape = [0 if isinstance(length, Rows) else length for length in self.shape]
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
@@ -142,7 +144,7 @@ class Spec:
 
 
 UpdateFormat = Mapping[str, Spec]
-"""The form of an update: of each tensor by the name that ``payload.pack`` gives it."""
+"""Dtype and shape of each tensor of an update, by the name that ``payload.pack`` gives it."""
 
 
 def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
@@ -151,7 +153,10 @@ def format_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec
 
 
 def find_part(parts: Mapping[str, Part], name: str) -> Part:
-    """Return the meaning of a tensor, by the longest declared name that its name begins with."""
+    """Return the declared part that a tensor belongs to; ``Opaque`` if none is declared.
+
+    It is the one with the longest name that the tensor's name begins with.
+    """
     while name:
         if name in parts:
             return parts[name]
@@ -160,7 +165,7 @@ def find_part(parts: Mapping[str, Part], name: str) -> Part:
 
 
 def find_unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str | None:
-    """Return a declared name that is no field of the update; None if all are fields."""
+    """Return a name in the declared parts that is no field of the update; None if all are."""
     for name, part in parts.items():
         match part:
             case Sum(count=str(other)) | Mean(weight=other) | Votes(weights=str(other)):
@@ -174,16 +179,16 @@ def find_unknown_part(parts: Mapping[str, Part], fields: Collection[str]) -> str
 
 
 def group_names(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of tensors that are bounded together, by the name of their group."""
-    found: dict[str, list[str]] = {}
+    """Group the names of tensors whose norm is bounded together, by the group's name."""
+    grouped: dict[str, list[str]] = {}
     for name in sorted(names):
         part = find_part(parts, name)
         alone = isinstance(part, Sum) and part.each
-        found.setdefault(name if alone else name.partition(SEPARATOR)[0], []).append(name)
-    return found
+        grouped.setdefault(name if alone else name.partition(SEPARATOR)[0], []).append(name)
+    return grouped
 
 
 def sibling_name(name: str, other: str) -> str:
-    """Return the full name of a part beside another one."""
+    """Return the full name of ``other``, a part beside ``name``: ``a/c`` for ``a/b`` and ``c``."""
     before, separator, _ = name.rpartition(SEPARATOR)
     return before + separator + other

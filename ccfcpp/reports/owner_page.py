@@ -15,8 +15,8 @@ from ccfcpp.deployment.client.audit import (
     AuditEntry,
     AuditLog,
     Facts,
-    by_run,
-    reasons,
+    group_by_run,
+    refusal_reasons,
     run_facts,
 )
 from ccfcpp.deployment.client.privacy_spent import Spending
@@ -35,7 +35,7 @@ def owner_page(state: Path) -> str:
     """
     results, log, spending = ClientResults.read(state), AuditLog(state), Spending(state)
     entries = list(log.read())
-    runs = by_run(entries)
+    runs = group_by_run(entries)
     cost = spending.epsilon(DELTA)
     tiles = {
         "images": f"{len(results.rows):,}",
@@ -124,5 +124,5 @@ def _describe_sent(entries: Sequence[AuditEntry], spending: Spending) -> dict[st
         "heading": as_line(f"{entries[0].method}, {entries[0].time[:10]}"),
         "facts": _printable(run_facts(entries, spending)),
         "rows": rows,
-        "refused": [as_line(reason) for reason in reasons(entries)],
+        "refused": [as_line(reason) for reason in refusal_reasons(entries)],
     }

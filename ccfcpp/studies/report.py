@@ -50,17 +50,17 @@ def write_report(
 
     ``say`` is called with one-line messages on progress.
     """
-    from ccfcpp.deployment.client.audit import is_state
+    from ccfcpp.deployment.client.audit import is_state_folder
     from ccfcpp.reports.contents import Contents
 
     if not runs:
         raise UsageError("a report needs a run: give the folder of one")
     if len({run.resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice: give each folder once")
-    if any(map(is_state, runs)) and len(runs) > 1:
+    if any(map(is_state_folder, runs)) and len(runs) > 1:
         raise UsageError("the state of a client has a page of its own: give its folder alone")
     folder = _place(runs, out)
-    if is_state(runs[0]):
+    if is_state_folder(runs[0]):
         from ccfcpp.reports.owner_page import owner_page
 
         page = owner_page(runs[0])

@@ -26,7 +26,7 @@ class Heard(Admission):
     def hear(self, name: str, **facts: Any) -> None:
         request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
         answer = Response(nonce=request.nonce, facts=Facts(**(PLAIN | facts)))
-        self.take(name, request, Packet(answer.written()))
+        self.record_answer(name, request, Packet(answer.to_json()))
 
 
 @pytest.mark.parametrize(

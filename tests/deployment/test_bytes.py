@@ -23,14 +23,14 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
 from ccfcpp.data.image_size import Sizes
-from ccfcpp.deployment.client.answered_requests import Answered
+from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
 from ccfcpp.deployment.client.privacy_spent import Spending
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules, read_rules
 from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
-from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
+from ccfcpp.deployment.link.flower import decode_packet, payload_record, to_records
 from ccfcpp.deployment.link.messages import (
     MessageError,
     Request,
@@ -76,17 +76,17 @@ def headers(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 @examples(75)
-@given(headers(REQUEST.written()))
+@given(headers(REQUEST.to_json()))
 def test_a_request_is_read_or_refused(content: bytes) -> None:
     with suppress(MessageError):
         Request.read(content)
 
 
 @examples(75)
-@given(headers(RESPONSE.written()))
+@given(headers(RESPONSE.to_json()))
 def test_a_response_is_read_or_refused(content: bytes) -> None:
     with suppress(MessageError):
-        Response.to(REQUEST, content)
+        Response.read_reply(REQUEST, content)
 
 
 @examples(100)
@@ -145,12 +145,12 @@ def test_a_payload_that_lies_is_refused_in_little_memory(lie: str) -> None:
 
 
 @examples(50)
-@given(headers(RESPONSE.written()))
+@given(headers(RESPONSE.to_json()))
 def test_one_clients_facts_are_its_own_matter(content: bytes) -> None:
     told = Told()
     admission = Admission(("a", "b"), None, told)
-    admission.take("a", REQUEST, Packet(content))
-    admission.take("b", REQUEST, Packet(RESPONSE.written()))
+    admission.record_answer("a", REQUEST, Packet(content))
+    admission.record_answer("b", REQUEST, Packet(RESPONSE.to_json()))
     assert admission.is_complete
     assert "b" in admission.admitted() or "a" in admission.admitted()
     assert all(line.isprintable() for line in told.lines)
@@ -168,7 +168,7 @@ def test_a_worker_answers_whatever_is_asked(
         update={"config": tiny("km").model_dump(mode="json"), "clusters": 3, "clients": 1}
     )
     request = REQUEST.model_copy(update={"spec": spec, "nonce": new_token()})
-    written = request.written()
+    written = request.to_json()
     header = data.draw(st.just(written) | st.binary(max_size=99) | json_like(written, ("charter",)))
     payload = data.draw(bytes_like(save({"x": torch.zeros(3)})))
     answer = worker.answer(Packet(header, payload))
@@ -178,11 +178,11 @@ def test_a_worker_answers_whatever_is_asked(
 @examples(30)
 @given(st.data())
 def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
-    record = record_of(b"header", payload_record(b"payload"))
+    record = to_records(b"header", payload_record(b"payload"))
     objects = {name: each.deflate() for name, each in get_all_nested_objects(record).items()}
     name = data.draw(st.sampled_from(sorted(objects)))
     objects[name] = data.draw(bytes_like(objects[name]))
-    assert packet_from(record.object_id, objects) is None
+    assert decode_packet(record.object_id, objects) is None
 
 
 # --- the gate ------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def gate(keys: Path) -> Iterator[tuple[int, FakeFleet]]:
             yield port, fleet
 
 
-ASKED = (
+REQUESTS = (
     b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: server.example.org\r\n"
     b"content-length: 1\r\nconnection: close\r\n\r\na"
 )
@@ -226,13 +226,13 @@ def told(keys: Path, port: int, content: bytes, over_tls: bool) -> bytes:
 
 
 @examples(12)
-@given(content=bytes_like(ASKED), over_tls=st.sampled_from([True, True, True, False]))
+@given(content=bytes_like(REQUESTS), over_tls=st.sampled_from([True, True, True, False]))
 def test_the_gate_goes_on_whatever_comes(
     keys: Path, gate: tuple[int, FakeFleet], content: bytes, over_tls: bool
 ) -> None:
     port, fleet = gate
     told(keys, port, content, over_tls)
-    assert told(keys, port, ASKED, True).startswith(b"HTTP/1.1 200")
+    assert told(keys, port, REQUESTS, True).startswith(b"HTTP/1.1 200")
     assert {path for path, *_ in fleet.seen} <= set(PATHS)
 
 
@@ -258,7 +258,7 @@ def _audit(path: Path) -> None:
 
 
 def _answered(path: Path) -> None:
-    Answered(path.parent).note(REQUEST, None)
+    AnsweredRequests(path.parent).record(REQUEST, None)
     (path.parent / "answered" / f"{REQUEST.run}.json").rename(path)
 
 
@@ -267,7 +267,7 @@ def _read_answered(path: Path) -> None:
     folder.mkdir(exist_ok=True)
     path.rename(folder / f"{REQUEST.run}.json")
     with suppress(MessageError, ForbiddenError):
-        Answered(path.parent).check(REQUEST, Rules(restarts=0, most_exchanges=1), None)
+        AnsweredRequests(path.parent).check(REQUEST, Rules(restarts=0, most_exchanges=1), None)
 
 
 def _read_memory(path: Path) -> None:

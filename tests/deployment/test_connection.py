@@ -20,9 +20,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.client.connection import OTHER, Connection, Signing
+from ccfcpp.deployment.client.connection import NOT_A_GATE, CallSigner, Connection
 from ccfcpp.deployment.client.fleet import FleetClient
-from ccfcpp.deployment.client.proxy import Proxy, proxy_to, reason
+from ccfcpp.deployment.client.proxy import Proxy, explain, find_proxy
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import ANSWERS, PULL, SMALL
@@ -54,8 +54,8 @@ def listening(app: Rogue, **tls: Any) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def signing(keys: Path) -> Signing:
-    return Signing(read_key(keys / "clients" / "clinic-1.key"))
+def signing(keys: Path) -> CallSigner:
+    return CallSigner(read_key(keys / "clients" / "clinic-1.key"))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def rogue(rogue_at: tuple[Rogue, int]) -> Rogue:
 
 @pytest.fixture
 def connection(
-    keys: Path, signing: Signing, rogue_at: tuple[Rogue, int], rogue: Rogue
+    keys: Path, signing: CallSigner, rogue_at: tuple[Rogue, int], rogue: Rogue
 ) -> Iterator[Connection]:
     with Connection(f"localhost:{rogue_at[1]}", keys / "ca.crt", signing) as found:
         yield found
@@ -104,7 +104,7 @@ def test_a_redirection_is_not_followed(connection: Connection, rogue: Rogue) -> 
     with listening(elsewhere) as port:
         for status in (301, 302, 307, 308):
             rogue.answer = partial(RedirectResponse, f"http://127.0.0.1:{port}/", status)
-            with pytest.raises(ValueError, match=OTHER):
+            with pytest.raises(ValueError, match=NOT_A_GATE):
                 connection.ActivateNode(ACTIVATE)
     assert elsewhere.seen == []
 
@@ -113,7 +113,7 @@ def test_what_is_compressed_is_not_unpacked(connection: Connection, rogue: Rogue
     bomb = gzip.compress(bytes(2**20))
     for coding in ("gzip", "br", "identity, gzip"):
         rogue.answer = partial(Response, bomb, headers={"content-encoding": coding})
-        with pytest.raises(ValueError, match=OTHER):
+        with pytest.raises(ValueError, match=NOT_A_GATE):
             connection.ActivateNode(ACTIVATE)
     assert {headers["accept-encoding"] for headers in rogue.seen} == {"identity"}
 
@@ -137,13 +137,13 @@ def test_no_more_is_read_than_a_gate_would_send(
         (ANSWERS[PULL], lambda: connection.PullMessages(PullMessagesRequest())),
     ):
         rogue.answer = partial(stream, most)
-        with pytest.raises(ValueError, match=OTHER):
+        with pytest.raises(ValueError, match=NOT_A_GATE):
             call()
 
 
 def test_what_is_no_gate_is_final() -> None:
-    assert reason(ValueError(OTHER)).final
-    assert "no ccfcpp serve" in reason(ValueError(OTHER)).text
+    assert explain(ValueError(NOT_A_GATE)).final
+    assert "no ccfcpp serve" in explain(ValueError(NOT_A_GATE)).text
 
 
 def test_each_call_is_signed_as_a_whole(connection: Connection, rogue: Rogue) -> None:
@@ -158,7 +158,7 @@ def test_each_call_is_signed_as_a_whole(connection: Connection, rogue: Rogue) ->
 def proxy(monkeypatch: pytest.MonkeyPatch, name: str, value: str, server: str = FAR) -> Any:
     monkeypatch.setenv(name, value)
     try:
-        return proxy_to(server)
+        return find_proxy(server)
     finally:
         monkeypatch.delenv(name)
 
@@ -217,16 +217,16 @@ def test_one_that_cannot_be_used_is_refused_at_once(
 )
 def test_a_proxy_that_does_not_connect_is_named(error: Exception, line: str, final: bool) -> None:
     through = Proxy("https_proxy", "http://user:a/b@c@proxy:3128", "server.example.org")
-    found = reason(error, through)
+    found = explain(error, through)
     assert line in found.text
     assert "the proxy of https_proxy (http://proxy:3128)" in found.text
     assert "set NO_PROXY=server.example.org" in found.text
     assert found.final is final
-    assert through.variable not in reason(error).text
+    assert through.variable not in explain(error).text
 
 
 def test_a_client_goes_through_its_proxy(
-    keys: Path, signing: Signing, monkeypatch: pytest.MonkeyPatch
+    keys: Path, signing: CallSigner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks the proxy for the server by its name, which need not be known here."""
     import socket

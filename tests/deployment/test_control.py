@@ -19,7 +19,7 @@ from ccfcpp.cli.progress import RunProgress
 from ccfcpp.cli.terminal import Stop, graceful_interruption, interruptible
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.progress import report_exchanges, report_progress_to, report_round
-from ccfcpp.deployment.server.control import ask, controlled
+from ccfcpp.deployment.server.control import ask, serve_control
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.federation import RoundReport
 from tests.support.command import ccfcpp
@@ -54,7 +54,7 @@ def test_while_it_waits_it_says_who_is_there(tmp_path: Path) -> None:
     shown.on_answer("ward-b", "cannot take part: it holds no image")
     shown.on_answer("ward-a", "1,200 images")
     run = tmp_path / "run"
-    with controlled(run, lambda asked: shown.answer(asked, Stop())):
+    with serve_control(run, lambda asked: shown.answer(asked, Stop())):
         result = ccfcpp("status", run)
         found = json.loads(ccfcpp("status", run, "--json").stdout)
     assert "waiting for clients: 1 of 3 are there" in " ".join(result.stdout.split())
@@ -68,7 +68,7 @@ def test_while_it_waits_it_says_who_is_there(tmp_path: Path) -> None:
 
 def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
     shown = training(attendance())
-    with controlled(tmp_path, lambda asked: shown.answer(asked, Stop())):
+    with serve_control(tmp_path, lambda asked: shown.answer(asked, Stop())):
         result = ccfcpp("status", tmp_path)
         found = json.loads(ccfcpp("status", tmp_path, "--json").stdout)
     assert (found["round"], found["rounds"]) == (1, 4)
@@ -114,7 +114,7 @@ def until_it_stops(run: Path, *words: str) -> None:
 def test_a_stop_waits_for_the_end_of_the_round(tmp_path: Path) -> None:
     shown, stop, announced = training(attendance()), Stop(), list[str]()
     with (
-        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
+        serve_control(tmp_path, lambda asked: shown.answer(asked, stop)),
         graceful_interruption(lambda: announced.append("x"), stop) as should_stop,
     ):
         assert stopped(tmp_path, "stop").startswith("it stops after this round (training round 2")
@@ -127,7 +127,7 @@ def test_a_stop_waits_for_the_end_of_the_round(tmp_path: Path) -> None:
 def test_a_stop_now_ends_it_at_once(tmp_path: Path, before: bool) -> None:
     shown, stop = training(attendance()), Stop(before)
     with (
-        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
+        serve_control(tmp_path, lambda asked: shown.answer(asked, stop)),
         pytest.raises(KeyboardInterrupt),
         graceful_interruption(lambda: None, stop),
     ):
@@ -137,7 +137,7 @@ def test_a_stop_now_ends_it_at_once(tmp_path: Path, before: bool) -> None:
 def test_a_stop_while_it_waits_for_clients_ends_it_at_once(tmp_path: Path) -> None:
     shown, stop = attendance(), Stop()
     with (
-        controlled(tmp_path, lambda asked: shown.answer(asked, stop)),
+        serve_control(tmp_path, lambda asked: shown.answer(asked, stop)),
         pytest.raises(typer.Exit) as ended,
         interruptible("stopped"),
     ):
@@ -155,7 +155,7 @@ def answer(asked: str) -> dict[str, Any]:
 def test_only_its_owner_may_ask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with controlled(tmp_path, answer) as room:
+        with serve_control(tmp_path, answer) as room:
             assert stat.S_IMODE(room.stat().st_mode) == 0o700
             (file,) = room.iterdir()
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -165,12 +165,12 @@ def test_only_its_owner_may_ask(tmp_path: Path) -> None:
 
 def test_a_long_path_is_none_too_long(tmp_path: Path) -> None:
     run = tmp_path / ("x" * 100) / ("y" * 100)
-    with controlled(run, answer):
+    with serve_control(run, answer):
         assert ask(run, "status") == {"state": "status"}
 
 
 def test_what_is_no_request_has_no_answer(tmp_path: Path) -> None:
-    with controlled(tmp_path, answer) as room:
+    with serve_control(tmp_path, answer) as room:
         for line in (b"\n", b"shout\n", b"\xff" * 1000, b"status " * 9 + b"\n"):
             with socket.socket(socket.AF_UNIX) as calling:
                 calling.connect(str(room / "control"))
@@ -180,8 +180,8 @@ def test_what_is_no_request_has_no_answer(tmp_path: Path) -> None:
 
 
 def test_two_servers_do_not_share_a_run(tmp_path: Path) -> None:
-    with controlled(tmp_path, answer):
-        second = controlled(tmp_path, answer)
+    with serve_control(tmp_path, answer):
+        second = serve_control(tmp_path, answer)
         with pytest.raises(UsageError, match="a server is running in"):
             second.__enter__()
         assert ask(tmp_path, "status") == {"state": "status"}
@@ -193,14 +193,14 @@ def test_one_that_was_killed_is_none(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / "server" / "control"))
     with pytest.raises(UsageError, match="no server is running in"):
         ask(tmp_path, "status")
-    with controlled(tmp_path, answer):
+    with serve_control(tmp_path, answer):
         assert ask(tmp_path, "status") == {"state": "status"}
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_where_no_run_has_begun_nothing_is_left(tmp_path: Path, begun: bool) -> None:
     run = tmp_path / "runs" / "x"
-    with controlled(run, answer) as room:
+    with serve_control(run, answer) as room:
         (room / "gate.log").write_text("")
         if begun:
             (run / "config.yaml").write_text("")

@@ -16,7 +16,7 @@ from ccfcpp.core.config_layers import merge, read_yaml, unflatten, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.data.vectors import VectorData
-from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.run import load_data
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.link.server_status import LEFT_OUT
@@ -52,7 +52,7 @@ def grid_of(photos: Path, others: dict[str, str | None] | None = None) -> Grid:
     names = dict.fromkeys(("east", "north", "west"), usual) | (others or {})
 
     def load(client: str, encoder: str | None) -> Any:
-        return lambda spec: load_for(spec, str(photos / client), None, encoder)
+        return lambda spec: load_data(spec, str(photos / client), None, encoder)
 
     place = photos.parent / "clients"
     rules = trusting(allow=KINDS, smallest_count=0)
@@ -71,7 +71,7 @@ def test_three_clients_are_the_same_as_one_process(
     begun = with_suited_settings(begun, enrolment.spec)
     enrolment = enrolment.with_config(begun.config)
     folder = RunFolder.create(tmp_path / "deployed", begun.config)
-    there = enrolment.begun(begun.config, channel)
+    there = enrolment.make_run(begun.config, channel)
     there.run(folder)
     assert told.lines == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
 
@@ -117,7 +117,7 @@ def test_a_client_with_another_encoder_is_left_out_in_one_line(photos: Path) -> 
 def test_a_server_that_knows_the_content_is_refused_by_other_clients(photos: Path) -> None:
     spec = first_spec("cluster", opening().config.model_dump(mode="json"))
     usual = encoder_of(photos.parent / "weights-0.safetensors")
-    first = load_for(spec, str(photos / "east"), None, usual)
+    first = load_data(spec, str(photos / "east"), None, usual)
     assert isinstance(first, VectorData)
     config = opening(**{"data.encoder_hash": first.encoder}).config
     other = encoder_of(photos.parent / "weights-1.safetensors")
@@ -128,9 +128,9 @@ def test_a_server_that_knows_the_content_is_refused_by_other_clients(photos: Pat
 def test_no_server_makes_a_client_load_an_encoder(photos: Path) -> None:
     spec = first_spec("cluster", opening().config.model_dump(mode="json"))
     with pytest.raises(UsageError, match=r"the run is on vectors of torchvision.*give --encoder"):
-        load_for(spec, str(photos / "east"))
+        load_data(spec, str(photos / "east"))
     with pytest.raises(UsageError, match="and --encoder is torchvision:resnet18: give the same"):
-        load_for(spec, str(photos / "east"), None, "torchvision:resnet18")
+        load_data(spec, str(photos / "east"), None, "torchvision:resnet18")
 
 
 def test_paths_of_the_server_do_not_travel() -> None:
@@ -151,6 +151,6 @@ def test_a_folder_called_as_a_data_set_is_a_folder(
         {"data": {"root": "/srv"}, "partition": {"kind": "folders"}},
     )
     spec = RunSpec.model_validate({"command": "cluster", "config": tree})
-    found = load_for(spec, "digits", None, usual)
+    found = load_data(spec, "digits", None, usual)
     assert len(found) == 12
     assert (found.classes, found.owners) == (("blue", "green", "red"), None)

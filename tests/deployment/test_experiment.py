@@ -19,7 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.data import ImageData, load
-from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.run import load_data
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Request
 from ccfcpp.deployment.link.packet import Undelivered
@@ -58,7 +58,7 @@ def experiment_on(
     roster = introduced(grid, folder) if sums else None
     channel = channel or grid.channel
     enrolment = enrol(channel, config, command, names, least, roster)
-    return replace(enrolment, run=RUN).begun(config, channel)
+    return replace(enrolment, run=RUN).make_run(config, channel)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -419,7 +419,7 @@ def test_photos_of_any_size_and_colour_meet_as_in_one_process(tmp_path: Path) ->
     def worker(place: Path) -> Worker:
         rules = trusting(allow=KINDS, smallest_count=0)
         folder = place.with_suffix(".state")
-        return Worker(lambda spec: load_for(spec, str(place)), folder, rules, say=told.append)
+        return Worker(lambda spec: load_data(spec, str(place)), folder, rules, say=told.append)
 
     grid = Grid({client: worker(place) for client, place in places.items()})
     config = tiny("fed-scan", THREE)

@@ -112,7 +112,7 @@ FAULTS: dict[str, tuple[Callable[[Packet], Any], str]] = {
     "an unknown field": (
         lambda p: p._replace(header=b'{"nonce":"' + b"0" * 32 + b'","x":1}'), "of another form"),
     "another nonce": (
-        lambda p: p._replace(header=Response(nonce="0" * 32).written()),
+        lambda p: p._replace(header=Response(nonce="0" * 32).to_json()),
         "it answers another request"),
 }  # fmt: skip
 

@@ -41,15 +41,15 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client import connection
 from ccfcpp.deployment.client import fleet as fleet_client
-from ccfcpp.deployment.client.connection import Connection, Signing
+from ccfcpp.deployment.client.connection import CallSigner, Connection
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
-from ccfcpp.deployment.client.proxy import reason
+from ccfcpp.deployment.client.proxy import explain
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.requests import take_off_roster
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.fleet_calls import LARGE, SIGNATURE
-from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
+from ccfcpp.deployment.link.flower import packet_of, payload_record, to_records
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.server_status import HEADER, ServerStatus
 from ccfcpp.deployment.server import fleet as server_fleet
@@ -198,7 +198,7 @@ def test_nothing_is_left_of_what_was_carried(here: Place) -> None:
 
 
 def test_other_records_are_no_parcel() -> None:
-    carried = SimpleNamespace(content=record_of(b"a", payload_record(b"b")))
+    carried = SimpleNamespace(content=to_records(b"a", payload_record(b"b")))
     assert packet_of(carried) == (b"a", b"b")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="other records"):
         packet_of(SimpleNamespace(content=RecordDict({})))  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_a_message_of_another_form_is_refused_and_the_client_goes_on(
     with here.client("clinic-1", echo):
         node = here.node("clinic-1")
         with monkeypatch.context() as patch:
-            patch.setattr(server_fleet, "record_of", lambda header, payload: RecordDict({}))
+            patch.setattr(server_fleet, "to_records", lambda header, payload: RecordDict({}))
             ticket = here.fleet.push(node, Packet(b"x"), SECONDS)
         assert ticket is not None
         # It is the worker that refuses it, and writes it into its log.
@@ -272,7 +272,7 @@ def test_objects_that_a_client_names_take_no_time_and_little_memory(
 @contextmanager
 def calling(place: Place, name: str = "clinic-1") -> Iterator[tuple[Connection, int]]:
     """A client's own calls, in whatever order, and its node."""
-    own = Signing(read_key(place.folder / "clients" / f"{name}.key"))
+    own = CallSigner(read_key(place.folder / "clients" / f"{name}.key"))
     with Connection(f"127.0.0.1:{place.port}", place.folder / "ca.crt", own) as client:
         node = client.ActivateNode(
             ActivateNodeRequest(public_key=own.public_key, heartbeat_interval=10)
@@ -380,11 +380,11 @@ def test_nothing_is_left_of_what_nobody_asks_for_any_more(
 ) -> None:
     place, client, node, message, objects = asked
     client.PushMessages(pushed(message, node, wide(4)))
-    place.fleet.beat()
+    place.fleet.keep_alive()
     assert len(objects) > 4
-    late = replace(place.fleet._asked[message.metadata.message_id], until=0.0)
-    monkeypatch.setitem(place.fleet._asked, message.metadata.message_id, late)
-    place.fleet.beat()
+    late = replace(place.fleet._sent[message.metadata.message_id], until=0.0)
+    monkeypatch.setitem(place.fleet._sent, message.metadata.message_id, late)
+    place.fleet.keep_alive()
     assert len(objects) == 0
     # Who comes late is answered as before, and leaves nothing.
     assert not client.PushMessages(pushed(message, node, wide(4))).objects_to_push
@@ -394,7 +394,7 @@ def test_nothing_is_left_of_what_nobody_asks_for_any_more(
 @pytest.mark.parametrize("path", sorted(OPEN.values()))
 def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
     """Not of its time alone, by which anything could be sent."""
-    own = Signing(read_key(folder / "clients" / "clinic-1.key"))
+    own = CallSigner(read_key(folder / "clients" / "clinic-1.key"))
     app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
 
     def answered(more: dict[str, str], body: bytes = b"whole") -> int:
@@ -434,7 +434,7 @@ def test_a_signature_is_of_one_call(path: str, folder: Path) -> None:
 
 
 def test_large_bodies_of_a_client_are_read_one_at_a_time(folder: Path) -> None:
-    own, path = Signing(read_key(folder / "clients" / "clinic-1.key")), sorted(LARGE)[0]
+    own, path = CallSigner(read_key(folder / "clients" / "clinic-1.key")), sorted(LARGE)[0]
     app = fleet_app.fleet_app(Fleet({"clinic-1": own.public_key}))
     raw = [(k.lower().encode(), v.encode()) for k, v in own.headers(path, b"whole").items()]
     reading = most = 0
@@ -540,7 +540,7 @@ def test_a_run_that_flower_has_ended_begins_anew(here: Place) -> None:
         for task in state.get_tasks():
             state.finish_task(task.task_id, "failed", "")
         assert here.fleet.push(here.node("clinic-1"), Packet(b"x"), SECONDS) is None
-        here.fleet.beat()
+        here.fleet.keep_alive()
         assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
@@ -568,7 +568,7 @@ def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
 def signed(folder: Path, name: str) -> dict[bytes, bytes]:
     """Headers of a call that a client signs."""
     own = read_key(folder / "clients" / f"{name}.key")
-    found = Signing(own).headers("/", b"")
+    found = CallSigner(own).headers("/", b"")
     return {key.lower().encode(): value.encode() for key, value in found.items()}
 
 
@@ -660,7 +660,7 @@ def test_a_key_that_is_in_use_may_come_free(here: Place) -> None:
     with here.client("clinic-1", echo):
         here.node("clinic-1")
         with Place(here.folder, here.fleet, here.port).client("clinic-1", echo) as second:
-            assert second.tells.next().startswith("the key is in use")  # type: ignore[attr-defined]
+            assert second.display.next().startswith("the key is in use")  # type: ignore[attr-defined]
 
 
 def test_who_is_taken_off_the_roster_is_refused_from_then_on(keys: Path, tmp_path: Path) -> None:
@@ -669,7 +669,7 @@ def test_who_is_taken_off_the_roster_is_refused_from_then_on(keys: Path, tmp_pat
         with place.client("clinic-1", echo), place.client("clinic-2", echo):
             assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
             take_off_roster("clinic-1", keys / "roster")
-            place.fleet.beat()
+            place.fleet.keep_alive()
             assert owner.next().startswith("connected")
             assert owner.next().startswith("connection lost: the server ")
             assert place.answered(place.asked("clinic-2", Packet(b"x"))) == Packet(b"{}x")
@@ -690,7 +690,7 @@ def test_a_key_whose_client_has_another_is_refused_too(
             (keys / "clients" / "clinic-1.key").rename(tmp_path / "stolen.key")
             (keys / "clients" / "clinic-1.pub").unlink(missing_ok=True)
             make_client(keys, "clinic-1")
-        place.fleet.beat()
+        place.fleet.keep_alive()
         shutil.copytree(folder / "clients", tmp_path / "old" / "clients")
         with pytest.raises(UsageError, match="the server does not know this key"):
             place.made("clinic-1", echo, tmp_path / "old").run()
@@ -708,10 +708,10 @@ def test_a_file_that_cannot_be_read_keeps_no_revoked_client_in(
         (roster / "clinic-2.pub").write_bytes((roster / "clinic-2.pub").read_bytes()[:9])
         (roster / "clinic-3.pub").write_bytes((roster / "clinic-3.pub").read_bytes() + b"\r\n")
         take_off_roster("clinic-1", roster)
-        place.fleet.beat()
+        place.fleet.keep_alive()
         for name in NAMES:
             own = read_key(folder / "clients" / f"{name}.key")
-            known = place.fleet.name_of(b64encode(Signing(own).public_key))
+            known = place.fleet.name_of(b64encode(CallSigner(own).public_key))
             assert known == (None if name == "clinic-1" else name)
 
 
@@ -719,7 +719,7 @@ def test_a_roster_that_cannot_be_read_revokes_nobody(keys: Path, tmp_path: Path)
     with opened(keys, tmp_path / "logs") as place, place.client("clinic-1", echo):
         place.node("clinic-1")
         (keys / "roster").rename(tmp_path / "elsewhere")
-        place.fleet.beat()
+        place.fleet.keep_alive()
         assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
@@ -742,7 +742,7 @@ def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -
     ],
 )
 def test_what_only_somebody_can_change_is_final(error: Exception, text: str, final: bool) -> None:
-    found = reason(error)
+    found = explain(error)
     assert text in found.text
     assert found.final is final
 
@@ -767,13 +767,13 @@ def test_clients_alone_hear_how_far_the_server_is(
 ) -> None:
     training = ServerStatus(phase="training", round=3, rounds=9, left=170.0)
     told = [ServerStatus(there=1, wanted=3), training]
-    monkeypatch.setattr(here.fleet, "status", lambda: told[0].written())
+    monkeypatch.setattr(here.fleet, "status", lambda: told[0].to_json())
     owner = here.owners["clinic-2"]
     with here.client("clinic-2", echo):
         until(lambda: owner.heard_of[-1:] == [told[0]] or None)
         told.pop(0)
         until(lambda: owner.heard_of[-1:] == [told[0]] or None)
-        assert 0 <= here.fleet.silent()["clinic-2"] < SECONDS
+        assert 0 <= here.fleet.seconds_since_call()["clinic-2"] < SECONDS
     assert str(owner.heard_of[-1]) == "training round 4 of 9, about 3 minutes left"
     with httpx.Client(base_url=f"https://127.0.0.1:{here.port}", verify=trusting(here.folder)) as c:
         for path in OPEN.values():
@@ -788,7 +788,7 @@ def test_news_of_another_form_are_none(text: str) -> None:
 
 
 def test_who_has_a_key_gets_no_code_either(here: Place) -> None:
-    own = Signing(read_key(here.folder / "clients" / "clinic-1.key"))
+    own = CallSigner(read_key(here.folder / "clients" / "clinic-1.key"))
     with (
         Connection(f"127.0.0.1:{here.port}", here.folder / "ca.crt", own) as client,
         pytest.raises(httpx.HTTPStatusError, match="404"),

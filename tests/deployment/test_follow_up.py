@@ -47,7 +47,7 @@ def _config(*settings: Tree) -> ClusterConfig:
 def _begun(grid: Grid, folder: Path, config: ClusterConfig) -> Path:
     """A finished run of the clients that are there."""
     enrolment = enrol(grid.channel, config, "cluster", list(grid.workers), 2)
-    experiment = enrolment.begun(config, grid.channel)
+    experiment = enrolment.make_run(config, grid.channel)
     run = RunFolder.create(folder, config)
     experiment.run(run)
     enrolment.save(run.deployment)
@@ -58,7 +58,7 @@ def _goes_on(grid: Grid, path: Path, names: list[str]) -> dict[str, Any]:
     folder = RunFolder(path)
     config, before = folder.saved_config(ClusterConfig), Enrolment.load(folder.deployment)
     late = Enroller(grid.channel, before, config, names)
-    return late.gathered().begun(config, grid.channel).run(folder)
+    return late.gather().make_run(config, grid.channel).run(folder)
 
 
 def _as_file(path: Path, clients: list[Client]) -> str:
@@ -154,7 +154,7 @@ def test_a_run_that_has_its_newcomers_waits_for_none(
     before = Enrolment.load(path / "deployment.json")
     assert before.waits_for_newcomers
     grid.away.clear()
-    gathered = Enroller(grid.channel, before, _config(), list(grid.workers)).gathered()
+    gathered = Enroller(grid.channel, before, _config(), list(grid.workers)).gather()
     grid.away.add("client 2")
     gathered.save(path / "deployment.json")
     assert not Enrolment.load(path / "deployment.json").waits_for_newcomers

@@ -31,7 +31,7 @@ from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.connections import ConnectionLimits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.server.gate_process import gate_process
-from ccfcpp.deployment.server.gate_server import GateSetting, listening_at
+from ccfcpp.deployment.server.gate_server import GateSetting, open_socket
 from tests.support.gates import open_gate, served
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
@@ -524,7 +524,7 @@ def test_what_is_under_way_ends_while_the_next_server_has_the_port(
             replies.append(client.post(PUSH, content=b"").content)
 
     def take(port: int) -> None:
-        with listening_at(replace(setting, port=port), patience=60):
+        with open_socket(replace(setting, port=port), patience=60):
             taken.set()
 
     before = threading.active_count()

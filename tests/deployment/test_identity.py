@@ -151,43 +151,41 @@ def test_a_client_keeps_a_roster_and_tells_its_owner_once(folder: Path) -> None:
     said: list[str] = []
     signed, _ = make_roster(folder, folder / "roster")
     for _ in range(2):
-        rosters_of(folder, said=said).take(signed.content)
+        rosters_of(folder, said=said).store(signed.content)
     (line,) = said
     assert line == (
         "secure sums with 3 clients, signed by the authority: clinic-1, clinic-2, clinic-3 (roster "
         f"{signed.digest[:16]})"
     )
-    guard = rosters_of(folder).guard(RUN, told(signed.digest), 0, Floor())
+    guard = rosters_of(folder).safeguard(RUN, told(signed.digest), 0, Floor())
     assert guard.before == {}
 
 
 def test_a_client_refuses_other_rosters(folder: Path, tmp_path: Path) -> None:
     rosters = rosters_of(folder)
     with pytest.raises(ForbiddenError, match="ccfcpp keys roster"):
-        rosters.take(b"")
+        rosters.store(b"")
     for digest in ("", "0" * 64):
         with pytest.raises(ForbiddenError, match="ccfcpp keys roster"):
-            rosters.guard(RUN, told(digest), 0, Floor())
+            rosters.safeguard(RUN, told(digest), 0, Floor())
     make_authority(tmp_path / "other", 1)
-    false = SignedRoster.signed(
-        roster_keys(folder / "roster"), read_authority(tmp_path / "other")[1]
-    )
+    false = SignedRoster.sign(roster_keys(folder / "roster"), read_authority(tmp_path / "other")[1])
     with pytest.raises(ForbiddenError, match="not signed by the authority"):
-        rosters.take(false.content)
+        rosters.store(false.content)
     keys = roster_keys(folder / "roster")
     without = {name: key for name, key in keys.items() if name != "clinic-1"}
-    other = SignedRoster.signed(without, read_authority(folder)[1])
+    other = SignedRoster.sign(without, read_authority(folder)[1])
     with pytest.raises(ForbiddenError, match="this client is not on the signed roster"):
-        rosters.take(other.content)
+        rosters.store(other.content)
 
 
 def test_a_number_belongs_to_a_key(folder: Path) -> None:
     signed, _ = make_roster(folder, folder / "roster")
     rosters = rosters_of(folder, "clinic-2")
-    rosters.take(signed.content)
-    rosters.guard(RUN, told(signed.digest), 1, Floor())
+    rosters.store(signed.content)
+    rosters.safeguard(RUN, told(signed.digest), 1, Floor())
     with pytest.raises(ForbiddenError, match="numbers are not those of the signed roster"):
-        rosters.guard(RUN, told(signed.digest), 0, Floor())
+        rosters.safeguard(RUN, told(signed.digest), 0, Floor())
 
 
 # --- a server that lies to its clients ------------------------------------------------------------
@@ -277,9 +275,11 @@ def test_clients_that_are_told_different_things_do_not_know_each_others_keys(fol
     found = []
     for number, name in enumerate(NAMES):
         rosters = rosters_of(folder, name)
-        rosters.take(signed.content)
+        rosters.store(signed.content)
         settings = {"privacy": {"smallest_count": 5 if number == 0 else 10**6}}
-        found.append(rosters.guard(RUN, told(signed.digest, **settings), number, Floor()).identity)
+        found.append(
+            rosters.safeguard(RUN, told(signed.digest, **settings), number, Floor()).identity
+        )
     found[1].check(2, found[2].signed(b"keys"), b"keys")
     with pytest.raises(RefusedUpdateError, match="of client 0 are not signed"):
         found[1].check(0, found[0].signed(b"keys"), b"keys")

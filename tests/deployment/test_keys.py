@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import host_of
+from ccfcpp.deployment.keys.certificates import parse_host
 from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 from ccfcpp.deployment.keys.files import check_client_name
 from ccfcpp.deployment.keys.roster import read_roster
@@ -193,12 +193,12 @@ def test_an_authority_that_has_ended_signs_nothing(tmp_path: Path) -> None:
 )
 def test_hosts_that_are_none(host: str) -> None:
     with pytest.raises(UsageError, match="is refused: give a name such as"):
-        host_of(host)
+        parse_host(host)
 
 
 @pytest.mark.parametrize("host", ["a", "a-1.b.org", "10.0.0.1", "fd00::7", "xn--mnchen-3ya.de"])
 def test_hosts(host: str) -> None:
-    assert str(host_of(host)) == host
+    assert str(parse_host(host)) == host
 
 
 # --- clients -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ccfcpp.deployment.keys import certificates
 from ccfcpp.deployment.keys.certificates import (
     check_server,
     hosts_of,
-    is_sealed,
+    is_encrypted,
     new_key,
     read_certificate,
     read_key,
@@ -32,7 +32,7 @@ from ccfcpp.deployment.keys.requests import (
     sign_request,
     take_off_roster,
 )
-from ccfcpp.deployment.keys.roster import names_on, roster_keys
+from ccfcpp.deployment.keys.roster import roster_keys, roster_names
 from tests.support.command import ccfcpp, succeeded
 
 SERVER = "server.example.org:9092"
@@ -62,7 +62,7 @@ def test_a_kit_has_all_that_a_site_needs(keys: Path, tmp_path: Path) -> None:
     files = {"clinic-1.key", "ca.crt", "clinic-1.rules", "README.txt"}
     assert {path.name for path in site.iterdir()} == files
     key = site / "clinic-1.key"
-    assert is_sealed(key)
+    assert is_encrypted(key)
     assert read_key(key, SECRET).public_key() == roster_keys(keys / "roster")["clinic-1"]
     assert public == keys / "roster" / "clinic-1.pub"
     assert (site / "ca.crt").read_bytes() == (keys / "ca.crt").read_bytes()
@@ -163,7 +163,7 @@ def test_a_kit_that_would_not_work_is_not_made(
     with pytest.raises(UsageError, match=complaint):
         make_kit(keys, name, server, tmp_path / "out.zip", SECRET)
     assert not (tmp_path / "out.zip").exists()
-    assert names_on(keys / "roster") == {"there"}
+    assert roster_names(keys / "roster") == {"there"}
 
 
 def test_the_command_takes_the_passphrase_from_its_file(
@@ -255,7 +255,7 @@ def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path
         sign_request(other, keys / "roster")
     assert roster_keys(keys / "roster") == before
     key = read_key(tmp_path / "a" / "clients" / "clinic-1.key")
-    (tmp_path / "c.request").write_bytes(RosterRequest.made("clinic-3", key))
+    (tmp_path / "c.request").write_bytes(RosterRequest.encode("clinic-3", key))
     with pytest.raises(UsageError, match="under another name"):
         sign_request(tmp_path / "c.request", keys / "roster")
 
@@ -280,7 +280,7 @@ def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path)
     before = read_key(site / "clients" / "clinic-1.key")
     again, number = renew_client(site, "clinic-1", SECRET)
     new, old = (site / "clients" / f"clinic-1.key{end}" for end in ("", ".old"))
-    assert is_sealed(new)
+    assert is_encrypted(new)
     assert read_key(old).public_key() == before.public_key()
     assert {path.stat().st_mode & 0o777 for path in (new, old)} == {0o600}
     sign_request(again, keys / "roster")

@@ -54,7 +54,7 @@ class Late:
         late = Enroller(
             channel, self.enrolment, self.config, self.names, self.grown.append, self.roster
         )
-        experiment = self.enrolment.begun(self.config, channel, late.come)
+        experiment = self.enrolment.make_run(self.config, channel, late.enrol_newcomers)
         return experiment.run(self.folder, lambda *_: self.grid.away.clear(), **how)
 
     @property

@@ -270,7 +270,7 @@ def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     images = ImageData("images", clients[0].images, None, ())
     here = make_client_run(spec_of(config, clients, clusters=3), images, CPU)
     here.prepare()
-    kept = here.works(least=0, tells=True)
+    kept = here.works(least=0, sends_counts=True)
     assert len(kept) > 1
     assert GAN_EPOCH.name not in kept
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import is_sealed, read_key
+from ccfcpp.deployment.keys.certificates import is_encrypted, read_key
 from ccfcpp.deployment.keys.creation import make_authority, make_client, make_roster, make_server
 from ccfcpp.deployment.keys.passphrases import FILE, new_passphrase
 from ccfcpp.deployment.keys.roster import roster_keys
@@ -73,7 +73,7 @@ def test_a_sealed_key_is_of_no_use_without_its_passphrase(sealed: Path) -> None:
 
 
 def test_without_it_keys_are_as_they_were(keys: Path) -> None:
-    assert not any(map(is_sealed, private(keys)))
+    assert not any(map(is_encrypted, private(keys)))
     assert private(keys)[2].read_bytes().startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
 
 
@@ -153,7 +153,7 @@ def test_the_command_seals(tmp_path: Path) -> None:
     said = succeeded("keys", "authority", *words).stdout
     said += succeeded("keys", "server", "a.org", *words).stdout
     said += succeeded("keys", "client", "clinic-1", *words).stdout
-    assert all(map(is_sealed, private(tmp_path)))
+    assert all(map(is_encrypted, private(tmp_path)))
     assert "battery" not in said
 
 
@@ -182,5 +182,5 @@ def test_nothing_that_is_typed_is_shown(tmp_path: Path) -> None:
         assert process.wait(60) == 0
     os.close(here)
     assert b"battery" not in shown
-    assert is_sealed(tmp_path / "clients" / "a.key")
+    assert is_encrypted(tmp_path / "clients" / "a.key")
     read_key(tmp_path / "clients" / "a.key", "battery staple")

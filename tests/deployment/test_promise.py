@@ -16,9 +16,9 @@ from ccfcpp.core.permissions import KINDS
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
-from ccfcpp.deployment.client.local_randomness import OwnDraws
+from ccfcpp.deployment.client.local_randomness import LocalRandomness
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
-from ccfcpp.deployment.client.setting_bounds import out_of_bounds
+from ccfcpp.deployment.client.setting_bounds import refused_setting
 from ccfcpp.deployment.link.messages import Request, Response, new_token, serialize
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.engine.synchronised.contract import StepMessage
@@ -53,12 +53,12 @@ def test_a_server_reads_no_image_from_sums(clients: int, tmp_path: Path) -> None
 def test_what_a_client_draws_is_its_own(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-    one, other = OwnDraws(tmp_path / "one"), OwnDraws(tmp_path / "other")
-    again = OwnDraws(tmp_path / "one")
-    assert one.of_run(RUN) == again.of_run(RUN)
+    one, other = LocalRandomness(tmp_path / "one"), LocalRandomness(tmp_path / "other")
+    again = LocalRandomness(tmp_path / "one")
+    assert one.for_run(RUN) == again.for_run(RUN)
     assert one.grouping == again.grouping
-    seeds = {source.seed for each in (one, other) for source in (each.of_run(RUN), each.grouping)}
-    assert len(seeds | {one.of_run(new_token()).seed}) == 5
+    seeds = {source.seed for each in (one, other) for source in (each.for_run(RUN), each.grouping)}
+    assert len(seeds | {one.for_run(new_token()).seed}) == 5
     assert (tmp_path / "one" / "secret").stat().st_mode & 0o777 == 0o600
 
 
@@ -108,8 +108,8 @@ class Asked:
             **place,
         )
         known = serialize(StepMessage(version, self.model))
-        answer = self.worker.answer(Packet(request.written(), known))
-        return Response.to(request, answer.header), answer.payload
+        answer = self.worker.answer(Packet(request.to_json(), known))
+        return Response.read_reply(request, answer.header), answer.payload
 
 
 def test_each_exchange_is_answered_once_also_after_a_restart(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_settings_that_no_preset_has_are_for_the_owner_to_accept(
 )
 def test_presets_are_within_the_bounds_of_owners_without_rules(name: str) -> None:
     config = resolve(ClusterConfig, "cluster", read_yaml(preset_file(name)))
-    assert out_of_bounds("cluster", config.model_dump(mode="json"), ()) is None
+    assert refused_setting("cluster", config.model_dump(mode="json"), ()) is None
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 100, 70), (5,), (512,)])
 @pytest.mark.parametrize("count", [30, 3000, 70_000])
 def test_what_serve_chooses_by_the_data_is_within_them(shape: tuple[int, ...], count: int) -> None:
     config = resolve(ClusterConfig, "cluster", settings_over_a_network(count, shape))
-    assert out_of_bounds("cluster", config.model_dump(mode="json"), ()) is None
+    assert refused_setting("cluster", config.model_dump(mode="json"), ()) is None
 
 
 @pytest.mark.parametrize(

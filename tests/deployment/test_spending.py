@@ -68,7 +68,7 @@ def test_no_order_of_requests_is_counted_too_low(asked: list[tuple[str, int]]) -
 def filled(folder: Path) -> Spending:
     spending = Spending(folder)
     for steps, trip in [("large", 0), ("large", 1), ("small", 0)]:
-        spending.allow(part(steps, trip), DELTA, None, None)
+        spending.record(part(steps, trip), DELTA, None, None)
     return spending
 
 
@@ -83,7 +83,7 @@ def test_a_line_that_was_cut_short_makes_nothing_cheaper(kept: int, tmp_path: Pa
     spent = again.epsilon(DELTA)
     assert spent >= before
     assert again.epsilon(DELTA, "a") == spent
-    again.allow(part("small", 0, "b"), DELTA, None, None)
+    again.record(part("small", 0, "b"), DELTA, None, None)
     assert Spending(tmp_path).epsilon(DELTA) == again.epsilon(DELTA) > spent
     assert all(json.loads(line)["noise"] == 4.0 for line in path.read_text().splitlines())
 
@@ -91,5 +91,5 @@ def test_a_line_that_was_cut_short_makes_nothing_cheaper(kept: int, tmp_path: Pa
 def test_a_first_line_that_was_cut_short_has_cost_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"run": "a", "noi')
     spending = Spending(tmp_path)
-    spending.allow(part("large", 0), DELTA, None, None)
+    spending.record(part("large", 0), DELTA, None, None)
     assert Spending(tmp_path).epsilon(DELTA) == pytest.approx(true_cost([("large", 0)]), rel=1e-3)

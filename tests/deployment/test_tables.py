@@ -17,7 +17,7 @@ from ccfcpp.core.config import Tree, VectorsConfig
 from ccfcpp.core.config_layers import merge, validate
 from ccfcpp.core.permissions import KINDS
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
-from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.run import load_data
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -54,7 +54,7 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     def worker(farm: str) -> Worker:
         table = str(tmp_path / "wines" / f"{farm}.csv")
         rules = trusting(allow=KINDS, smallest_count=0)
-        return Worker(lambda spec: load_for(spec, table), tmp_path / f"{farm}.state", rules)
+        return Worker(lambda spec: load_data(spec, table), tmp_path / f"{farm}.state", rules)
 
     asked = {"dataset": "the clients' own images", "method": method, "clusters": clusters}
     layers = [asked | {"device": "cpu", "seed": 2}]
@@ -62,7 +62,7 @@ def test_three_clients_with_tables_are_the_same_as_one_process(
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid.channel, begun.config, "cluster", list(FARMS), None)
     begun = with_suited_settings(begun, enrolment.spec)
-    there = enrolment.with_config(begun.config).begun(begun.config, grid.channel)
+    there = enrolment.with_config(begun.config).make_run(begun.config, grid.channel)
     there.run(RunFolder.create(tmp_path / "deployed", begun.config))
 
     alone = {"dataset": str(tmp_path / "wines"), "partition": {"kind": "folders"}}
@@ -100,7 +100,7 @@ def asked(
         {"command": "cluster", "config": {"method": "fed-em", "vectors": run}}
     )
     rules = Rules(allow=("counts", "pixels"))
-    worker = Worker(lambda spec: load_for(spec, str(table), own=own), folder / "state", rules)
+    worker = Worker(lambda spec: load_data(spec, str(table), own=own), folder / "state", rules)
     return greeted(worker, spec)
 
 
@@ -140,4 +140,4 @@ def test_a_server_chooses_no_text_column(tmp_path: Path) -> None:
     )
     (tmp_path / "own.csv").write_text("text,notes\na,b\n")
     with pytest.raises(ForbiddenError, match="give --text-column notes"):
-        load_for(spec, str(tmp_path / "own.csv"), encoder="torchvision:resnet18")
+        load_data(spec, str(tmp_path / "own.csv"), encoder="torchvision:resnet18")

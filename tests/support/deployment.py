@@ -117,7 +117,7 @@ def resent(worker: Worker, packet: Packet, **header: object) -> Packet:
 def greeted(worker: Worker, spec: RunSpec) -> Response:
     """The answer of a worker to the first message of a run."""
     request = Request(kind="hello", run=RUN, nonce=new_token(), spec=spec)
-    return Response.read(worker.answer(Packet(request.written())).header)
+    return Response.read(worker.answer(Packet(request.to_json())).header)
 
 
 def trusting(**rules: Any) -> Rules:
@@ -155,7 +155,7 @@ def introduced(grid: Grid, folder: Path) -> "SignedRoster":
         key = keys / "clients" / f"{name.replace(' ', '-')}.key"
         say = lambda line, worker=worker: worker.say(line)  # noqa: E731
         worker.rosters = Rosters(read_key(key), keys / "ca.crt", worker.folder / "rosters", say)
-        worker.rosters.take(roster.content)
+        worker.rosters.store(roster.content)
     return roster
 
 

@@ -261,7 +261,7 @@ class Tape:
             if self.keeps:
                 self.answers[where] = answer
         header = Response.read(answer.header).model_copy(update={"nonce": request.nonce})
-        answer = answer._replace(header=header.written())
+        answer = answer._replace(header=header.to_json())
         ticket = request.nonce
         spoilt = self.spoilt is not None and self.spoilt[0] == where
         self._coming[ticket] = self.spoilt[1](answer) if spoilt and self.spoilt else answer
@@ -298,7 +298,7 @@ class Target:
         channel = Channel(self.tape, AT_ONCE)
         found = enrol(channel, config, command, names, None)
         enrolment: Enrolment = replace(found, run=RUN)
-        self.experiment: DeployedRun = enrolment.begun(config, channel)
+        self.experiment: DeployedRun = enrolment.make_run(config, channel)
         self.tape.answers.clear()
         if self.experiment.protection is not None:
             self.experiment.protection.open(folder / "privacy.jsonl", goes_on=False)

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from ccfcpp.deployment.server.gate_server import (
     GateSetting,
     check_setting,
-    listening_at,
+    open_socket,
     serve_at,
 )
 
@@ -38,6 +38,6 @@ def served(app: ASGIApp, **where: Any) -> Iterator[uvicorn.Server]:
 def open_gate(setting: GateSetting) -> Iterator[int]:
     """Keep a gate open within the context, and say on which port it listens."""
     check_setting(setting)
-    with listening_at(setting) as listening, serve_at(setting, listening):
+    with open_socket(setting) as listening, serve_at(setting, listening):
         port: int = listening.getsockname()[1]
         yield port

@@ -24,7 +24,7 @@ from torch import Tensor
 from ccfcpp.clustering.mahalanobis import saved, split_model
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
-from ccfcpp.deployment.client.run import load_for, make_client_run
+from ccfcpp.deployment.client.run import load_data, make_client_run
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
@@ -284,11 +284,11 @@ def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any
     spec = enrolment.spec
     clients = []
     for member in enrolment.members:
-        data = load_for(spec, str(here.images(member.name)))
+        data = load_data(spec, str(here.images(member.name)))
         run = make_client_run(spec, data, torch.device("cpu"))
         run.prepare()
         clients.append(Client(member.id, member.name, run.images, run.labels))
-    least = Rules().least(spec)  # as owners have it who write no rules
+    least = Rules().fewest_images(spec)  # as owners have it who write no rules
     settings = yaml.safe_load((here.out / "config.yaml").read_text())
     who = Availability(**settings["availability"])
     federation = one_by_one(spec, run.algorithm, clients, who, least=least)

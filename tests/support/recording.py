@@ -71,7 +71,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Have all local training record its steps."""
     made = Recorder()
     for module in TRAINERS:
-        monkeypatch.setattr(f"{module}.recorder_of", lambda device: made)
+        monkeypatch.setattr(f"{module}.make_recorder", lambda device: made)
     return made
 
 
@@ -169,4 +169,4 @@ def watch(step: Callable[[], None]) -> Replay:
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all local training watched where a capture would begin."""
     for module in TRAINERS:
-        monkeypatch.setattr(f"{module}.recorder_of", lambda device: watch)
+        monkeypatch.setattr(f"{module}.make_recorder", lambda device: watch)

@@ -1,4 +1,7 @@
-"""Records of the requests of a run that a client has answered, so that none is answered twice."""
+"""A client's record of answered requests, so that no request is answered twice.
+
+Repeated answers could reveal single images, for example as the difference of two sums.
+"""
 
 from pathlib import Path
 
@@ -19,12 +22,12 @@ class _Progress(Section):
     """A client's progress in a run.
 
     Attributes:
-        session: How often the server had been restarted.
+        session: How often the server had been restarted, as in its last request.
         restarts: How often the client noticed a restart.
-        place: Round, and index in it, of the last answer.
-        exchanges: Names of the exchanges that were answered there.
-        places: Number of answered places; a repeated one counts again.
-        version: Version of the model with which the last step began.
+        place: Round, and index in the round, of the last answered request.
+        exchanges: Names of the exchanges that were answered at this place.
+        places: Number of answered places; a repeated place counts again.
+        version: Version of the model in the last request; -1 if requests have no version.
     """
 
     session: int = 0
@@ -35,8 +38,8 @@ class _Progress(Section):
     version: int = -1
 
 
-class Answered:
-    """Stores the answered requests of each run in a file.
+class AnsweredRequests:
+    """Record of the requests that a client has answered, with a file for each run.
 
     Args:
         folder: Folder of the client's state.
@@ -46,14 +49,15 @@ class Answered:
         self._folder = folder / _FOLDER
 
     def check(self, request: Request, rules: Rules, message: object) -> None:
-        """Check that a request comes next in its run.
+        """Check that a request, with its payload ``message``, may be answered now.
 
         Raises:
-            MessageError: It, its step, or a later request was answered before.
+            MessageError: This request, this version of the model, or a later request was answered
+                before.
             ForbiddenError: The owner does not allow so many exchanges or restarts.
         """
         before = self._read(request.run)
-        after = _with(before, request, message)
+        after = _progress_after(before, request, message)
         if after is None:
             raise MessageError("it has answered this, or a later exchange of the run, before")
         if after.restarts > rules.restarts:
@@ -66,9 +70,9 @@ class Answered:
                 f"its owner allows {rules.most_exchanges} exchanges in a run (--most-exchanges)"
             )
 
-    def note(self, request: Request, message: object) -> None:
-        """Record that a request is answered, before the answer is sent."""
-        after = _with(self._read(request.run), request, message)
+    def record(self, request: Request, message: object) -> None:
+        """Record a request as answered; call this before the answer is sent."""
+        after = _progress_after(self._read(request.run), request, message)
         assert after is not None  # as was checked
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._path(request.run), after.model_dump_json().encode())
@@ -87,14 +91,14 @@ class Answered:
             ) from error
 
 
-def _with(before: _Progress, request: Request, message: object) -> _Progress | None:
-    """Return the progress with an answer to a request; None if it would go back."""
+def _progress_after(before: _Progress, request: Request, message: object) -> _Progress | None:
+    """Return the progress after answering a request; None if the request is not a new one."""
     place, name, now = (request.round, request.index), request.exchange, before
     if request.session > before.session:
         restarts = before.restarts + (before.places > 0)
         now = _Progress(session=request.session, restarts=restarts, places=before.places)
     here = now.exchanges if place == now.place else ()
-    # At a place there is one exchange, and the stages of a secure sum around it.
+    # A place has one exchange, and the stages of its secure sum, which are exchanges, too.
     other = name not in STAGES and any(each not in STAGES for each in here)
     if request.session < now.session or place < now.place or name in here or other:
         return None

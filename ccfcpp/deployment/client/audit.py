@@ -13,34 +13,34 @@ from ccfcpp.deployment.client.privacy_spent import Spending
 
 FILE = "audit.jsonl"
 DELTA = 1e-5
-"""δ of the ε that is shown."""
+"""δ for which ε is shown."""
 
 Facts = dict[str, str]
 
 
-def is_state(folder: Path) -> bool:
-    """Return whether a folder is that of a client's state."""
+def is_state_folder(folder: Path) -> bool:
+    """Return whether a folder is a client's state folder."""
     return (folder / FILE).is_file()
 
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """A request of the server, and its answer.
+    """A request from the server and the client's answer, as one entry of the log.
 
     Attributes:
-        server: Host and port of the gate.
+        server: Host and port of the server.
         run: Token of the run.
-        method: The system that runs.
-        kinds: Kinds of data that the run may send.
+        method: Name of the clustering system or classification method.
+        kinds: Kinds of data that clients send in the run.
         asked: ``hello``, or the name of the exchange.
         round: Number of the round, from 0.
-        status: ``done``, or why nothing was sent.
+        status: ``done``, or why nothing was sent, as in ``Response``.
         reason: The reason in words.
         bytes: Number of bytes sent, without the header.
-        privacy: Largest ε of the run, by its description; None without differential privacy.
-        secure_sums: Whether the server learns sums over clients alone.
+        privacy: Largest ε of the run, as the server states it; None without differential privacy.
+        secure_sums: Whether the server learns only sums over clients.
         own_noise: Whether the clients add the noise.
-        time: Time when the answer was ready, in UTC.
+        time: Time of the answer in UTC, as ISO 8601.
     """
 
     server: str
@@ -59,11 +59,13 @@ class AuditEntry:
 
 
 class AuditLog:
-    """The log file of a client: one ``AuditEntry`` per line, as JSON; entries are only appended.
+    """The log file of a client, with one ``AuditEntry`` per line, as JSON.
+
+    Args:
+        folder: Folder of the client's state.
 
     Attributes:
-        damaged: A message about each line that could not be read, such as one that a full disk cut
-            short.
+        damaged: A message about each line that could not be read, for example after a full disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,11 +73,11 @@ class AuditLog:
         self.damaged: list[str] = []
 
     def add(self, entry: AuditEntry) -> None:
-        """Append an entry."""
+        """Append an entry to the file."""
         append_line(self._path, json.dumps(asdict(entry)))
 
     def read(self) -> Iterator[AuditEntry]:
-        """Yield the entries in order of time; add a message per unreadable line to ``damaged``.
+        """Yield the entries, oldest first, and add a message to ``damaged`` per unreadable line.
 
         Raises:
             UsageError: There is no log, or none of its lines can be read.
@@ -88,8 +90,8 @@ class AuditLog:
         with self._path.open(errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    found = json.loads(line)
-                    yield AuditEntry(**{**found, "kinds": tuple(found["kinds"])})
+                    fields = json.loads(line)
+                    yield AuditEntry(**{**fields, "kinds": tuple(fields["kinds"])})
                 except (ValueError, TypeError, KeyError):
                     self.damaged.append(
                         f"line {number} of {self._path} is damaged, as by a crash or a full disk: "
@@ -99,8 +101,8 @@ class AuditLog:
             raise UsageError(self.damaged[0])
 
 
-def by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
-    """Return the entries of a log by their runs, the first run first."""
+def group_by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
+    """Return a list of log entries for each run, the oldest run first."""
     runs: dict[str, list[AuditEntry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
@@ -108,7 +110,7 @@ def by_run(entries: Sequence[AuditEntry]) -> list[list[AuditEntry]]:
 
 
 def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
-    """Describe a run, and what was sent in it."""
+    """Return a summary of a run from its log entries, as texts by name."""
     first, last = entries[0], entries[-1]
     refused = [entry for entry in entries if entry.status != "done"]
     noise = "none"
@@ -128,7 +130,7 @@ def run_facts(entries: Sequence[AuditEntry], spending: Spending) -> Facts:
     }
 
 
-def reasons(entries: Sequence[AuditEntry]) -> list[str]:
-    """Return the reasons of refused requests, each once."""
-    found = (entry.reason or entry.status for entry in entries if entry.status != "done")
-    return list(dict.fromkeys(found))
+def refusal_reasons(entries: Sequence[AuditEntry]) -> list[str]:
+    """Return the reasons why requests were refused, each once."""
+    given = (entry.reason or entry.status for entry in entries if entry.status != "done")
+    return list(dict.fromkeys(given))

@@ -1,7 +1,7 @@
-"""A client's connection to the gate: Flower's calls over HTTPS, with stricter settings.
+"""A client's connection to the server's gate: Flower's calls over HTTPS, with stricter settings.
 
-Flower's client follows redirections, even to a server without TLS, decompresses answers, and
-accepts an answer of any size. This one accepts only the answers that a gate gives.
+Flower's own client follows redirections, even to a server without TLS, decompresses responses, and
+accepts responses of any size. This one does not.
 """
 
 import ssl
@@ -28,23 +28,23 @@ from ccfcpp.deployment.link.flower_internals import (
 )
 from ccfcpp.deployment.link.server_status import HEADER
 
-OTHER = "no answer of a gate"
-"""Text of an error if something else than a gate answers."""
+NOT_A_GATE = "no answer of a gate"
+"""Text of the error if the response cannot be from a gate."""
 _SECONDS = 30.0
-"""Seconds to wait for the next bytes."""
+"""Timeout for the next bytes, in seconds."""
 
 
-class Signing:
-    """Signs calls: for Flower the time of each, and for our server all that is sent.
+class CallSigner:
+    """A client's key and clock, with which it signs its HTTP calls.
 
-    The server accepts a time that is five minutes old, or five seconds ahead of its own. The clocks
-    of two machines may differ by more, so the server's answers contain its time.
+    The server accepts a call whose time is at most five minutes old or five seconds ahead. The
+    clocks of two machines may differ by more, so the server's responses contain its time.
 
     Args:
-        private: The client's key.
+        private: The client's private key.
 
     Attributes:
-        public_key: The public key, as PEM.
+        public_key: The client's public key, in PEM format.
     """
 
     def __init__(self, private: PrivateKey) -> None:
@@ -55,7 +55,7 @@ class Signing:
         self._ahead = timedelta(0)
 
     def headers(self, path: str, body: bytes) -> dict[str, str]:
-        """Return the headers that sign a call."""
+        """Return the headers that sign a call, given its path and body."""
         time = (now() + self._ahead).isoformat()
         return {
             TIMESTAMP_HEADER: time,
@@ -64,8 +64,8 @@ class Signing:
             SIGNATURE: self._signature(signed_part(path, time, body)),
         }
 
-    def follow(self, date: str) -> None:
-        """Use the server's clock from now on, given its time as in a header."""
+    def set_clock(self, date: str) -> None:
+        """Set the clock to the server's time, given as the ``date`` header of a response."""
         self._ahead = parsedate_to_datetime(date) - now()
 
     def _signature(self, content: bytes) -> str:
@@ -73,25 +73,25 @@ class Signing:
 
 
 class Connection(FleetHttpClient):
-    """Flower's calls to a server.
+    """Client side of an HTTPS connection to the server's gate, for Flower's calls.
 
     Args:
         server: Host and port of the gate.
-        authority: File of the certificate of the server's authority.
-        signing: Signs the calls.
-        proxy: URL of a proxy. Proxies and authorities of the environment are ignored.
-        heard: Called with the response header that states the server's progress.
+        authority: Certificate file of the server's authority.
+        signer: Signs the calls.
+        proxy: URL of a proxy. Environment variables for proxies and certificates are ignored.
+        on_status: Called with each response's header that states the server's progress.
     """
 
     def __init__(
         self,
         server: str,
         authority: Path,
-        signing: Signing,
+        signer: CallSigner,
         proxy: str | None = None,
-        heard: Callable[[str], None] = lambda header: None,
+        on_status: Callable[[str], None] = lambda header: None,
     ) -> None:
-        self._signing, self._heard = signing, heard
+        self._signing, self._on_status = signer, on_status
         self._client = httpx.Client(
             base_url=f"https://{server}",
             verify=ssl.create_default_context(cafile=authority),
@@ -106,29 +106,29 @@ class Connection(FleetHttpClient):
         self, *, path: str, request: Any, response_type: Any, timeout: float = _SECONDS, **_: object
     ) -> Any:
         body = request.SerializeToString(deterministic=True)
-        answer = self._answer(path, body, timeout)
+        answer = self._post(path, body, timeout)
         if answer.status_code == httpx.codes.UNAUTHORIZED and "date" in answer.headers:
-            self._signing.follow(answer.headers["date"])
-            answer = self._answer(path, body, timeout)
+            self._signing.set_clock(answer.headers["date"])
+            answer = self._post(path, body, timeout)
         answer.raise_for_status()
-        self._heard(answer.headers.get(HEADER, ""))
-        found = response_type()
-        found.ParseFromString(answer.content)
-        return found
+        self._on_status(answer.headers.get(HEADER, ""))
+        response = response_type()
+        response.ParseFromString(answer.content)
+        return response
 
-    def _answer(self, path: str, body: bytes, timeout: float) -> httpx.Response:
-        """Return a complete answer, if it has one of the forms of a gate's answers."""
+    def _post(self, path: str, body: bytes, timeout: float) -> httpx.Response:
+        """Send a POST request; raise ``ValueError`` if the response cannot be from a gate."""
         headers, most = self._signing.headers(path, body), ANSWERS.get(path, SMALL)
         content = bytearray()
         with self._client.stream(
             "POST", path, content=body, headers=headers, timeout=timeout
         ) as answer:
             if answer.is_redirect or "content-encoding" in answer.headers:
-                raise ValueError(OTHER)
+                raise ValueError(NOT_A_GATE)
             for part in answer.iter_raw():
                 content += part
                 if len(content) > most:
-                    raise ValueError(OTHER)
-        found = httpx.Response(answer.status_code, headers=answer.headers, content=bytes(content))
-        found.request = answer.request
-        return found
+                    raise ValueError(NOT_A_GATE)
+        whole = httpx.Response(answer.status_code, headers=answer.headers, content=bytes(content))
+        whole.request = answer.request
+        return whole

@@ -1,10 +1,9 @@
-"""A client of Flower's fleet that runs no code but its own.
+"""A client that speaks Flower's protocol, but executes no code from the server.
 
-A SuperNode of Flower fetches a bundle of code from its SuperLink and executes it. So the owner of
-the server could run any code at every client. This client makes the same calls as a SuperNode
-(activate, heartbeat, pull, push, deactivate), with Flower's own messages and signatures, and passes
-each packet to the resident worker in this process. It never asks for a bundle, so there is no
-foreign code to execute.
+Flower's own client, the SuperNode, downloads a bundle of code from its server, the SuperLink, and
+executes it. So the owner of the server could run any code at every client. This client makes the
+same calls as a SuperNode (activate, heartbeat, pull, push, deactivate), with Flower's own messages
+and signatures, and passes each packet to a ``Worker`` in this process. It never downloads code.
 """
 
 import socket
@@ -19,10 +18,10 @@ import httpx
 from flwr.app import Message
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.client.connection import Connection, Signing
-from ccfcpp.deployment.client.proxy import ENDED, Reason, proxy_to, reason
+from ccfcpp.deployment.client.connection import CallSigner, Connection
+from ccfcpp.deployment.client.proxy import ENDED, Reason, explain, find_proxy
 from ccfcpp.deployment.keys.certificates import PrivateKey
-from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
+from ccfcpp.deployment.link.flower import decode_packet, payload_record, to_records
 from ccfcpp.deployment.link.flower_internals import (
     ActivateNodeRequest,
     ConfirmMessageReceivedRequest,
@@ -44,31 +43,32 @@ from ccfcpp.deployment.link.flower_internals import (
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 from ccfcpp.deployment.link.server_status import ServerStatus
 
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
-_BEAT = 5.0
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+_HEARTBEAT = 5.0
 """Seconds between heartbeats."""
-_BEARS = 10.0
-"""Interval that the server is told. It counts a client as offline after twice that time."""
+_HEARTBEAT_INTERVAL = 10.0
+"""Interval stated to the server, in seconds. After twice that time the client counts as offline."""
 _PAUSE, _MOST_PAUSE = 0.1, 5.0
-"""Seconds before something is asked for again; at the most, if it fails again and again."""
+"""First and longest pause between attempts, in seconds; it doubles each time."""
 _PATIENCE = 20.0
-"""Seconds for which a call is repeated that does no harm when it is made twice."""
+"""Seconds for which calls that may safely be repeated are retried."""
 _AVAILABLE = 60.0
-"""Seconds that the parts of a message have to arrive at the server."""
+"""Seconds to wait until all parts of a message are at the server."""
 
 
 Answer = Callable[[Packet], Packet]
+"""Returns the response packet to a request packet."""
 
 
-class Tells(Protocol):
-    """Interface of the display of a client's status for its owner."""
+class StatusDisplay(Protocol):
+    """Interface of a display that shows the client's status to its owner."""
 
     def print_line(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a line that stays."""
 
     def show_status(self, text: str) -> None:
-        """Show the client's status, until it changes."""
+        """Show the client's status, which replaces the last one."""
 
     def show_progress(self, status: ServerStatus) -> None:
         """Show the server's progress."""
@@ -79,124 +79,129 @@ class FleetClient:
 
     Args:
         server: Host and port of the gate.
-        authority: File of the certificate of the server's authority.
+        authority: Certificate file of the server's authority.
         key: The client's private key.
-        answer: Does the work that a packet asks for; it raises no error.
-        tells: Shows the status to the owner.
+        answer: Returns the response to a request; it must not raise an error.
+        display: Shows the status to the owner.
 
     Raises:
-        UsageError: The connection leads through a proxy that cannot be used.
+        UsageError: The environment names a proxy that cannot be used.
     """
 
     def __init__(
-        self, server: str, authority: Path, key: PrivateKey, answer: Answer, tells: Tells
+        self, server: str, authority: Path, key: PrivateKey, answer: Answer, display: StatusDisplay
     ) -> None:
         self.server = server
         self.answer = answer
-        self.tells = tells
+        self.display = display
         self._authority = authority
-        self._signing = Signing(key)
-        self._proxy = proxy_to(server)
+        self._signing = CallSigner(key)
+        self._proxy = find_proxy(server)
         self._node: Node | None = None
-        self._over = threading.Event()
+        self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Take part until ``stop``, and reconnect after a lost connection.
+        """Connect and answer requests until ``stop`` is called; reconnect after errors.
 
         Raises:
-            UsageError: Before the first connection: it is refused for a lasting reason.
+            UsageError: The first connection fails for a reason that retries cannot change.
         """
         known, lost, pause = False, "", _PAUSE
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
-                self._look_up(told=not lost)
-                with self._place() as calls:
-                    self.tells.print_line(f"{'re' * known}connected to {self.server}")
+                self._resolve(told=not lost)
+                with self._connected() as calls:
+                    self.display.print_line(f"{'re' * known}connected to {self.server}")
                     known, lost, pause = True, "", _PAUSE
                     self._take_part(calls)
-            except Exception as error:  # Bytes of others can make Flower's readers fail in any way.
-                found = reason(error, self._proxy)
-                if found.final and not known:
-                    raise UsageError(f"{self.server}: {found.text}") from error
-                if lost != found.text and lost != ENDED.text:
-                    self._tell_lost(found, first=known and not lost)
-                    lost = found.text
-                self._over.wait(pause)
+            except Exception as error:  # Untrusted bytes can make Flower's parsers fail in any way.
+                cause = explain(error, self._proxy)
+                if cause.final and not known:
+                    raise UsageError(f"{self.server}: {cause.text}") from error
+                if lost != cause.text and lost != ENDED.text:
+                    self._report_loss(cause, first=known and not lost)
+                    lost = cause.text
+                self._stopped.wait(pause)
                 pause = min(2 * pause, _MOST_PAUSE)
 
-    def _look_up(self, told: bool) -> None:
-        """Look up the server's name, which takes long if the network is misconfigured."""
+    def _resolve(self, told: bool) -> None:
+        """Resolve the server's host name, which may be slow; show the status if ``told``."""
         host, _, port = self.server.rpartition(":")
         if told:
-            self.tells.show_status(f"resolving {host}")
-        if self._proxy is None:  # else that does it
+            self.display.show_status(f"resolving {host}")
+        if self._proxy is None:  # a proxy resolves the name itself
             socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         if told:
-            self.tells.show_status(f"connecting to {self.server}")
+            self.display.show_status(f"connecting to {self.server}")
 
-    def _tell_lost(self, found: Reason, first: bool) -> None:
-        """Explain once why there is no connection, unless the run has ended."""
-        if found == ENDED:
-            self.tells.print_line(f"{found.text}; this client waits for its next one")
+    def _report_loss(self, cause: Reason, first: bool) -> None:
+        """Print why there is no connection; ``first`` if it was lost just now."""
+        if cause == ENDED:
+            self.display.print_line(f"{cause.text}; this client waits for its next one")
         else:
-            self.tells.print_line(f"{'connection lost: ' * first}{found.text}; it is tried again")
+            self.display.print_line(f"{'connection lost: ' * first}{cause.text}; it is tried again")
 
     def stop(self) -> None:
-        """Leave the federation after the current call."""
-        self._over.set()
+        """Make ``run`` return after the current call."""
+        self._stopped.set()
 
     @contextmanager
-    def _place(self) -> Iterator["_Calls"]:
-        """Register the client as online within the context, and yield its calls to the server."""
+    def _connected(self) -> Iterator["_Calls"]:
+        """Register the client as online within the context, and yield its API for calls."""
         proxy = self._proxy and self._proxy.url
-        with Connection(self.server, self._authority, self._signing, proxy, self._heard) as client:
-            # After a connection was lost the server still counts this client as online.
+        with Connection(
+            self.server, self._authority, self._signing, proxy, self._show_progress
+        ) as client:
+            # After a lost connection the server may still count this client as online.
             self._leave(client)
-            found = client.ActivateNode(
-                ActivateNodeRequest(public_key=self._signing.public_key, heartbeat_interval=_BEARS)
+            node = client.ActivateNode(
+                ActivateNodeRequest(
+                    public_key=self._signing.public_key, heartbeat_interval=_HEARTBEAT_INTERVAL
+                )
             )
-            self._node, gone = Node(node_id=found.node_id), threading.Event()
+            self._node, gone = Node(node_id=node.node_id), threading.Event()
             arguments = client, self._node, gone
-            beating = threading.Thread(target=_beat, args=arguments, name="beat", daemon=True)
+            beating = threading.Thread(
+                target=_send_heartbeats, args=arguments, name="beat", daemon=True
+            )
             beating.start()
             try:
-                yield _Calls(client, self._node, self._over)
+                yield _Calls(client, self._node, self._stopped)
             finally:
                 gone.set()
-                beating.join(_BEAT)
+                beating.join(_HEARTBEAT)
                 self._leave(client)
 
-    def _heard(self, header: str) -> None:
-        """Record the server's progress from a response header."""
+    def _show_progress(self, header: str) -> None:
+        """Show the server's progress, given a response header."""
         status = ServerStatus.read(header)
         if status is not None and self._node is not None:
-            self.tells.show_progress(status)
+            self.display.show_progress(status)
 
     def _leave(self, client: Connection) -> None:
         if self._node is not None:
-            with suppress(Exception):  # Bytes of others can make readers fail in any way.
+            with suppress(Exception):  # Untrusted bytes can make parsers fail in any way.
                 client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
                 self._node = None
 
     def _take_part(self, calls: "_Calls") -> None:
-        while not self._over.is_set():
-            found = calls.next_message()
-            if found is not None:
-                self._reply(calls, *found)
+        while not self._stopped.is_set():
+            message = calls.next_message()
+            if message is not None:
+                self._reply(calls, *message)
 
     def _reply(self, calls: "_Calls", message: Message, tree: ObjectTree) -> None:
-        """Answer a message with the worker's packet, or with an empty one if it is not ours."""
+        """Fetch a message's packet, let the worker answer it, and send the response."""
         began = time.monotonic()
         try:
             packet = calls.packet_in(message, tree)
         except _WithdrawnError:
             return
-        # What is of another form is a request that cannot be read, which is refused and logged.
+        # An invalid message becomes an empty packet, which the worker refuses and logs.
         answer = self.answer(packet or Packet(b""))
-        record = record_of(answer.header, payload_record(answer.payload))
-        # What is fetched has no identity of its own: the envelope that was pulled has.
+        record = to_records(answer.header, payload_record(answer.payload))
         reply = Message(record, reply_to=message)
-        # By the clock of this machine, which may be wrong, its time may be over.
+        # This machine's clock may be wrong: the reply gets the times of the request.
         reply.metadata.created_at = message.metadata.created_at
         reply.metadata.ttl = message.metadata.ttl
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -204,33 +209,33 @@ class FleetClient:
 
 
 class _WithdrawnError(Exception):
-    """The server withdrew a message that was meant for this client before its restart."""
+    """The server no longer has a message, since it was for this client before its restart."""
 
 
 class _Calls:
-    """Calls to the server's fleet API by a client that is online."""
+    """The server's fleet API, as a client that is online calls it."""
 
     def __init__(self, client: Connection, node: Node, over: threading.Event) -> None:
         self._client = client
         self._node = node
-        self._over = over
+        self._stopped = over
 
     def next_message(self) -> tuple[Message, ObjectTree] | None:
-        """Return the envelope of a message and the names of its parts; None if there is none.
+        """Return a message without its content, and the IDs of its parts; None if there is none.
 
-        It is never repeated: a message is delivered once. If it is lost, the error ends
-        this client's session, and the server learns of it when the client comes back.
+        The call is not retried, since the server delivers a message once. If the response is lost,
+        the error makes this client reconnect, by which the server notices.
         """
-        found = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        if not found.messages_list:
+        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not response.messages_list:
             return None
-        return message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+        return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
 
     def packet_in(self, message: Message, tree: ObjectTree) -> Packet | None:
-        """Fetch a message and return the packet in it; None if it holds anything else.
+        """Fetch the parts of a message and return its packet; None if it is not a valid one.
 
         Raises:
-            _WithdrawnError: The message is no longer at the server, so that no answer is expected.
+            _WithdrawnError: The server no longer has the message, and expects no answer.
         """
         run = message.metadata.run_id
         contents: dict[str, bytes] = {}
@@ -240,34 +245,34 @@ class _Calls:
         until = time.monotonic() + _AVAILABLE
         for part in parts:
             if part.object_id not in contents:
-                contents[part.object_id] = self._part(run, part.object_id, until)
+                contents[part.object_id] = self._fetch_part(run, part.object_id, until)
             if sum(map(len, contents.values())) > MOST_BYTES:
                 return None
-        self._again(
+        self._retry(
             self._client.ConfirmMessageReceived,
             ConfirmMessageReceivedRequest(
                 node=self._node, run_id=run, message_object_id=message.metadata.message_id
             ),
         )
-        return packet_from(tree.object_id, contents)
+        return decode_packet(tree.object_id, contents)
 
-    def _part(self, run: int, name: str, until: float) -> bytes:
+    def _fetch_part(self, run: int, name: str, until: float) -> bytes:
         request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
         while True:
-            found = self._again(self._client.PullObject, request)
-            if found.object_found and found.object_available:
-                return bytes(found.object_content)
-            if not found.object_found:
+            response = self._retry(self._client.PullObject, request)
+            if response.object_found and response.object_available:
+                return bytes(response.object_content)
+            if not response.object_found:
                 raise _WithdrawnError
             if time.monotonic() > until:
                 raise ValueError("a part of a message did not reach the server")
-            self._over.wait(_PAUSE)
+            self._stopped.wait(_PAUSE)
 
     def send(self, reply: Message, seconds: float) -> None:
-        """Send a reply, with the seconds that its work took."""
+        """Send a reply, and state how many seconds it took to compute."""
         tree = get_object_tree(reply)
         parts = get_all_nested_objects(reply)
-        wanted = self._again(
+        wanted = self._retry(
             self._client.PushMessages,
             PushMessagesRequest(
                 node=self._node,
@@ -277,7 +282,7 @@ class _Calls:
             ),
         )
         for name in wanted.objects_to_push:
-            self._again(
+            self._retry(
                 self._client.PushObject,
                 PushObjectRequest(
                     node=self._node,
@@ -288,15 +293,15 @@ class _Calls:
                 ),
             )
 
-    def _again(self, call: Callable[[Asked], Given], request: Asked) -> Given:
-        """Make a call, repeat it while the server cannot be reached, and return the response."""
+    def _retry(self, call: Callable[[RequestT], ResponseT], request: RequestT) -> ResponseT:
+        """Make a call and return the response; retry while the server cannot be reached."""
         until, pause = time.monotonic() + _PATIENCE, _PAUSE
         while True:
             try:
                 return call(request)
             except httpx.HTTPError as error:
                 lost = isinstance(error, httpx.TransportError) or _is_away(error)
-                if not lost or time.monotonic() > until or self._over.wait(pause):
+                if not lost or time.monotonic() > until or self._stopped.wait(pause):
                     raise
                 pause = min(2 * pause, 1.0)
 
@@ -306,8 +311,8 @@ def _is_away(error: httpx.HTTPError) -> bool:
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
 
 
-def _beat(client: Connection, node: Node, gone: threading.Event) -> None:
-    request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_BEARS)
-    while not gone.wait(_BEAT):
+def _send_heartbeats(client: Connection, node: Node, gone: threading.Event) -> None:
+    request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT_INTERVAL)
+    while not gone.wait(_HEARTBEAT):
         with suppress(Exception):  # The next call will notice.
             client.SendNodeHeartbeat(request)

@@ -1,4 +1,4 @@
-"""A client's own random numbers, which no server can reproduce."""
+"""A client's own random numbers, which the server cannot reproduce."""
 
 import hashlib
 import secrets
@@ -11,23 +11,29 @@ from ccfcpp.core.randomness import Randomness
 _FILE, _BYTES = "secret", 32
 
 
-class OwnDraws:
-    """Source of a deployed client's batches and views, by a secret in the folder of its state.
+class LocalRandomness:
+    """Random sources of a deployed client, seeded by a secret file in its state folder.
 
-    Anyone who knows a run's seed could tell which images are in which sum, and solve for each. A
-    client's draws are the same whenever they are repeated, also after it was restarted.
+    A server that knew the seed of batches and augmentations would know which images are in which
+    sum, and could solve for single images. The secret stays the same after a restart.
+
+    Args:
+        folder: Folder of the client's state.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
 
-    def of_run(self, run: str) -> Randomness:
-        """Return the source of a run, different for each run."""
+    def for_run(self, run: str) -> Randomness:
+        """Return the random source for a run, given its token; it differs between runs."""
         return self._source(f"run {run}")
 
     @property
     def grouping(self) -> Randomness:
-        """Random source, the same in all runs, that divides the images into groups for sums."""
+        """Random source for the division of images into groups, which enter sums as a whole.
+
+        It is the same in all runs: sums over different groups could reveal single images.
+        """
         return self._source("groups")
 
     def _source(self, purpose: str) -> Randomness:

@@ -1,10 +1,10 @@
-"""The privacy loss of a client's images, counted by the client itself.
+"""Privacy loss (ε, δ) of a client's images, computed by the client itself.
 
-A server states the ε of a run. The client does not rely on that: it counts the sums it was asked
-for, and their noise. If clients add the noise, this count does not depend on the server at
-all, as long as the secure sum holds; else the server has to add the noise that it states. On the
-client level every sum counts in full, since anyone who sees the client take part knows that it was
-sampled; on the image level the client samples its images itself.
+The server states the ε of a run, but the client does not rely on it: it records each sum to which
+it contributes, with the noise. If the clients add the noise in a secure sum, this record does not
+depend on the server; else the server must add the noise that it states. With
+``privacy.level = client`` a sum counts with sampling probability 1, since an observer sees which
+clients take part; with ``image`` the client samples its images itself.
 """
 
 import json
@@ -22,7 +22,7 @@ from ccfcpp.privacy.noise.accountant import Release, epsilon_of_all
 
 FILE = "privacy.jsonl"
 _MOST_NOISE = 1e6
-"""Beyond it, and below its inverse, ε is no number that can be computed."""
+"""Largest noise, and inverse of the smallest noise, for which ε can be computed."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Part:
 
     Attributes:
         run: Token of the run.
-        noise: Standard deviation of the sum's noise, by what one client or image can change it.
-        sampled: Probability that an image is in it; 1 on the client level.
-        follows: Whether it is over the same sample as the part before of the same ``steps``.
-        steps: Name of what draws the samples, such as the steps of one network.
+        noise: Standard deviation of the sum's noise, divided by its sensitivity: the most that one
+            client or image can change the sum.
+        sampled: Probability that an image is in the sum; 1 if privacy protects whole clients.
+        follows: Whether the sum is over the same sample as the previous sum of the same ``steps``.
+        steps: Name of the process that draws the samples, such as the training of one network.
     """
 
     run: str
@@ -44,21 +45,21 @@ class Part:
     steps: str = ""
 
     def extends(self, before: "Part | None") -> bool:
-        """Return whether it is over the same sample as the part that was sent directly before."""
+        """Return whether this sum is over the same sample as the sum sent directly before."""
         return before is not None and replace(before, follows=True) == self
 
     @staticmethod
     def of(run: str, privacy: PrivacyConfig, exchange: AnyExchange) -> "Part":
-        """Return the part of an exchange.
+        """Return the privacy cost of a client's update in an exchange of a run, given its token.
 
         Raises:
-            ForbiddenError: The run does not state its noise, or the part cannot be counted.
+            ForbiddenError: The run does not state its noise, or ε cannot be computed for it.
         """
         if privacy.noise is None:
             raise ForbiddenError("the run does not say how much noise its sums get")
         if not 1 / _MOST_NOISE <= privacy.noise <= _MOST_NOISE:
             raise ForbiddenError(
-                f"privacy.noise = {privacy.noise:g} cannot be counted: it should be from "
+                f"privacy.noise = {privacy.noise:g} cannot be format_count: it should be from "
                 f"{1 / _MOST_NOISE:g} to {_MOST_NOISE:g}"
             )
         images = exchange.images
@@ -69,7 +70,7 @@ class Part:
 
 
 class Spending:
-    """All parts of sums that a client has sent.
+    """Record of all noisy sums to which a client has contributed, in a file.
 
     Args:
         folder: Folder of the client's state.
@@ -79,17 +80,17 @@ class Spending:
         self._path = folder / FILE
         self._parts = self._read()
 
-    def allow(self, part: Part, delta: float, in_run: float | None, in_all: float | None) -> None:
-        """Record a part before it is sent.
+    def record(self, part: Part, delta: float, in_run: float | None, in_all: float | None) -> None:
+        """Record a contribution to a sum before it is sent.
 
         Args:
-            part: The client's part of a sum.
-            delta: δ.
-            in_run: The largest ε of a run; None: any.
-            in_all: The largest ε of all runs together; None: any.
+            part: Privacy cost of the sum.
+            delta: δ for which ε is computed.
+            in_run: Largest ε allowed in one run; None: any.
+            in_all: Largest ε allowed in all runs together; None: any.
 
         Raises:
-            ForbiddenError: The ε would exceed a limit. Then the part is not recorded.
+            ForbiddenError: ε would exceed a limit. Then nothing is recorded.
         """
         after = [*self._parts, part]
         own = [each for each in after if each.run == part.run]
@@ -99,14 +100,14 @@ class Spending:
                     f"with this sum {what} would cost its images ε = {spent:.3g}, and its owner "
                     f"allows {most:g}"
                 )
-        if read_lines(self._path)[1]:  # It was cut short.
+        if read_lines(self._path)[1]:  # The last line is incomplete.
             whole = [json.dumps(vars(each)) for each in self._parts]
             write_atomically(self._path, "\n".join([*whole, ""]).encode())
         append_line(self._path, json.dumps(vars(part)), durable=True)
         self._parts = after
 
     def epsilon(self, delta: float, run: str | None = None) -> float:
-        """Return ε of one run, or of all together."""
+        """Return the ε spent in one run, given its token, or in all runs together."""
         return epsilon_spent([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
@@ -123,21 +124,21 @@ class Spending:
         try:
             return [*parts, Part(**json.loads(rest))] if rest else parts
         except (ValueError, TypeError):
-            # Nothing was sent for a line that was cut short. All the same it counts in full, with
-            # the least noise so far.
+            # Nothing was sent for an incomplete line. To be safe it counts, with sampling
+            # probability 1 and the smallest noise so far.
             least = min((part.noise for part in parts), default=_MOST_NOISE)
             return [*parts, Part(parts[-1].run if parts else "", least, 1.0, follows=False)]
 
 
 def epsilon_spent(parts: list[Part], delta: float) -> float:
-    """Return the ε of parts of sums, in the order in which they were sent."""
-    found: dict[float, list[Release]] = {}
+    """Return the ε for δ = ``delta`` of all sums together, given in the order of their sending."""
+    by_noise: dict[float, list[Release]] = {}
     for before, part in zip([None, *parts], parts, strict=False):
-        releases = found.setdefault(part.noise, [])
+        releases = by_noise.setdefault(part.noise, [])
         if part.extends(before):
             releases[-1] = Release(releases[-1].sampled, releases[-1].sums + 1)
         else:
-            # What goes on with another sample than the last one is over images that are known to be
-            # drawn, or not: that they might not have been hides nothing any more.
+            # A sum over an earlier sample, after other sums: the sampling gives no further privacy,
+            # since earlier sums over this sample have been format_count with it.
             releases.append(Release(1.0 if part.follows else part.sampled, 1))
-    return epsilon_of_all({noise: Counter(each) for noise, each in found.items()}, delta)
+    return epsilon_of_all({noise: Counter(each) for noise, each in by_noise.items()}, delta)

@@ -1,4 +1,4 @@
-"""The connection to a client's server: its proxy, and reasons of failure."""
+"""The proxy between a client and its server, and explanations of failed connections."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from urllib.request import proxy_bypass
 import httpx
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.client.connection import OTHER
+from ccfcpp.deployment.client.connection import NOT_A_GATE
 from ccfcpp.deployment.link.fleet_calls import UNSIGNED
 from ccfcpp.deployment.link.messages import printable
 from ccfcpp.deployment.link.server_status import HEADER, STRANGER
@@ -20,12 +20,12 @@ _VARIABLES = "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"
 
 
 class Proxy(NamedTuple):
-    """A proxy.
+    """A proxy between a client and its server.
 
     Attributes:
-        variable: The variable of the environment that names it.
-        url: Its address, which may hold a password.
-        host: The server that is reached through it.
+        variable: The environment variable that names the proxy.
+        url: The proxy's URL, which may contain a password.
+        host: Host name of the server behind it.
     """
 
     variable: str
@@ -37,8 +37,11 @@ class Proxy(NamedTuple):
         return f"the proxy of {self.variable} ({printable(shown)})"
 
 
-def proxy_to(server: str) -> Proxy | None:
-    """Return the proxy for a server, given by host and port; None if none is to be used.
+def find_proxy(server: str) -> Proxy | None:
+    """Return the proxy that the environment names for a server; None if there is none.
+
+    Args:
+        server: Host and port of the server, as ``HOST:PORT``.
 
     Raises:
         UsageError: The proxy cannot be used.
@@ -51,27 +54,27 @@ def proxy_to(server: str) -> Proxy | None:
     if variable is None or proxy_bypass(server):
         return None
     value = os.environ[variable]
-    found = Proxy(variable, value if "://" in value else f"http://{value}", host)
+    proxy = Proxy(variable, value if "://" in value else f"http://{value}", host)
     try:
-        scheme = httpx.Proxy(found.url).url.scheme
+        scheme = httpx.Proxy(proxy.url).url.scheme
     except (ValueError, httpx.InvalidURL):
         raise UsageError(
-            f"{found} cannot be used: give http://HOST:PORT there, or set NO_PROXY={host}"
+            f"{proxy} cannot be used: give http://HOST:PORT there, or set NO_PROXY={host}"
         ) from None
     if scheme.startswith("socks") and find_spec("socksio") is None:
         raise UsageError(
-            f"{found} needs a package that is missing: pip install 'httpx[socks]', or set "
+            f"{proxy} needs a package that is missing: pip install 'httpx[socks]', or set "
             f"NO_PROXY={host}"
         )
-    return found
+    return proxy
 
 
 class Reason(NamedTuple):
-    """Why the server cannot be reached.
+    """Reason why the server cannot be reached.
 
     Attributes:
-        text: For the owner of the client, with the remedy.
-        final: Whether a retry is useless, so that the client ends at the start.
+        text: The reason and the remedy, for the owner of the client.
+        final: Whether retries are useless.
     """
 
     text: str
@@ -80,7 +83,7 @@ class Reason(NamedTuple):
 
 ENDED = Reason("the server has ended its run")
 _CLOSES = "the server closes"
-"""Answer of the gate at the end of a run."""
+"""Text of the gate's response at the end of a run."""
 _REASONS = {
     STRANGER: Reason(
         "the server does not know this key: give its .pub file to the server's owner for the "
@@ -100,7 +103,7 @@ _REASONS = {
         "nobody listens there: the server is not running, or --server has another port"
     ),
     **dict.fromkeys(
-        ("WRONG_VERSION_NUMBER", OTHER),
+        ("WRONG_VERSION_NUMBER", NOT_A_GATE),
         Reason(
             "what listens there is no ccfcpp serve: give the --server that its owner names",
             final=True,
@@ -124,21 +127,21 @@ _REASONS = {
         final=True,
     ),
 }
-"""Texts in errors, and the reason that each stands for."""
+"""The reason for each text that errors contain; the first match counts."""
 
 
-def reason(error: Exception, proxy: Proxy | None = None) -> Reason:
-    """Return why the server cannot be reached, directly or through a proxy."""
+def explain(error: Exception, proxy: Proxy | None = None) -> Reason:
+    """Return the reason for a failed call to the server, directly or through a proxy."""
     text, kind = str(error), type(error).__name__
     if isinstance(error, httpx.HTTPStatusError):
         answer = error.response
         text, kind = f"{answer.headers.get(HEADER, '')} {answer.text}", str(answer.status_code)
     known = (why for sign, why in _REASONS.items() if sign in text)
-    found = next(known, Reason(f"the server cannot be reached ({kind}: {printable(text)})"))
+    cause = next(known, Reason(f"the server cannot be reached ({kind}: {printable(text)})"))
     if proxy is None or not isinstance(error, httpx.TransportError):
-        return found
-    away = f"set NO_PROXY={proxy.host} to go without it"
+        return cause
+    hint = f"set NO_PROXY={proxy.host} to go without it"
     if "SSL" in text:
-        return found._replace(text=f"{found.text}; or {proxy} stands between: {away}")
+        return cause._replace(text=f"{cause.text}; or {proxy} stands between: {hint}")
     refused = text[:3] in ("403", "407")
-    return Reason(f"{proxy} does not connect ({printable(text)}): {away}", final=refused)
+    return Reason(f"{proxy} does not connect ({printable(text)}): {hint}", final=refused)

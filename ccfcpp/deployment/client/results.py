@@ -1,4 +1,4 @@
-"""A client's results for its own images, in files that stay with their owner."""
+"""Files with a client's results for its own images, which are never sent."""
 
 import csv
 import io
@@ -19,38 +19,40 @@ from ccfcpp.runs.report_samples import EACH
 
 _MOST_CLUSTERS = 100
 _LARGEST = 96
-"""Largest height and width of a picture, in pixels."""
+"""Largest height and width of a saved picture, in pixels."""
 _FOUND, _PICTURES = "found.npz", "pictures.npz"
 
 Row = Mapping[str, object]
 Chosen = dict[int, list[int]]
-"""Numbers of rows, by the cluster."""
+"""Indices of some rows, by cluster."""
 
 
 def save_results(
     folder: Path,
-    found: Tensor,
+    assignments: Tensor,
     rows: Sequence[Row],
     images: Tensor,
     pictures: Pictures | None = None,
 ) -> None:
-    """Save the results, a table of them, and pictures of the images that the owner's page shows.
+    """Save the assigned clusters or classes, a table, and pictures for the owner's report.
 
     Args:
         folder: Folder of the client's state.
-        found: The cluster or the predicted class of each image, int64 of shape (images,).
-        rows: The cluster of each image and its confidence, with its file; empty for none.
-        images: uint8 of shape (images, channels, height, width), or vectors.
-        pictures: For vectors of photos, a function that shows some of these by their names.
+        assignments: The cluster or predicted class of each image, int64 of shape (images,).
+        rows: A table row for each image: its file, cluster and confidence; empty: no table and no
+            pictures.
+        images: uint8 of shape (images, channels, height, width), or vectors of shape (images,
+            length).
+        pictures: For vectors of photos, a function that loads the photos with given names.
     """
-    _save(folder / _FOUND, found=found)
+    _save(folder / _FOUND, found=assignments)
     for name in (_PICTURES, "clusters.csv"):
         (folder / name).unlink(missing_ok=True)
     if not rows:
         return
     RunPaths(folder).write_table("clusters", rows)
-    ends = (*typical(rows).values(), *unsure(rows).values())
-    index = sorted({number for chosen in ends for number in chosen})
+    shown_rows = (*typical(rows).values(), *unsure(rows).values())
+    index = sorted({number for chosen in shown_rows for number in chosen})
     names = [str(next(iter(row.values()))) for row in rows]
     if small := thumbnails(index, images, names, pictures, _LARGEST):
         shown = torch.stack(list(small.values()))
@@ -65,20 +67,20 @@ def _save(path: Path, **arrays: Tensor) -> None:
 
 
 def typical(rows: Sequence[Row]) -> Chosen:
-    """Return the rows of each cluster nearest to its centre, or with the highest confidence."""
-    return _ends(rows, lambda row: row.get("distance", -_number(row, "probability")))
+    """Return for each cluster the rows nearest to its centroid, or with the highest confidence."""
+    return _first_rows(rows, lambda row: row.get("distance", -_number(row, "probability")))
 
 
 def unsure(rows: Sequence[Row]) -> Chosen:
-    """Return the rows of each cluster with the lowest confidence, or farthest from its centre."""
-    return _ends(rows, lambda row: row.get("probability", -_number(row, "distance")))
+    """Return for each cluster the rows of lowest confidence, or farthest from its centroid."""
+    return _first_rows(rows, lambda row: row.get("probability", -_number(row, "distance")))
 
 
 def _number(row: Row, key: str) -> float:
     return float(str(row.get(key, 0.0)))
 
 
-def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
+def _first_rows(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
     chosen: Chosen = {}
     for number, row in enumerate(rows):
         chosen.setdefault(int(str(row["cluster"])), []).append(number)
@@ -91,12 +93,12 @@ def _ends(rows: Sequence[Row], by: Callable[[Row], object]) -> Chosen:
 
 @dataclass(frozen=True)
 class ClientResults:
-    """The results of a client's last run, as saved.
+    """The saved results of a client's last run.
 
     Attributes:
-        rows: The cluster of each image, as in ``clusters.csv``.
-        pictures: Small images, uint8 of shape (channels, height, width), by the number of the row.
-        skipped: The files that were left out, as in ``skipped.csv``.
+        rows: Rows of ``clusters.csv``: file, cluster and confidence of each image.
+        pictures: Small images, uint8 of shape (channels, height, width), by index of the row.
+        skipped: Rows of ``skipped.csv``: the files that were left out.
     """
 
     rows: Sequence[Row] = ()
@@ -105,12 +107,12 @@ class ClientResults:
 
     @staticmethod
     def read(folder: Path) -> "ClientResults":
-        """Read the results in the folder of a client's state; missing ones are empty.
+        """Read the results from a client's state folder; the attribute of a missing file is empty.
 
         Raises:
             UsageError: A file is damaged.
         """
-        tables = [_table(folder / f"{name}.csv") for name in ("clusters", "skipped")]
+        tables = [_read_table(folder / f"{name}.csv") for name in ("clusters", "skipped")]
         path, pictures = folder / _PICTURES, dict[int, Tensor]()
         try:
             if path.is_file():
@@ -126,7 +128,7 @@ class ClientResults:
         return ClientResults(tables[0], pictures, tables[1])
 
 
-def _table(path: Path) -> list[dict[str, object]]:
+def _read_table(path: Path) -> list[dict[str, object]]:
     if not path.is_file():
         return []
     with path.open(newline="", errors="surrogateescape") as file:

@@ -1,6 +1,6 @@
-"""The rules of the owner of a client's images.
+"""Rules with which the owner of a client's images limits what the client sends.
 
-Nothing here imports PyTorch, so that the help of a command appears at once.
+This module does not import PyTorch, so that ``ccfcpp join --help`` is fast.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ccfcpp.privacy.sums.identity import Floor
 
 SUFFIX = ".rules"
-"""Suffix of the file of rules, which lies beside the client's key."""
+"""Suffix of the file with the rules, which lies beside the client's key."""
 _MOST_BYTES = 1 << 16
 
 
@@ -28,17 +28,17 @@ NO_ROSTER = (
     "secure sums need a roster that the authority has signed, and there is none: let the server's "
     "operator get one by ccfcpp keys roster, and begin a new run"
 )
-"""Why a client refuses secure sums with clients that it does not know."""
+"""Message of a client that refuses secure sums, since it does not know the other clients' keys."""
 
 
 class ForbiddenError(Exception):
-    """The owner of the images does not allow a run to send something; the message says what."""
+    """The owner's rules do not allow what a run asks for; the message says what."""
 
 
 class Rules(Section):
-    """Rules of the owner of a client. They are checked at the client, whatever the server says.
+    """The owner's rules for a client, which the client checks before it sends anything.
 
-    The docstring of a rule is also the help of its option of ``ccfcpp join``.
+    The docstring of a rule is also the help text of its option of ``ccfcpp join``.
     """
 
     allow: tuple[Kind, ...] = ()
@@ -94,32 +94,32 @@ class Rules(Section):
 
     @property
     def wants_noise(self) -> bool:
-        """Whether runs without differential privacy are refused."""
+        """Whether the owner requires differential privacy."""
         return self.only_private is not None or self.budget is not None
 
     @property
     def allowed(self) -> frozenset[Kind]:
-        """All kinds that may be sent."""
+        """All kinds of data that may be sent."""
         return ALWAYS | frozenset(self.allow)
 
     @property
     def floor(self) -> "Floor":
-        """The protection that is required of a secure sum."""
+        """The smallest protection that the owner accepts in a secure sum."""
         from ccfcpp.privacy.sums.identity import Floor
 
         return Floor(self.colluders, self.honest)
 
     def check(self, spec: "RunSpec") -> None:
-        """Check a run's description.
+        """Check a run's description against the rules.
 
         Raises:
-            ForbiddenError: The run would send what the owner does not allow.
+            ForbiddenError: The owner does not allow this run.
         """
-        from ccfcpp.deployment.client.setting_bounds import out_of_bounds
+        from ccfcpp.deployment.client.setting_bounds import refused_setting
 
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
-        if asked := out_of_bounds(spec.command, spec.config, self.accept):
+        if asked := refused_setting(spec.command, spec.config, self.accept):
             raise ForbiddenError(
                 f"the run sets {asked}, which no installed preset has (--accept {asked})"
             )
@@ -134,36 +134,43 @@ class Rules(Section):
                 f"wants {self.smallest_count} in each: give --secure-sums (--smallest-count)"
             )
 
-    def names(self, spec: "RunSpec") -> bool:
-        """Return whether a run learns the names of classes, which a classifier always does."""
+    def sends_class_names(self, spec: "RunSpec") -> bool:
+        """Return whether the client sends names of classes in a run; classification needs them."""
         return "counts" in self.allow or spec.command == "classify"
 
     def check_data(self, spec: "RunSpec", samples: int, held: int, classes: int) -> None:
-        """Check the number of training samples, of all samples of a client, and of its classes.
+        """Check the size of a client's data against the rules.
+
+        Args:
+            spec: Description of the run.
+            samples: Number of samples for training.
+            held: Number of all samples, with those for testing.
+            classes: Number of classes.
 
         Raises:
-            ForbiddenError: There are fewer samples than the owner wants in any sum, or so many
-                classes that their names could identify samples, as patients' numbers do.
+            ForbiddenError: There are fewer samples than ``smallest_count``, or so many classes
+                that their names could identify samples, as patient numbers would.
         """
         if samples < self.smallest_count:
             raise ForbiddenError(
                 f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
                 "(--smallest-count)"
             )
-        if self.smallest_count and self.names(spec) and 2 * classes > held:
+        if self.smallest_count and self.sends_class_names(spec) and 2 * classes > held:
             raise ForbiddenError(
                 f"it has {classes} classes for {held} samples, which their names would tell "
                 "apart: its owner takes other classes, or does not allow counts or classes"
             )
 
-    def least(self, spec: "RunSpec") -> int:
-        """Return the fewest images over which a sum is sent in a run."""
-        # With privacy.level = image sums are secure (see ``check``), and one image must not decide
-        # whether a sum is sent.
+    def fewest_images(self, spec: "RunSpec") -> int:
+        """Return the smallest number of images in any sum that the client sends in a run."""
+        # With privacy.level = image sums are secure (see ``check``). A minimum would leak: a single
+        # image could decide whether a sum is sent.
         if spec.privacy.level == "image":
             return 0
         wanted, floor = spec.privacy.smallest_count, self.smallest_count
-        # Groups of images in steps are made of whole groups of the owner's floor.
+        # A multiple of the owner's number: each group in a training step consists of whole groups
+        # of the owner's size.
         return -(-max(wanted, floor) // floor) * floor if floor else wanted
 
     def _too_little_noise(self, spec: "RunSpec") -> str | None:
@@ -182,14 +189,15 @@ class Rules(Section):
 
 
 def read_rules(path: Path, given: Mapping[str, Any]) -> Rules:
-    """Return the rules of a file, overridden by those given; only the latter without a file.
+    """Return the rules in a file, overridden by rules from the command line.
 
     Args:
-        path: YAML with the fields of ``Rules``.
-        given: Fields from the command line. Kinds and settings are added to those of the file.
+        path: YAML file with the fields of ``Rules``; it may be missing.
+        given: Fields from the command line. The lists ``allow`` and ``accept`` are appended to
+            those of the file.
 
     Raises:
-        UsageError: The file cannot be read, or a value is refused.
+        UsageError: The file cannot be read, or a value is not valid.
     """
     try:
         with path.open("rb") as file:

@@ -36,7 +36,7 @@ from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     NO_COUNTS,
     Counts,
-    classification,
+    classification_algorithm,
     clustering_problem,
     counts_exchange,
 )
@@ -61,25 +61,25 @@ Model = TypeVar("Model")
 _COLUMNS = {"label_column": None, "text_column": "text"}
 """Settings that name columns of a table, with their defaults."""
 _OWNERS = {"skip", "max_pixels"}
-"""Settings that decide which files are read: a server that chose them could compare runs."""
-FOUND = "found"
-"""Key in a client's scratch: the cluster, or the predicted class, of each image."""
+"""Settings of the owner alone: a server that chose which files are read could compare runs."""
+ASSIGNMENTS = "found"
+"""Key in ``Client.scratch`` of the cluster or predicted class of each image."""
 
 
 class ClientRun(ABC, Generic[Model]):
-    """Base class of the client's half of a run: its images, algorithm and work in exchanges.
+    """Base class of a client's side of a run: its images, algorithm and work in exchanges.
 
     Attributes:
         images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
-        labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
+        labels: Class labels, int64 of shape (samples,); None if they are not used for training.
     """
 
     config: RunConfig
     algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None
-    judging: tuple[str, ...] = ()
-    """Names of the exchanges after the last round, in their order."""
+    evaluation_exchanges: tuple[str, ...] = ()
+    """Names of the exchanges after the last round, in order."""
 
     def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         self.spec = spec
@@ -88,7 +88,7 @@ class ClientRun(ABC, Generic[Model]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build the algorithm, once the description covers all clients."""
+        """Build the algorithm; the description of the run must be complete."""
 
     @abstractmethod
     def assign(self, model: Model, client: Client) -> Tensor:
@@ -97,18 +97,18 @@ class ClientRun(ABC, Generic[Model]):
     @property
     @abstractmethod
     def test_classes(self) -> Tensor | None:
-        """Class of each test image, int64 of shape (images,); None if they are unknown."""
+        """Class label of each test image, int64 of shape (images,); None if there are no labels."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Save the model and settings that the client needs to use the model by itself."""
+        """Write the model and its settings to a folder, for later use; by default nothing."""
         return
 
-    def table(self, model: Model, client: Client, found: Tensor) -> list[dict[str, object]]:
-        """Return a row for each image, for the owner: its file, and its result."""
+    def table(self, model: Model, client: Client, assigned: Tensor) -> list[dict[str, object]]:
+        """Return a table row for each image: its file and its cluster or class; by default none."""
         return []
 
     def client(self, number: int) -> Client:
-        """Return the client with the images."""
+        """Return the engine's ``Client`` for this client's training images, given its number."""
         images = self.images.to(self.device)
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
@@ -116,45 +116,48 @@ class ClientRun(ABC, Generic[Model]):
     def works(
         self,
         least: int,
-        tells: bool,
+        sends_counts: bool,
         guard: Safeguard = Safeguard(),  # noqa: B008 - it keeps nothing
     ) -> Mapping[str, AnyClientWork]:
-        """Return all work that the server may ask for, by the exchange's name.
+        """Return the client's work in each exchange, by the exchange's name.
 
         Args:
-            least: The fewest images over which a sum is sent.
-            tells: Whether the number of images of each class may be sent.
+            least: Smallest number of images in any sum that is sent.
+            sends_counts: Whether contingency tables may be sent.
             guard: Protection of the client in secure sums.
         """
         privacy = self.config.section(PrivacyConfig)
         alike = privacy.level == "client"
         context = ClientContext(len(self.images), 1, bounding_of(privacy), least, alike)
-        works = {**self.algorithm.client_side(context).works, **self.judged(context)}
+        works = {**self.algorithm.client_side(context).works, **self.evaluation_works(context)}
         if privacy.is_on:
-            # Nothing hides what serves a report alone, and would not travel in one process.
+            # Exchanges only for a report are not part of secure sums or noise: they are left out.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
             works = works_in_sums(travelling, privacy, self.spec.clients, guard)
-        return {**works, COUNTS: Counting(self, tells)}
+        return {**works, COUNTS: Counting(self, sends_counts)}
 
-    def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the client's work in the exchanges after the last round, by exchange name."""
+    def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
+        """Return the work in the exchanges after the last round, by name; by default none."""
         return {}
 
-    def check_place(self, exchange: str, number: int, index: int) -> None:
-        """Check that the exchanges after the last round come at their place and in their order.
+    def check_order(self, exchange: str, number: int, index: int) -> None:
+        """Check that an exchange for evaluation, given its round and index, comes in its place.
 
-        Their sums are over a model's clusters; for many models they would reveal images.
+        These exchanges send sums over a model's clusters; for many models they would reveal images.
 
         Raises:
-            RefusedUpdateError: They do not.
+            RefusedUpdateError: It is not asked for once, after the last round.
         """
-        planned, last = self.judging[index : index + 1], number == self.algorithm.rounds
-        for name in set(self.judging):
+        planned, last = (
+            self.evaluation_exchanges[index : index + 1],
+            number == self.algorithm.rounds,
+        )
+        for name in set(self.evaluation_exchanges):
             if exchange.startswith(name) and not (last and planned == (name,)):
                 raise RefusedUpdateError(f"{name} comes once, after the last round")
 
-    def _numbered(self, labels: Tensor) -> Tensor:
-        """Return labels in the run's numbering of the classes."""
+    def _renumber(self, labels: Tensor) -> Tensor:
+        """Convert the client's class labels to the run's numbers for classes, by class name."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
         own = [*map(canonical, self.data.classes)]
         if missing := [name for name in own if name not in places]:
@@ -163,7 +166,7 @@ class ClientRun(ABC, Generic[Model]):
 
 
 class ClusteringClient(ClientRun[Final[Any]]):
-    """A client of a clustering system. All of its images are for training and for testing."""
+    """A client's side of a clustering run. All images are used for training and for testing."""
 
     config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
@@ -179,7 +182,7 @@ class ClusteringClient(ClientRun[Final[Any]]):
         self.images = data.values
 
     def prepare(self) -> None:
-        """Build the clustering system of the run; columns with names come in its order."""
+        """Build the run's clustering system, and sort named columns into the run's order."""
         own: tuple[str, ...] = getattr(self.data, "columns", ())
         if own != self.spec.columns:
             if set(own) != set(self.spec.columns):
@@ -190,25 +193,25 @@ class ClusteringClient(ClientRun[Final[Any]]):
             check_range(self.config.vectors, self.images)
         self.algorithm = make_algorithm(self.problem)
 
-    def judged(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
-        """Return the clients' sums that measure the clustering without labels."""
+    def evaluation_works(self, context: ClientContext) -> Mapping[str, AnyClientWork]:
+        """Return the work for metrics without labels, such as silhouettes, by exchange name."""
         if self.config.privacy.level != "none":
             return {}
-        self.judging = NAMES
+        self.evaluation_exchanges = NAMES
         return ClusteringEpilogue(self.algorithm, self.spec.clusters).client_works(context)
 
     def assign(self, model: Final[Any], client: Client) -> Tensor:
-        """Return the cluster of each image."""
+        """Return the cluster of each image, int64 of shape (images,)."""
         return self.algorithm.assign_by_model(model.model, client)
 
-    def table(self, model: Final[Any], client: Client, found: Tensor) -> list[dict[str, object]]:
-        """Return the cluster of each image, by its file, and the confidence in it."""
-        sure = confidence(self.algorithm, model.model, client, found, model.typical)
-        columns = columns_of({"cluster": found} | sure)
+    def table(self, model: Final[Any], client: Client, assigned: Tensor) -> list[dict[str, object]]:
+        """Return a table row for each image: its file, its cluster and the confidence in it."""
+        sure = confidence(self.algorithm, model.model, client, assigned, model.typical)
+        columns = columns_of({"cluster": assigned} | sure)
         return list(Columns({self.data.key: self.data.called, **columns}))
 
     def save_model(self, model: Final[Any], folder: Path) -> None:
-        """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
+        """Write the model and its settings for ``ccfcpp predict``, without the encoder's name."""
         paths = RunPaths(folder)
         data = self.config.data.model_copy(update={"encoder": None})
         config = self.config.model_copy(update={"data": data})
@@ -219,12 +222,12 @@ class ClusteringClient(ClientRun[Final[Any]]):
 
     @property
     def test_classes(self) -> Tensor | None:
-        """Class of each image; None if the client has no labels."""
-        return None if self.data.labels is None else self._numbered(self.data.labels)
+        """Class label of each image, int64 of shape (images,); None if there are no labels."""
+        return None if self.data.labels is None else self._renumber(self.data.labels)
 
 
 class ClassificationClient(ClientRun[ServerState]):
-    """A client of a method of classification. Images that do not train are for testing."""
+    """A client's side of a classification run. Its images are split into training and test."""
 
     config: ClassifyConfig
     algorithm: FederatedClassification
@@ -238,14 +241,14 @@ class ClassificationClient(ClientRun[ServerState]):
         self._test_images = data.images[self._test].to(device)
 
     def prepare(self) -> None:
-        """Build the method of classification, and its evaluator."""
+        """Build the run's classification algorithm and the predictor for test images."""
         assert self.data.labels is not None
-        self.labels = self._numbered(self.data.labels[self._train])
-        self.algorithm = classification(self.config, self.spec, self.device)
+        self.labels = self._renumber(self.data.labels[self._train])
+        self.algorithm = classification_algorithm(self.config, self.spec, self.device)
         self._predict = Predictor(self.algorithm.make_model, self.config, self.device)
 
     def assign(self, model: ServerState, client: Client) -> Tensor:
-        """Return the predicted class of each test image."""
+        """Return the predicted class of each test image, int64 of shape (images,)."""
         weights = model.model
         if counts_exchange(self.algorithm).uses_memory:
             weights = self.algorithm.sharing.personal(weights, client.memory)
@@ -253,34 +256,34 @@ class ClassificationClient(ClientRun[ServerState]):
 
     @property
     def test_classes(self) -> Tensor | None:
-        """Class of each test image."""
+        """Class label of each test image, int64 of shape (images,)."""
         assert self.data.labels is not None
-        return self._numbered(self.data.labels[self._test])
+        return self._renumber(self.data.labels[self._test])
 
 
 class Counting(ClientWork[Model, Counts]):
-    """The client's count of its images by class and cluster, assigned by the server's model."""
+    """The client's work in the exchange ``counts``: it returns a contingency table, if allowed."""
 
-    def __init__(self, run: ClientRun[Model], tells: bool) -> None:
+    def __init__(self, run: ClientRun[Model], sends_counts: bool) -> None:
         self.run = run
-        self.tells = tells
+        self.sends_counts = sends_counts
         self.exchange = counts_exchange(run.algorithm)
 
     def local_updates(
         self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Counts]:
-        """Count images by class and cluster, and store the assignments in the client's scratch."""
+        """Return the client's contingency table; store assignments in its ``scratch``."""
         (client,) = clients
-        found = self.run.assign(message, client).cpu()
-        client.scratch[FOUND] = found
-        classes = self.run.test_classes if self.tells else None
+        assigned = self.run.assign(message, client).cpu()
+        client.scratch[ASSIGNMENTS] = assigned
+        classes = self.run.test_classes if self.sends_counts else None
         if classes is None:
             return [NO_COUNTS]
-        return [Counts(contingency_table(classes, found, *self.run.spec.table_shape))]
+        return [Counts(contingency_table(classes, assigned, *self.run.spec.table_shape))]
 
 
 def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
-    """Return a client's side of a run."""
+    """Return a client's side of a run, for clustering or classification."""
     if spec.command == "cluster":
         return ClusteringClient(spec, data, device)
     if not isinstance(data, ImageData):
@@ -288,37 +291,38 @@ def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> Clien
     return ClassificationClient(spec, data, device)
 
 
-def load_for(
+def load_data(
     spec: RunSpec,
     place: str,
     skip: float | str | None = None,
     encoder: str | None = None,
     own: VectorsConfig = VectorsConfig(),  # noqa: B008 - it cannot change
 ) -> AnyData:
-    """Load a client's own images, in the shape that the run asks for, or its vectors.
+    """Load a client's images, resized to the run's shape, or its vectors.
 
     Args:
-        spec: Description of the run, which cannot name another place. Until it has a shape, images
-            have the one that follows from them.
-        place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
-        skip: Share of the files that may be unreadable; the default if it is None.
-        encoder: Name of the encoder for images or texts, as the owner gives it. The run
-            may say which one all clients have, and never makes a client load one.
-        own: Roles of columns, as the owner gives them.
+        spec: Description of the run. Before it has an image shape, the shape is chosen from the
+            images.
+        place: Path of the data, given by the owner: an image folder, an archive of one, an
+            ``.npz`` file, or a file of vectors.
+        skip: Share of the files that may be unreadable; None: the default.
+        encoder: The owner's choice of an encoder for images or texts. The run may only state
+            which one is required.
+        own: The owner's choice of columns, for example the one with labels.
 
     Raises:
-        UsageError: They cannot be read.
-        ForbiddenError: The run names a column, and the owner does not.
+        UsageError: The data cannot be read, or do not fit the run.
+        ForbiddenError: The run names a column that the owner has not named.
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
-    # A folder may have the name of a data set, which is another place.
+    # An absolute path, since a relative one could be mistaken for the name of a data set.
     place = str(Path(place).absolute())
     if encoder is not None:
-        return _encoded_for(spec, place, skip, encoder, own)
+        return _load_encoded(spec, place, skip, encoder, own)
     if spec.command == "cluster" and kind_of(place) == "vectors":
         vectors = validate(ClusterConfig, spec.config).vectors
-        _own_columns(vectors, own)
+        _owner_columns(vectors, own)
         columns = VectorsConfig(label_column=own.label_column, missing=vectors.missing)
         return open_dataset(place, vectors=columns)
     section = spec.config.get("data")
@@ -340,8 +344,8 @@ def load_for(
     return open_images(place, data=reading, shape=wanted_shape)
 
 
-def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
-    """Return the settings that name columns, as the owner gives them; a run must not name any."""
+def _owner_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
+    """Return the owner's settings of columns; raise ``ForbiddenError`` if the run names others."""
     for key, usual in _COLUMNS.items():
         named = getattr(vectors, key)
         if getattr(own, key) == usual != named:
@@ -352,7 +356,7 @@ def _own_columns(vectors: VectorsConfig, own: VectorsConfig) -> Tree:
     return own.model_dump(include={*_COLUMNS, "client_column"})
 
 
-def _encoded_for(
+def _load_encoded(
     spec: RunSpec, place: str, skip: float | str | None, encoder: str, columns: VectorsConfig
 ) -> AnyData:
     if spec.command != "cluster":
@@ -364,11 +368,11 @@ def _encoded_for(
             f"the run is on vectors of {wanted.called}, and --encoder is {own.called}: give the "
             "same one"
         )
-    # Whether its content is the run's, the run says itself, so that the server hears of it. All
-    # that lies here is one client's, whatever the server's partition is.
+    # The encoder's hash is checked later, by ClusteringClient, so that the server learns of a
+    # mismatch. The server's partition is replaced: all data here belong to this client.
     changes: Tree = {"dataset": place, "data": {"encoder": encoder, "encoder_hash": None}}
     changes["partition"] = {"kind": "iid"}
-    changes["vectors"] = _own_columns(config.vectors, columns)
+    changes["vectors"] = _owner_columns(config.vectors, columns)
     changes["data"] |= DataConfig().model_dump(include=_OWNERS)
     if skip is not None:
         changes["data"]["skip"] = skip

@@ -1,8 +1,9 @@
-"""The settings of a run that a client accepts, so that sums reveal no single images.
+"""Checks of a run's settings by a client, so that a server cannot choose revealing ones.
 
-The gradient of a linear layer over pixels is the image itself, and a model that hardly moves makes
-sums of later steps equations for the same unknowns. So networks must have the shape of an installed
-preset, and rates must be of the size that presets have. An owner can accept more by name.
+The gradient of a linear layer over pixels is a multiple of the image itself. And with a tiny
+learning rate the model hardly changes, so that the sums of many steps can be solved for single
+images. So networks must have the architecture of an installed preset, and rates must not be far
+below those of presets. An owner can accept more settings by name.
 """
 
 import functools
@@ -18,7 +19,7 @@ from supervised.config import ClassifyConfig
 Command = Literal["cluster", "classify"]
 
 EVERYTHING = "all"
-"""Entry of ``accept`` by which an owner sets no bounds."""
+"""Value of ``accept`` with which an owner accepts all settings."""
 
 _SHAPES = (
     *("scan.encoder", "scan.stem", "scan.widths", "scan.hidden", "scan.latent"),
@@ -26,32 +27,32 @@ _SHAPES = (
     *("model.widths", "model.latent", "model.projector_width", "model.predictor_width"),
     "model.representation",
 )
-"""Settings of networks, and of what is pooled: those of a preset are accepted."""
+"""Settings of networks and pooled representations: only values of presets are accepted."""
 
 _RATES = (
     *("scan.learning_rate", "scan.matrix_rate", "crops.learning_rate", "crops.matrix_rate"),
     *("training.learning_rate", "affine.rotation", "affine.scale", "affine.shear", "affine.shift"),
 )
-"""Settings that are accepted from a tenth of the least one in a preset: by how much steps move the
-model, and by how much views differ from their image."""
+"""Learning rates and strengths of augmentations: accepted from a tenth of the smallest value in a
+preset."""
 
 _PARTS = {"cluster": ("cluster", "private"), "classify": ("classify",)}
 _SIDES, _COUNTS, _LENGTHS = (8, 16, 32, 64, 128, 256, 512), (100, 10_000, 100_000), (4, 100)
 
 
-def out_of_bounds(
+def refused_setting(
     command: Command, config: Mapping[str, object], accepted: tuple[str, ...]
 ) -> str | None:
-    """Return the setting that a client refuses, as KEY=VALUE; None if all are accepted.
+    """Return the first setting that a client refuses, as KEY=VALUE; None if it accepts all.
 
     Args:
-        command: What the run is to learn.
-        config: Its settings, by section.
-        accepted: Settings that the owner accepts beyond those of presets, as KEY=VALUE, or ``all``.
+        command: ``cluster`` or ``classify``.
+        config: The run's nested settings.
+        accepted: Further settings that the owner accepts, as KEY=VALUE, or ``all``.
     """
     if EVERYTHING in accepted:
         return None
-    known = _known(command)
+    known = _accepted_values(command)
     for key, value in flatten(config):
         asked = f"{key}={_text(value)}"
         if asked in accepted or key not in known:
@@ -66,17 +67,17 @@ def out_of_bounds(
 
 
 @functools.cache
-def _known(command: Command) -> dict[str, set[str]]:
-    """Return the values in presets and in settings for an owner's data, by key, as text."""
-    found: dict[str, set[str]] = {}
-    for tree in _trees(command):
+def _accepted_values(command: Command) -> dict[str, set[str]]:
+    """Return the accepted values as text, by key: those of presets and of automatic settings."""
+    values: dict[str, set[str]] = {}
+    for tree in _known_configs(command):
         for key, value in flatten(tree):
             if key in _SHAPES or key in _RATES:
-                found.setdefault(key, set()).add(_text(value))
-    return found
+                values.setdefault(key, set()).add(_text(value))
+    return values
 
 
-def _trees(command: Command) -> Iterator[Mapping[str, Any]]:
+def _known_configs(command: Command) -> Iterator[Mapping[str, Any]]:
     defaults = ClusterConfig() if command == "cluster" else ClassifyConfig()
     yield defaults.model_dump(mode="json")
     for name in preset_names():
@@ -88,7 +89,7 @@ def _trees(command: Command) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(value: object) -> str:
-    """Format a value as an owner would write it on a command line."""
+    """Format a value as on a command line."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Files of a client's memory between tasks."""
+"""Files of a client's local state (its memory) between tasks."""
 
 import shutil
 from pathlib import Path
@@ -10,14 +10,14 @@ from ccfcpp.engine.client import Memory
 
 
 class LostMemoryError(Exception):
-    """The requested version of a memory is missing or damaged."""
+    """The requested version of a client's memory is missing or damaged."""
 
 
 class MemoryStore:
-    """The versions of one client's memory, as files.
+    """All saved versions of one client's memory (its local state), as files.
 
-    The server may not receive a client's work. So the server names the version to continue
-    with, and a new version never replaces an old one.
+    The server may not receive a client's update. So each request names the version to start from,
+    and a new version never replaces an old one.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:
@@ -25,7 +25,7 @@ class MemoryStore:
         self._device = device
 
     def load(self, run: str, version: str) -> Memory:
-        """Return a version of the memory; an empty memory if no version is named.
+        """Load a version of the memory in a run; an empty memory if ``version`` is empty.
 
         Raises:
             LostMemoryError: The version is missing or damaged.
@@ -39,13 +39,13 @@ class MemoryStore:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
     def save(self, run: str, version: str, memory: Memory) -> None:
-        """Save a version so that it survives a crash."""
+        """Save the memory as a version, so that it survives a crash."""
         path = self._path(run, version)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(path, memory)
 
     def prune(self, run: str, *wanted: str) -> None:
-        """Delete all versions of a run except some, and the memories of all other runs."""
+        """Delete all files except the ``wanted`` versions of the memory in one run."""
         kept = {self._path(run, version) for version in wanted if version}
         for folder in self._folder.glob("run-*"):
             if folder != self._path(run, "").parent:

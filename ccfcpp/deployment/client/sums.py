@@ -1,4 +1,4 @@
-"""Identities of clients in a secure sum, by a roster that the authority has signed."""
+"""Signatures of clients in secure sums, checked with a roster that the authority has signed."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from ccfcpp.deployment.keys.certificates import (
     PublicKey,
     check_signature,
     read_certificate,
-    signed,
+    sign,
 )
 from ccfcpp.deployment.keys.roster import SignedRoster
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -30,17 +30,16 @@ from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Safegua
 
 _NUMBER_BYTES = SIGNATURE_BYTES // 2
 _TITLE = b"ccfcpp secure sum\n"
-"""Prefix of signed content: nothing else that the key of a client signs begins so."""
+"""Prefix of the signed content, so that a signature of other content is not valid here."""
 
 
 class KeyIdentity:
-    """The identity of a client whose key signs, with the keys of all clients of a roster.
+    """A client's identity in secure sums: its private key, and the public keys of all clients.
 
     Args:
-        private: The client's key.
-        keys: The clients' keys, by their numbers.
-        context: Content that every signature includes: the run, and all that clients are told of
-            it.
+        private: The client's private key.
+        keys: Public keys of all clients; the position is the client's number.
+        context: Prefix of everything that is signed: a hash of the run and its description.
     """
 
     def __init__(self, private: PrivateKey, keys: Sequence[PublicKey], context: bytes) -> None:
@@ -49,12 +48,12 @@ class KeyIdentity:
         self._context = _TITLE + context
 
     def signed(self, content: bytes) -> bytes:
-        """Return the client's signature, as two numbers."""
-        made = signed(self._private, self._context + content)
+        """Return the client's ECDSA signature of ``content``: r and s, of 48 bytes each."""
+        made = sign(self._private, self._context + content)
         return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
-        """Raise ``RefusedUpdateError`` unless a client of the roster has signed some content."""
+        """Raise ``RefusedUpdateError`` if a signature is not by a client, given by its number."""
         halves = signature[:_NUMBER_BYTES], signature[_NUMBER_BYTES:]
         one, other = (int.from_bytes(half, "big") for half in halves)
         try:
@@ -70,12 +69,12 @@ class KeyIdentity:
 
 
 class Rosters:
-    """The signed rosters that a client knows, and the sums of the runs with them.
+    """Store of the signed rosters that a client has received, for its secure sums.
 
     Args:
-        private: The client's key.
+        private: The client's private key.
         authority: File of the authority's certificate.
-        folder: Folder of the rosters.
+        folder: Folder of the stored rosters.
         say: Shows the owner a message.
     """
 
@@ -88,8 +87,8 @@ class Rosters:
         self._say = say
         self._before: dict[str, dict[tuple[int, int], Before]] = defaultdict(dict)
 
-    def take(self, content: bytes) -> None:
-        """Store a roster that the server has passed on, and show the owner a new one.
+    def store(self, content: bytes) -> None:
+        """Check a signed roster from the server and store it; tell the owner if it is new.
 
         Raises:
             ForbiddenError: The authority has not signed it, or this client is not on it.
@@ -101,20 +100,20 @@ class Rosters:
         if not path.exists():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(path, content)
-            self._say(f"secure sums with {_described(roster)}")
+            self._say(f"secure sums with {_describe(roster)}")
 
-    def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
-        """Return the protection of this client in a run.
+    def safeguard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Safeguard:
+        """Return this client's protection in the secure sums of a run.
 
         Args:
             run: Token of the run.
-            spec: Description of the run. All clients must have the same: with different ones,
-                other clients' vectors could vanish and leave one client alone in a sum.
-            number: Number of this client on the roster.
-            floor: The protection that its owner requires of a sum.
+            spec: Description of the run. It is part of what clients sign, so that all must have
+                the same: with different ones a server could leave one client alone in a sum.
+            number: Number of this client, which must be its position on the roster.
+            floor: The smallest protection that the owner accepts in a sum.
 
         Raises:
-            ForbiddenError: There is no such roster, or this client has another number on it.
+            ForbiddenError: The run's roster is not stored, or this client has another number on it.
         """
         path = self._path(spec.roster)
         if not spec.roster or not path.exists():
@@ -140,7 +139,7 @@ class Rosters:
         return roster
 
 
-def _described(roster: SignedRoster) -> str:
+def _describe(roster: SignedRoster) -> str:
     return (
         f"{len(roster.keys)} clients, signed by the authority: {list_first([*roster.keys])} "
         f"(roster {roster.digest[:16]})"

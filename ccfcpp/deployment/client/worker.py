@@ -1,4 +1,4 @@
-"""The worker of a client, which holds images and does the work that a server asks for."""
+"""A client's worker, which answers the server's requests with its images."""
 
 import time
 import traceback
@@ -19,13 +19,13 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.cache import without_cache_writes
 from ccfcpp.data.image_files import describe_reading
 from ccfcpp.data.open import AnyData
-from ccfcpp.deployment.client.answered_requests import Answered
+from ccfcpp.deployment.client.answered_requests import AnsweredRequests
 from ccfcpp.deployment.client.audit import AuditEntry, AuditLog
-from ccfcpp.deployment.client.local_randomness import OwnDraws
+from ccfcpp.deployment.client.local_randomness import LocalRandomness
 from ccfcpp.deployment.client.privacy_spent import Part, Spending
 from ccfcpp.deployment.client.results import save_results
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
-from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.client.run import ASSIGNMENTS, ClientRun, make_client_run
 from ccfcpp.deployment.client.state_files import LostMemoryError, MemoryStore
 from ccfcpp.deployment.link.algorithms import COUNTS, NO_COUNTS
 from ccfcpp.deployment.link.messages import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.client.sums import Rosters
 
 _MOST_NONCES = 10_000
-"""Number of stored nonces, to recognise a request that comes a second time."""
+"""Number of stored nonces, which detect repeated requests."""
 _STATUSES: dict[type[Exception], Status] = {ForbiddenError: "forbidden", LostMemoryError: "lost"}
 _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
@@ -58,7 +58,7 @@ _UNREADABLE = "0" * 32
 
 @dataclass
 class Tally:
-    """Totals of a client's work in a round, for a line when the round is over."""
+    """Totals of a client's work in a round ``of`` a run, for a message at the round's end."""
 
     of: tuple[str, int] = "", -1
     names: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Tally:
     sent: int = 0
 
     def line(self) -> str:
-        """Return the round's exchanges, seconds and bytes as one line."""
+        """Return the totals as one line of text."""
         count = len(self.names)
         what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
         sent = bytes_in_words(self.sent)
@@ -74,14 +74,16 @@ class Tally:
 
 
 class Worker:
-    """A resident client, which keeps loaded data and built networks from task to task.
+    """Client side of a server's runs: it checks each request and computes the response.
 
     Args:
-        load: Loads the client's images in the size that a run asks for.
-        folder: Folder of the client's memory and log.
+        load: Loads the client's data as a run's description asks.
+        folder: Folder of the client's state: memory, log and results.
         rules: The owner's rules.
+        device: Device for training; None: the CPU.
+        say: Shows the owner a message.
         server: Host and port of the server, for the log.
-        rosters: Identify other clients; without them it takes part in no secure sums.
+        rosters: Store of signed rosters; None: the client refuses secure sums.
     """
 
     def __init__(
@@ -104,42 +106,42 @@ class Worker:
         self.rosters = rosters
         self.log = AuditLog(folder)
         self.spending = Spending(folder)
-        self.draws = OwnDraws(folder)
-        self.answered = Answered(folder)
+        self.local_randomness = LocalRandomness(folder)
+        self.answered = AnsweredRequests(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
         self._active: _ActiveRun | None = None
 
     def answer(self, packet: Packet) -> Packet:
-        """Do the work of a request. Every request gets a response, and none raises an error."""
+        """Return the response to a request packet. Errors become responses and are never raised."""
         try:
             request = Request.read(packet.header)
         except MessageError as error:
             self.say(f"a request was refused: {error}")
-            told = "", "unreadable requests", (), "request", 0, "refused", str(error)
-            self.log.add(AuditEntry(self.server, *told))
-            return Packet(Response(nonce=_UNREADABLE, status="failed").written())
+            unreadable = "", "unreadable requests", (), "request", 0, "refused", str(error)
+            self.log.add(AuditEntry(self.server, *unreadable))
+            return Packet(Response(nonce=_UNREADABLE, status="failed").to_json())
         payload = b""
         try:
-            response, payload = self._follow(request, packet.payload)
+            response, payload = self._handle(request, packet.payload)
         except (ForbiddenError, LostMemoryError, RefusedUpdateError, MessageError) as error:
             status = _STATUSES.get(type(error), "refused")
-            self.say(f"{_described(request)}: {status}, {error}")
+            self.say(f"{_describe(request)}: {status}, {error}")
             reason = printable(str(error))
             response = Response(nonce=request.nonce, status=status, reason=reason)
         except Exception as error:
-            # The text of an error may quote what only the owner may read, such as a path.
+            # An error's text may contain private data, such as a path: it is not sent.
             response = Response(nonce=request.nonce, status="failed")
             why = str(error) if isinstance(error, UsageError) else traceback.format_exc()
-            self.say(f"{_described(request)} failed: {why}")
-        self._note(request, response, len(payload))
-        return Packet(response.written(), payload)
+            self.say(f"{_describe(request)} failed: {why}")
+        self._log_answer(request, response, len(payload))
+        return Packet(response.to_json(), payload)
 
-    def _note(self, request: Request, response: Response, sent: int) -> None:
-        """Record an answer in the owner's log, before it is sent."""
+    def _log_answer(self, request: Request, response: Response, sent: int) -> None:
+        """Write the request and its response to the owner's log, before the response is sent."""
         spec, kinds, privacy = request.spec, tuple[Kind, ...](), PrivacyConfig()
-        with suppress(UsageError):  # Then nothing is sent.
+        with suppress(UsageError):  # A run with invalid settings sends nothing.
             kinds, privacy = spec.kinds, spec.privacy
         self.log.add(
             AuditEntry(
@@ -158,7 +160,7 @@ class Worker:
             )
         )
 
-    def _follow(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
+    def _handle(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
         if request.nonce in self._seen:
             raise MessageError("this request has come before")
         self._seen[request.nonce] = None
@@ -167,7 +169,7 @@ class Worker:
         self.rules.check(request.spec)
         if request.kind == "hello":
             if request.spec.privacy.secure_sums:
-                self._known_rosters.take(payload)
+                self._known_rosters.store(payload)
             return Response(nonce=request.nonce, facts=self._facts(request.spec)), b""
         return self._work(request, payload)
 
@@ -177,21 +179,21 @@ class Worker:
             raise ForbiddenError(NO_ROSTER)
         return self.rosters
 
-    def _guard(self, request: Request) -> Safeguard:
-        """Return the protection of this client in the secure sums of a run."""
+    def _safeguard(self, request: Request) -> Safeguard:
+        """Return this client's protection in the secure sums of a request's run."""
         if not request.spec.privacy.secure_sums:
             return Safeguard()
         told = request.run, request.spec, request.client
-        return self._known_rosters.guard(*told, self.rules.floor)
+        return self._known_rosters.safeguard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
-        with without_cache_writes():  # a handshake with each size would leave a copy
+        with without_cache_writes():  # each image size asked for would be cached
             data = self._load(spec)
         run = make_client_run(spec, data, self.device)
-        if spec.image_shape:  # of a run that is under way
+        if spec.image_shape:  # known if the run has begun
             _check_shape(run)
         self.rules.check_data(spec, len(run.images), len(data), len(data.classes))
-        if not isinstance(data, ImageData):  # of which the handshake could not know
+        if not isinstance(data, ImageData):  # vectors send other kinds of data than images
             self.rules.check(spec.model_copy(update={"image_shape": data.vectors.shape[1:]}))
         return Facts(
             samples=len(run.images),
@@ -200,30 +202,32 @@ class Worker:
             columns=() if isinstance(data, ImageData) else data.columns,
             encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
-            classes=tuple(map(canonical, data.classes)) if self.rules.names(spec) else (),
+            classes=tuple(map(canonical, data.classes))
+            if self.rules.sends_class_names(spec)
+            else (),
             counts="counts" in self.rules.allowed and run.data.labels is not None,
         )
 
     def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
         began = time.monotonic()
         active = self._activate(request)
-        active.run.check_place(request.exchange, request.round, request.index)
+        active.run.check_order(request.exchange, request.round, request.index)
         work = active.works.get(request.exchange)
         if work is None:
             raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
         message = deserialize(work.exchange.message, payload, self.device)
-        again = self._comes_again(request, message)
-        self._spend(request, work)
+        repeated = self._is_repeated(request, message)
+        self._record_privacy(request, work)
         update, remembers = self._update(active, work, request, message)
-        sent = serialize(NO_COUNTS if again else update)
+        sent = serialize(NO_COUNTS if repeated else update)
         if request.exchange == COUNTS:
-            found = active.client.scratch.pop(FOUND)
-            rows = active.run.table(message, active.client, found)
+            assigned = active.client.scratch.pop(ASSIGNMENTS)
+            rows = active.run.table(message, active.client, assigned)
             pictures = getattr(active.run.data, "pictures", None)
-            save_results(self.folder, found, rows, active.run.images, pictures)
+            save_results(self.folder, assigned, rows, active.run.images, pictures)
             active.run.save_model(message, self.folder)
             if request.round >= active.run.algorithm.rounds:
-                self.say(self._done(request.spec))
+                self.say(self._describe_end(request.spec))
         elif request.round < active.run.algorithm.rounds:
             if self.tally.of != (request.run, request.round):
                 self.tally = Tally((request.run, request.round))
@@ -232,16 +236,16 @@ class Worker:
             self.tally.sent += len(sent)
             if request.last:
                 self.say(self.tally.line())
-        if not again and not self.rules.reproducible:
-            self.answered.note(request, message)
+        if not repeated and not self.rules.reproducible:
+            self.answered.record(request, message)
         return Response(nonce=request.nonce, remembers=remembers), sent
 
-    def _comes_again(self, request: Request, message: object) -> bool:
-        """Return whether the model comes again, as after a lost answer; counts are sent only once.
+    def _is_repeated(self, request: Request, message: object) -> bool:
+        """Return whether a request for counts is a repeated one, which gets no counts.
 
         Raises:
-            MessageError: Another exchange was answered before.
-            ForbiddenError: The owner does not allow so many.
+            MessageError: A request for another exchange is repeated.
+            ForbiddenError: The owner does not allow so many exchanges or restarts.
         """
         if self.rules.reproducible:
             return False
@@ -253,8 +257,8 @@ class Worker:
             return True
         return False
 
-    def _done(self, spec: RunSpec) -> str:
-        """Describe the owner's files at the end of a run."""
+    def _describe_end(self, spec: RunSpec) -> str:
+        """Return the owner's message at the end of a run."""
         if spec.command == "classify":
             return "done: the run is over"
         return (
@@ -262,12 +266,12 @@ class Worker:
             f"{self.folder}"
         )
 
-    def _spend(self, request: Request, work: ClientWork[object, object]) -> None:
-        """Record the part of a sum that a request asks for, before it is computed."""
+    def _record_privacy(self, request: Request, work: ClientWork[object, object]) -> None:
+        """Record the privacy cost of the sum that a request asks for, before it is computed."""
         privacy, rules = request.spec.privacy, self.rules
         if privacy.level != "none" and isinstance(work, SendsParts):
             part = Part.of(request.run, privacy, work.work.exchange)
-            self.spending.allow(part, rules.delta, rules.only_private, rules.budget)
+            self.spending.record(part, rules.delta, rules.only_private, rules.budget)
 
     def _update(
         self,
@@ -276,7 +280,7 @@ class Worker:
         request: Request,
         message: object,
     ) -> tuple[object, bool]:
-        """Return the update of an exchange, and whether the client's memory has changed."""
+        """Return the client's update in an exchange, and whether its memory has changed."""
         asked = request.exchange, request.round, request.index, request.last, request.samples
         task = Task(active.run.spec.method, *asked)
         client, uses_memory = active.client, work.exchange.uses_memory
@@ -293,35 +297,35 @@ class Worker:
         if remembers := memory is not before:
             self.memories.save(request.run, request.version, memory)
         if uses_memory:
-            # Other work, such as a stage of a secure sum, may come before the server has accepted
-            # what is remembered now.
+            # The old version is kept, too: the server may not have accepted the new one yet, for
+            # example during the stages of a secure sum.
             self.memories.prune(request.run, request.remembered, request.kept, request.version)
         return update, remembers
 
     def _activate(self, request: Request) -> "_ActiveRun":
-        """Return the client's side of the run, built when the run changes."""
+        """Return the client's side of a request's run; it is built anew if the run has changed."""
         active = self._active
         now = request.round, request.index
-        # A server that resumes from a checkpoint may send another model of a version seen before.
+        # A server that resumes from a checkpoint may send a different model of the same version.
         if active is None or not active.is_of(request) or now < active.reached:
-            # The memory of the old run is free before the new one is built.
+            # Free the old run's memory before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self._load(request.spec), self.device)
             held = len(run.data), len(run.data.classes)
             self.rules.check_data(request.spec, len(run.images), *held)
-            guard = self._guard(request)
-            draws = None if self.rules.reproducible else self.draws
+            guard = self._safeguard(request)
+            draws = None if self.rules.reproducible else self.local_randomness
             active = self._active = _ActiveRun(request, run, self.rules, guard, draws)
         active.reached = now
         return active
 
     def _load(self, spec: RunSpec) -> AnyData:
-        """Load the images, and show the owner how the files were read."""
+        """Load the data for a run, and tell the owner how the files were read."""
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
-        # Before there is a shape, others' images have had no say in it.
+        # During the handshake the image shape is not known yet: nothing is shown.
         if spec.image_shape:
             for line in describe_reading(data, str(self.folder / "skipped.csv")):
                 self.say(line)
@@ -329,10 +333,10 @@ class Worker:
 
 
 class _ActiveRun:
-    """Everything that a client has built for a run.
+    """What a client has built for the current run.
 
     Attributes:
-        reached: Round and index of the last request.
+        reached: Round, and index in the round, of the last request.
     """
 
     def __init__(
@@ -341,7 +345,7 @@ class _ActiveRun:
         run: ClientRun[object],
         rules: Rules,
         guard: Safeguard,
-        draws: OwnDraws | None,
+        draws: LocalRandomness | None,
     ) -> None:
         _check_shape(run)
         run.prepare()
@@ -350,14 +354,14 @@ class _ActiveRun:
         self.run = run
         self.client: Client = run.client(request.client)
         self.works: dict[str, ClientWork[object, object]] = dict(
-            run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
+            run.works(rules.fewest_images(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
         if draws is not None:
-            self.randomness, self.client.grouping = draws.of_run(request.run), draws.grouping
+            self.randomness, self.client.grouping = draws.for_run(request.run), draws.grouping
 
     def is_of(self, request: Request) -> bool:
-        """Return whether a request is of this run."""
+        """Return whether a request belongs to this run, with the same settings and session."""
         return self._of == (request.run, request.session, request.spec, request.client)
 
 
@@ -367,8 +371,8 @@ def _check_shape(run: ClientRun[object]) -> None:
         raise RefusedUpdateError(f"its {run.data.unit}s are {shape}, not {run.spec.image_shape}")
 
 
-def _described(request: Request) -> str:
-    """Describe a request in a few words."""
+def _describe(request: Request) -> str:
+    """Return a few words about a request, for the owner."""
     if request.kind == "hello":
         return f"{printable(request.spec.method)} asks for the images' facts"
     return f"round {request.round + 1}, {printable(request.exchange)}"

@@ -1,6 +1,4 @@
-"""Private keys, and the X.509 certificates by which clients recognise their server.
-
-All keys are on the curve P-384.
+"""Private keys on the curve P-384, and X.509 certificates for TLS between clients and server.
 
 Raises:
     UsageError: On import, if the package ``cryptography`` is missing.
@@ -13,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.passphrases import passphrase_of
+from ccfcpp.deployment.keys.passphrases import read_passphrase
 
 try:
     from cryptography import x509
@@ -44,22 +42,25 @@ _LONGEST_HOST = 253
 _AUTHORITY = x509.Name.from_rfc4514_string("CN=ccfcpp authority")
 # The host is in the extension for it; a common name would hold 64 characters at most.
 _SERVER = x509.Name.from_rfc4514_string("CN=ccfcpp server")
-_SEALED, _OPENSSH = b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"-----BEGIN OPENSSH PRIVATE KEY-----"
+_ENCRYPTED, _OPENSSH = (
+    b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
+    b"-----BEGIN OPENSSH PRIVATE KEY-----",
+)
 _CLOCK_SKEW = timedelta(hours=1)
-"""Certificates are valid from so long ago, since a client's clock may be behind."""
+"""Certificates are valid from this time before now, since a client's clock may be behind."""
 _SOON = timedelta(days=14)
-"""Time before its end at which the owner of a certificate is warned."""
+"""The owner is warned if a certificate expires within this time."""
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
     *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
 )
 
 
-def host_of(text: str) -> str | Address:
-    """Parse the DNS name or the address of a host.
+def parse_host(text: str) -> str | Address:
+    """Return a host's DNS name as text, or its IP address as an object.
 
     Raises:
-        UsageError: The text is neither.
+        UsageError: The text is neither a DNS name nor an IP address.
     """
     try:
         return ipaddress.ip_address(text)
@@ -75,13 +76,13 @@ def host_of(text: str) -> str | Address:
         ) from None
 
 
-def signed(key: PrivateKey, content: bytes) -> bytes:
-    """Return the signature of some content by a key."""
+def sign(key: PrivateKey, content: bytes) -> bytes:
+    """Return the ECDSA signature of ``content`` (SHA-384), DER-encoded."""
     return key.sign(content, ec.ECDSA(hashes.SHA384()))
 
 
 def check_signature(key: PublicKey, signature: bytes, content: bytes) -> None:
-    """Raise ``InvalidSignature`` unless a key has signed some content."""
+    """Raise ``InvalidSignature`` if a signature is not by this key and of this content."""
     key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
 
 
@@ -91,50 +92,50 @@ def new_key() -> PrivateKey:
 
 
 def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
-    """Return a private key as PKCS #8, encrypted if there is a passphrase."""
+    """Return a private key in PEM format (PKCS #8), encrypted if a passphrase is given."""
     sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
 
 
 def certificate_pem(certificate: Certificate) -> bytes:
-    """Return a certificate as TLS servers and clients read it."""
+    """Return a certificate in PEM format."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def client_pem(key: PrivateKey, passphrase: str | None = None) -> bytes:
     """Return a client's private key in OpenSSH's format, the only one that Flower reads.
 
-    With a passphrase it is PKCS #8, since OpenSSH's format would need another package for that.
+    With a passphrase, the format is PKCS #8: encrypted OpenSSH keys would need another package.
     """
     if passphrase:
         return private_pem(key, passphrase)
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
-def is_sealed(file: Path) -> bool:
-    """Return whether the private key in a file needs a passphrase."""
-    return file.read_bytes().startswith(_SEALED)
+def is_encrypted(file: Path) -> bool:
+    """Return whether a private key file is encrypted (PKCS #8), so that it needs a passphrase."""
+    return file.read_bytes().startswith(_ENCRYPTED)
 
 
 def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
-    """Return the private key in a file, and ask for its passphrase if it needs one.
+    """Read the private key of an authority, a server or a client from a file.
 
     Args:
-        file: File of the key of an authority, a server or a client.
-        passphrase: The passphrase, if it is known already.
+        file: The key file.
+        passphrase: Passphrase of an encrypted key; None: it is asked for.
 
     Raises:
-        UsageError: The passphrase is wrong, or the file holds no key of this kind.
+        UsageError: The passphrase is wrong, or the file holds no elliptic-curve key.
         OSError: The file cannot be read.
     """
-    content, sealed = file.read_bytes(), is_sealed(file)
-    secret = (passphrase or passphrase_of(file)).encode() if sealed else None
+    content, encrypted = file.read_bytes(), is_encrypted(file)
+    secret = (passphrase or read_passphrase(file)).encode() if encrypted else None
     load = load_ssh_private_key if content.startswith(_OPENSSH) else load_pem_private_key
     try:
         key = load(content, secret)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = f"{file} cannot be read as a private key: get it again"
-        if sealed:
+        if encrypted:
             why = f"the passphrase does not open {file}: give the one with which it was sealed"
         raise UsageError(why) from error
     if not isinstance(key, PrivateKey):
@@ -143,13 +144,13 @@ def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
 
 
 def authority_certificate(key: PrivateKey, days: int) -> Certificate:
-    """Return an authority's self-signed certificate, which is valid for some days."""
+    """Return an authority's self-signed certificate, valid for ``days`` days."""
     end = datetime.now(UTC) + timedelta(days=days)
     return (
-        _unsigned(_AUTHORITY, _AUTHORITY, key.public_key(), end)
+        _certificate_builder(_AUTHORITY, _AUTHORITY, key.public_key(), end)
         # The certificates that it signs cannot sign others.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA384())
     )
 
@@ -161,14 +162,14 @@ def server_certificate(
     authority: Certificate,
     authority_key: PrivateKey,
 ) -> Certificate:
-    """Return a server's certificate, signed by the authority."""
+    """Return a certificate for a server's public key and hosts, signed by the authority."""
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     names = [x509.DNSName(it) if isinstance(it, str) else x509.IPAddress(it) for it in hosts]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     return (
-        _unsigned(_SERVER, authority.subject, key, end)
+        _certificate_builder(_SERVER, authority.subject, key, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(issuer, critical=False)
@@ -177,10 +178,10 @@ def server_certificate(
 
 
 def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
-    """Return the certificate and the private key of the authority in a folder.
+    """Read the certificate and the private key of the authority in a folder.
 
     Raises:
-        UsageError: There is none, its files do not belong together, or it has expired.
+        UsageError: A file is missing or damaged, the two do not match, or it has expired.
     """
     key_file, file = folder / "ca.key", folder / "ca.crt"
     try:
@@ -208,10 +209,10 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
 
 
 def read_certificate(file: Path) -> Certificate:
-    """Return the certificate in a file.
+    """Read a certificate from a PEM file.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: The file cannot be read as a certificate.
     """
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
@@ -220,7 +221,7 @@ def read_certificate(file: Path) -> Certificate:
 
 
 def hosts_of(certificate: Certificate) -> list[str]:
-    """Return the names and addresses of the hosts that a server's certificate is for."""
+    """Return the DNS names and IP addresses for which a server's certificate is valid."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -231,18 +232,21 @@ def hosts_of(certificate: Certificate) -> list[str]:
 
 
 def check_server(file: Path, authority: Path) -> str:
-    """Check the certificate of a server, as its clients will.
+    """Check that a server's certificate, in a file, is valid and signed by the authority's.
 
     Returns:
-        A line for its owner if it expires soon; else an empty one.
+        A warning for the owner if the certificate expires soon; else an empty string.
 
     Raises:
-        UsageError: It has expired, or the authority has not signed it.
+        UsageError: The certificate has expired, or the authority has not signed it.
     """
-    found, renew = read_certificate(file), "renew it with ccfcpp keys renew server, beside ca.key"
-    end = found.not_valid_after_utc
+    certificate, renew = (
+        read_certificate(file),
+        "renew it with ccfcpp keys renew server, beside ca.key",
+    )
+    end = certificate.not_valid_after_utc
     left = end - datetime.now(UTC)
-    if not is_signed_by(found, read_certificate(authority)):
+    if not is_signed_by(certificate, read_certificate(authority)):
         raise UsageError(f"{file} is not signed by {authority}: put the two together that belong")
     if left <= timedelta(0):
         raise UsageError(f"{file} ended on {end:%Y-%m-%d}, so that no client accepts it: {renew}")
@@ -258,10 +262,10 @@ def is_signed_by(certificate: Certificate, authority: Certificate) -> bool:
     return True
 
 
-def _unsigned(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, public: PublicKey, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return a builder with the fields that both kinds of certificates share."""
+    """Return an unsigned certificate with the fields that authority and server both have."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -274,5 +278,5 @@ def _unsigned(
     )
 
 
-def _usage(*allowed: str) -> x509.KeyUsage:
+def _key_usage(*allowed: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})

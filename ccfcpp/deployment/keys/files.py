@@ -1,4 +1,4 @@
-"""Files of keys: their names, places and permissions."""
+"""Key files: their names, folders and permissions."""
 
 import os
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 
 ROSTER = "roster"
-"""Folder of the clients' public keys."""
+"""Name of the folder of the clients' public keys."""
 PUBLIC_SUFFIX = ".pub"
-"""Suffix of a public key's file."""
+"""Suffix of a public key file."""
 PRIVATE, PUBLIC = 0o600, 0o644
 """File modes: for the owner alone, and readable by all."""
 _OWN_FOLDER = 0o700
@@ -20,7 +20,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files of a server's keys, and the certificate of the authority that signed its own."""
+    """Paths of a server's certificate and private key, and of its authority's certificate."""
 
     certificate: Path
     key: Path
@@ -28,16 +28,16 @@ class ServerKeys:
 
     @staticmethod
     def of(folder: Path) -> "ServerKeys":
-        """Return the files in a folder.
+        """Return the paths of the key files in a folder.
 
         Raises:
-            UsageError: One is missing.
+            UsageError: A file is missing.
         """
-        found = ServerKeys(folder / "server.crt", folder / "server.key", folder / "ca.crt")
-        for path in (found.certificate, found.key, found.authority):
+        keys = ServerKeys(folder / "server.crt", folder / "server.key", folder / "ca.crt")
+        for path in (keys.certificate, keys.key, keys.authority):
             if not path.is_file():
                 raise UsageError(f"{path} is missing: make keys with ccfcpp keys, or give --keys")
-        return found
+        return keys
 
 
 def private_path(folder: Path, name: str) -> Path:
@@ -51,7 +51,7 @@ def public_path(roster: Path, name: str) -> Path:
 
 
 def check_client_name(name: str) -> None:
-    """Refuse a client's name that is no file name or leads into another folder."""
+    """Raise ``UsageError`` if a client's name is not safe as a file name."""
     if not _CLIENT.fullmatch(name):
         raise UsageError(
             f"client name {name!r} is refused: give 1 to 64 letters (a to z), digits, dashes, "
@@ -60,14 +60,14 @@ def check_client_name(name: str) -> None:
 
 
 def write_new(folder: Path, files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write new files, either all or none of them: keys are never replaced.
+    """Write new files, either all or none of them; existing files are never replaced.
 
     Args:
-        folder: Created if it is missing, for its owner alone.
-        files: Content and mode by path, in the folder or in a folder inside.
+        folder: Folder of the files; created with mode 700 if it is missing.
+        files: Content and file mode by path, in the folder or one of its subfolders.
 
     Raises:
-        UsageError: One of them exists or cannot be written.
+        UsageError: A file exists already or cannot be written.
     """
     for path in files:
         if os.path.lexists(path):
@@ -80,8 +80,8 @@ def write_new(folder: Path, files: Mapping[Path, tuple[bytes, int]]) -> None:
         folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
         for path, (content, mode) in files.items():
             path.parent.mkdir(mode=_OWN_FOLDER, exist_ok=True)
-            # The file has its mode from the moment it exists. O_EXCL refuses every existing path,
-            # even a dangling link.
+            # os.open sets the mode at creation. O_EXCL refuses every existing path, even a broken
+            # link.
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             made.append(path)
             with os.fdopen(number, "wb") as file:

@@ -1,4 +1,4 @@
-"""Kits: one file for a site, with everything it needs to take part in a federation."""
+"""Kits: a zip file for each site, with everything it needs to take part in a federation."""
 
 import hashlib
 import io
@@ -93,21 +93,22 @@ def make_kit(
     wheel: Path | None = None,
     constraints: Path | None = None,
 ) -> Path:
-    """Make a client's key, put it on the roster, and write a zip for its site.
+    """Create a client's key, put it on the roster, and write a kit for its site.
 
-    The private key is only in the zip, encrypted.
+    The private key is only in the kit, encrypted.
 
     Args:
-        folder: Folder of the authority's certificate, the roster, and perhaps the server's.
-        name: The client's.
+        folder: Folder of the authority's certificate and of the roster; if the server's certificate
+            is there, too, ``server`` is checked against it.
+        name: The client's name.
         server: Host and port of the server, as ``HOST:PORT``.
-        out: The zip, which must not exist.
-        passphrase: Passphrase of the key. It must not be sent together with the zip.
-        wheel: The package, which goes into the zip.
-        constraints: A line ``name==version --hash=sha256:…`` for all that the package needs.
+        out: Path of the kit, a zip file that must not exist.
+        passphrase: Passphrase of the key. It must not be sent together with the kit.
+        wheel: Wheel of this package, to be included; None: the site gets it in another way.
+        constraints: File with a line ``name==version --hash=sha256:…`` for each dependency.
 
     Returns:
-        The client's file on the roster.
+        The client's public key file in the roster.
 
     Raises:
         UsageError: The name is on the roster already, the server's certificate is for other hosts,
@@ -123,7 +124,7 @@ def make_kit(
             f"{', '.join(hosts)}, or make one with ccfcpp keys server {host}"
         )
     public = public_path(folder / ROSTER, name)
-    package, install = _package(wheel, constraints)
+    package, install = _package_files(wheel, constraints)
     key = new_key()
     files = {
         f"{name}.key": client_pem(key, passphrase),
@@ -133,12 +134,12 @@ def make_kit(
         **package,
     }
     content = {public: (public_file(name, key.public_key()), PUBLIC)}
-    write_new(folder, {**content, out: (_zipped(name, files), PRIVATE)})
+    write_new(folder, {**content, out: (_make_zip(name, files), PRIVATE)})
     return public
 
 
-def _package(wheel: Path | None, constraints: Path | None) -> tuple[dict[str, bytes], str]:
-    """Return the files for installing the package, and the instructions for it."""
+def _package_files(wheel: Path | None, constraints: Path | None) -> tuple[dict[str, bytes], str]:
+    """Return the kit's files for installing the package, by name, and the install commands."""
     if wheel is None:
         if constraints is not None:
             raise UsageError("--constraints is for a kit with the package: give --wheel, too")
@@ -154,13 +155,13 @@ def _package(wheel: Path | None, constraints: Path | None) -> tuple[dict[str, by
                 f"{constraints}: {line[:60]!r} locks nothing: give lines name==version "
                 "--hash=sha256:…, as python -m scripts.constraints writes them"
             )
-    # One hash makes pip ask for all of them.
+    # If one requirement has a hash, pip requires hashes of all.
     lines = [f"{own} --hash=sha256:{digest}" if lines else own, *lines]
     files = {wheel.name: content, "requirements.txt": "\n".join(lines).encode()}
     return files, _INSTALL.format(digest=digest, wheel=wheel.name)
 
 
-def _zipped(folder: str, files: dict[str, bytes]) -> bytes:
+def _make_zip(folder: str, files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():

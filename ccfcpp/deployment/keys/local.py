@@ -1,7 +1,7 @@
-"""Keys for a test federation on one machine, made automatically in one folder.
+"""Keys for a test federation on one machine, created automatically in one folder.
 
-Messages are encrypted and signed as over a network. But the keys are not separated: anyone who can
-read the folder can pretend to be the server or any client.
+Messages are encrypted and signed as over a network. But all keys lie in one folder: anyone who can
+read it can pretend to be the server or any client.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _DAYS = 30
 
 
 def require_this_machine(host: str) -> None:
-    """Raise ``UsageError`` if an address can be reached from other machines."""
+    """Raise ``UsageError`` unless a host is a loopback address, such as 127.0.0.1."""
     if host not in _LOOPBACK:
         raise UsageError(
             f"--insecure is for clients on this machine, and {host} is not its own address: take "
@@ -27,8 +27,8 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Make missing keys: the authority's, the server's, and those of some clients."""
-    # The import takes long, and commands need the constants above only.
+    """Create the keys that are missing for an authority, a server and some clients."""
+    # The import is slow, and the help of commands needs only the constants above.
     from ccfcpp.deployment.keys.creation import make_authority, make_client, make_server
 
     if not (folder / "ca.crt").exists():
@@ -42,7 +42,7 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Lock a client's key that no other process uses, within the context."""
+    """Lock a client's key that no other process uses, within the context, and yield its path."""
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )

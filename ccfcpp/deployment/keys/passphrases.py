@@ -1,4 +1,4 @@
-"""Passphrases of private keys: typed at the terminal, or in a file that the environment names."""
+"""Passphrases of private keys, from the terminal or from a file."""
 
 import getpass
 import os
@@ -8,36 +8,36 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 
 FILE = "CCFCPP_PASSPHRASE_FILE"
-"""The environment's variable. A passphrase on the command line would be seen by all users."""
+"""Environment variable with the path of the file. All users can see a command line."""
 _MOST_BYTES = 1000
 
 
-def passphrase_of(key: Path) -> str:
-    """Return the passphrase of a sealed key.
+def read_passphrase(key: Path) -> str:
+    """Return the passphrase of an encrypted key, from the file or typed by the user.
 
     Raises:
         UsageError: There is neither a file nor a terminal, or the passphrase is empty or too long.
     """
-    found = _read()
-    return _checked(_typed(f"passphrase of {key}: ") if found is None else found)
+    passphrase = _read_file()
+    return _check(_ask(f"passphrase of {key}: ") if passphrase is None else passphrase)
 
 
 def new_passphrase(key: str) -> str:
-    """Return a passphrase for a new key, which is typed twice.
+    """Return a passphrase for a new key, from the file or typed twice by the user.
 
     Raises:
-        UsageError: As for ``passphrase_of``, or the two differ.
+        UsageError: As for ``read_passphrase``, or the two typed passphrases differ.
     """
-    if (found := _read()) is not None:
-        return _checked(found)
-    typed = _checked(_typed(f"new passphrase for {key}: "))
-    if _typed("the same again: ") != typed:
+    if (passphrase := _read_file()) is not None:
+        return _check(passphrase)
+    typed = _check(_ask(f"new passphrase for {key}: "))
+    if _ask("the same again: ") != typed:
         raise UsageError("the two passphrases differ: no key is made, try again")
     return typed
 
 
-def _read() -> str | None:
-    """Return the first line of the file that the environment names; None if it names none."""
+def _read_file() -> str | None:
+    """Return the first line of the file named by ``CCFCPP_PASSPHRASE_FILE``; None if not set."""
     if not (name := os.environ.get(FILE)):
         return None
     try:
@@ -46,7 +46,7 @@ def _read() -> str | None:
         raise UsageError(f"{FILE}={name} cannot be read as text: name another file") from error
 
 
-def _typed(question: str) -> str:
+def _ask(question: str) -> str:
     if not sys.stdin.isatty():
         raise UsageError(
             f"{question.rstrip(': ')} is needed, and there is no terminal to type it: name a file "
@@ -55,7 +55,7 @@ def _typed(question: str) -> str:
     return getpass.getpass(question)
 
 
-def _checked(passphrase: str) -> str:
+def _check(passphrase: str) -> str:
     if not 0 < len(passphrase.encode()) <= _MOST_BYTES:
         raise UsageError(f"a passphrase has 1 to {_MOST_BYTES} bytes: give another one")
     return passphrase

@@ -1,7 +1,7 @@
-"""Requests, by which a client asks to be put on a roster, or for a new key.
+"""Requests with which a client asks to be put on a roster, or to replace its key there.
 
 A request is a file with the client's name and public key, signed by its private key: nobody
-else can ask for that key. To replace a key that is on the roster, that one signs, too.
+else can ask for that key. A request to replace a key is also signed by the old key.
 """
 
 import base64
@@ -18,7 +18,7 @@ from ccfcpp.deployment.keys.certificates import (
     PublicKey,
     check_signature,
     read_key,
-    signed,
+    sign,
 )
 from ccfcpp.deployment.keys.creation import make_client
 from ccfcpp.deployment.keys.files import (
@@ -30,22 +30,22 @@ from ccfcpp.deployment.keys.files import (
     public_path,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import entry_of, public_file, roster_keys, roster_line
+from ccfcpp.deployment.keys.roster import parse_roster_line, public_file, roster_keys, roster_line
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
-"""Prefix of signed content: nothing else that a client's key signs begins so."""
+"""Prefix of the signed content, so that a signature of other content is not valid here."""
 _MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class RosterRequest:
-    """A client's request to be on the roster.
+    """A client's request to be put on the roster.
 
     Attributes:
-        name: The client's.
-        key: Its public key.
-        before: Signature by the key that this one replaces; empty without one.
+        name: The client's name.
+        key: The client's new public key.
+        before: Signature by the old key that the new one replaces; empty if there is no old key.
     """
 
     name: str
@@ -54,34 +54,34 @@ class RosterRequest:
 
     @staticmethod
     def read(file: Path) -> "RosterRequest":
-        """Read a request, and check that the owner of the key has made it.
+        """Read a request from a file, and check its signature.
 
         Raises:
-            UsageError: It cannot be read, or its signature is wrong.
+            UsageError: The file is not a request, or its signature is wrong.
         """
         try:
             with file.open("rb") as opened:
                 title, line, own, before, _ = opened.read(_MOST_BYTES).split(b"\n")
-            name, key = entry_of(line.decode())
+            name, key = parse_roster_line(line.decode())
             check_client_name(name)
             if title + b"\n" != _TITLE:
                 raise ValueError("another title")
-            check_signature(key, _decoded(own), _TITLE + line)
-            return RosterRequest(name, key, _decoded(before))
+            check_signature(key, _decode_base64(own), _TITLE + line)
+            return RosterRequest(name, key, _decode_base64(before))
         except (OSError, ValueError, InvalidSignature) as error:
             raise UsageError(
                 f"{file} is no request of a client: let it make one with ccfcpp keys request"
             ) from error
 
     @staticmethod
-    def made(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
-        """Return the content of a file with a request."""
+    def encode(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
+        """Return a request as the content of a file, signed by the new and the old private key."""
         line = roster_line(name, key.public_key()).encode()
-        signatures = [signed(each, _TITLE + line) if each else b"" for each in (key, before)]
+        signatures = [sign(each, _TITLE + line) if each else b"" for each in (key, before)]
         return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
 
     def replaces(self, key: PublicKey) -> bool:
-        """Return whether the owner of another key has asked for this one in its place."""
+        """Return whether the owner of an old key has signed this request, to replace that key."""
         try:
             check_signature(key, self.before, _TITLE + roster_line(self.name, self.key).encode())
         except InvalidSignature:
@@ -90,13 +90,13 @@ class RosterRequest:
 
 
 def fingerprint(key: PublicKey) -> str:
-    """Return a short form of a key that two people can compare, such as by telephone."""
+    """Return a short hash of a key, 20 hexadecimal digits, for two people to compare by voice."""
     digest = hashlib.sha256(roster_line("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
 
 
-def _decoded(text: bytes) -> bytes:
-    """Decode base64, of which only the standard form is accepted."""
+def _decode_base64(text: bytes) -> bytes:
+    """Decode canonical base64; raise ``ValueError`` for any other text."""
     content = base64.b64decode(text, validate=True)
     if base64.b64encode(content) != text:
         raise ValueError("another form of base64")
@@ -104,26 +104,25 @@ def _decoded(text: bytes) -> bytes:
 
 
 def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
-    """Make a client's key, unless it has one, and a request for it.
+    """Write a client's request to be put on a roster; create its key if it has none.
 
     Returns:
-        The file of the request, and the fingerprint of the key.
+        The request's file, and the fingerprint of the key.
     """
     check_client_name(name)
     key = private_path(folder, name)
     if not key.exists():
         make_client(folder, name, passphrase)
-    return _written(folder, name, read_key(key, passphrase))
+    return _write_request(folder, name, read_key(key, passphrase))
 
 
 def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
-    """Make a new key of a client, and a request that the old key, which is kept, signs, too.
+    """Create a new key for a client, and write a request to replace the old one on a roster.
 
-    Returns:
-        As for ``make_request``.
+    The old key is kept as ``NAME.key.old``. Arguments and results are those of ``make_request``.
 
     Raises:
-        UsageError: The client has no key here, or an old one is kept already.
+        UsageError: The client has no key here, or there is a ``NAME.key.old`` already.
     """
     key, public = private_path(folder, name), public_path(folder / ROSTER, name)
     old = key.with_suffix(".key.old")
@@ -140,22 +139,22 @@ def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tupl
         old.rename(key)
         write_atomically(public, content)
         raise
-    return _written(folder, name, read_key(key, passphrase), before)
+    return _write_request(folder, name, read_key(key, passphrase), before)
 
 
-def _written(
+def _write_request(
     folder: Path, name: str, key: PrivateKey, before: PrivateKey | None = None
 ) -> tuple[Path, str]:
     path = folder / f"{name}{SUFFIX}"
-    write_atomically(path, RosterRequest.made(name, key, before))
+    write_atomically(path, RosterRequest.encode(name, key, before))
     return path, fingerprint(key.public_key())
 
 
 def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
-    """Put the client of a request on a roster.
+    """Accept the request in a file: write the client's public key to the roster's folder.
 
     Returns:
-        The request, and the client's file on the roster.
+        The request, and the client's public key file in the roster.
 
     Raises:
         UsageError: The name is on the roster with a key that has not signed the request, or the key
@@ -181,10 +180,10 @@ def sign_request(file: Path, roster: Path) -> tuple[RosterRequest, Path]:
 
 
 def take_off_roster(name: str, roster: Path) -> Path:
-    """Take a client off a roster, and keep its key beside it under a name that no server reads.
+    """Remove a client from a roster: rename its key file to ``NAME.pub.revoked``, and return it.
 
     Raises:
-        UsageError: It is not on the roster.
+        UsageError: The client is not on the roster.
     """
     check_client_name(name)
     path = public_path(roster, name)

@@ -1,7 +1,7 @@
 """The roster: the public keys of the clients that a server admits.
 
-It is a folder of files, and for secure sums it is also one file that the authority has signed. By
-that file clients know each other's keys without trusting their server.
+It is a folder with a file for each client. For secure sums there is also one file with all keys,
+signed by the authority, from which clients know each other's keys without trusting the server.
 """
 
 import base64
@@ -20,22 +20,21 @@ from ccfcpp.deployment.keys.certificates import (
     PrivateKey,
     PublicKey,
     check_signature,
-    signed,
+    sign,
 )
 from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name, public_path
 
 _TITLE = b"ccfcpp roster "
-"""Before the signature, and in front of what is signed: nothing else that an authority signs begins
-so."""
+"""Prefix of the file and of the signed content, so that no other signature is valid here."""
 
 
 @dataclass(frozen=True)
 class SignedRoster:
-    """The clients of a federation, signed by its authority.
+    """All clients of a federation with their public keys, signed by the authority.
 
     Attributes:
-        keys: Their public keys by name. Clients have their numbers in this order.
-        content: The file: the title with the signature, and a line for each client.
+        keys: Public keys by the client's name. The position in this order is the client's number.
+        content: Content of the file: a line with the signature, and a line for each client.
     """
 
     keys: Mapping[str, PublicKey]
@@ -43,10 +42,14 @@ class SignedRoster:
 
     @staticmethod
     def read(content: bytes, authority: Certificate) -> "SignedRoster":
-        """Check the signature, and read the clients.
+        """Parse a signed roster and check its signature.
+
+        Args:
+            content: Content of the file.
+            authority: The authority's certificate.
 
         Raises:
-            UsageError: The authority has not signed it, or it is of another form.
+            UsageError: The authority has not signed the content, or it is no roster.
         """
         head, _, body = content.partition(b"\n")
         try:
@@ -55,36 +58,36 @@ class SignedRoster:
             if not isinstance(signer, PublicKey):
                 raise ValueError("an authority's key is on a curve")
             check_signature(signer, signature, _TITLE + body)
-            keys = dict(map(entry_of, body.decode().splitlines()))
+            keys = dict(map(parse_roster_line, body.decode().splitlines()))
         except (InvalidSignature, ValueError) as error:
             raise UsageError("the roster is not signed by the authority of this client") from error
         return SignedRoster(keys, content)
 
     @staticmethod
-    def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
-        """Return a roster that the authority's key has signed."""
+    def sign(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
+        """Sign public keys, given by the client's name, with the authority's private key."""
         body = "".join(f"{roster_line(name, key)}\n" for name, key in keys.items()).encode()
-        signature = base64.b64encode(signed(authority, _TITLE + body))
+        signature = base64.b64encode(sign(authority, _TITLE + body))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
 
     @property
     def digest(self) -> str:
-        """Digest of its clients, which does not depend on the signature."""
+        """SHA-256 of the clients' names and keys, in hexadecimal; the signature is left out."""
         return hashlib.sha256(self.content.partition(b"\n")[2]).hexdigest()
 
 
 def signed_file(roster: Path) -> Path:
-    """Return the path of the signed file, beside the folder of a roster."""
+    """Return the path of the signed file of a roster, given by its folder."""
     return roster.with_name(f"{roster.name}.signed")
 
 
 def public_file(name: str, key: PublicKey) -> bytes:
-    """Return the content of a client's file on a roster."""
+    """Return the content of a client's public key file: the key in OpenSSH's format, and name."""
     text = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return b"%s %s\n" % (text, name.encode())
 
 
-def names_on(folder: Path) -> set[str]:
+def roster_names(folder: Path) -> set[str]:
     """Return the names of the clients on a roster, without reading their keys.
 
     Raises:
@@ -94,22 +97,25 @@ def names_on(folder: Path) -> set[str]:
     return {name.removesuffix(PUBLIC_SUFFIX) for name in names if name.endswith(PUBLIC_SUFFIX)}
 
 
-def key_on(folder: Path, name: str) -> bytes:
-    """Return the public key of a client on a roster, as ``read_roster`` does.
+def read_roster_key(folder: Path, name: str) -> bytes:
+    """Read the public key of one client on a roster, in PEM format as in ``read_roster``.
 
     Raises:
-        OSError: Its file cannot be read.
-        UsageError: It holds no such key.
+        UsageError: The file cannot be read, or holds no key on the curve P-384.
     """
-    return _as_pem(_read(public_path(folder, name)))
+    return _as_pem(_read_key(public_path(folder, name)))
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
-    """Read the public keys of the clients that a server admits, each in a file of its name.
+    """Read the public keys of the clients on a roster, from files ``NAME.pub``.
 
     Returns:
-        The keys by name, in the order of names. Each is a PEM block of its
-        ``SubjectPublicKeyInfo``, the form that Flower registers.
+        The keys by the client's name, sorted by name, in PEM format (``SubjectPublicKeyInfo``), as
+        Flower registers them.
+
+    Raises:
+        UsageError: There is no such folder, it is empty, a file cannot be read, or two clients have
+            the same key.
     """
     return {name: _as_pem(key) for name, key in roster_keys(folder).items()}
 
@@ -120,7 +126,7 @@ def _as_pem(key: PublicKey) -> bytes:
 
 
 def roster_keys(folder: Path) -> dict[str, PublicKey]:
-    """Read the same keys as ``read_roster``, as objects."""
+    """Read the keys of ``read_roster`` as key objects, with the same errors."""
     if not folder.is_dir():
         raise UsageError(
             f"there is no roster {folder}: make a folder, and put the clients' .pub files there"
@@ -130,8 +136,8 @@ def roster_keys(folder: Path) -> dict[str, PublicKey]:
     for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")):
         name = path.name.removesuffix(PUBLIC_SUFFIX)
         check_client_name(name)
-        keys[name] = _read(path)
-        owner = owners.setdefault(_written(keys[name]), name)
+        keys[name] = _read_key(path)
+        owner = owners.setdefault(_format_key(keys[name]), name)
         if owner != name:
             raise UsageError(
                 f"{path} is the key of {owner}, too: let each client make its own with "
@@ -142,7 +148,7 @@ def roster_keys(folder: Path) -> dict[str, PublicKey]:
     return keys
 
 
-def _read(path: Path) -> PublicKey:
+def _read_key(path: Path) -> PublicKey:
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -156,8 +162,8 @@ def _read(path: Path) -> PublicKey:
     return key
 
 
-def _written(key: PublicKey) -> str:
-    """Format a key on one line."""
+def _format_key(key: PublicKey) -> str:
+    """Return a public key as base64 on one line."""
     point = key.public_bytes(
         serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
     )
@@ -165,15 +171,15 @@ def _written(key: PublicKey) -> str:
 
 
 def roster_line(name: str, key: PublicKey) -> str:
-    """Return a client's name and key on one line."""
-    return f"{name} {_written(key)}"
+    """Return a client's name and public key as one line of a signed roster."""
+    return f"{name} {_format_key(key)}"
 
 
-def entry_of(line: str) -> tuple[str, PublicKey]:
-    """Return the client's name and key in a line of ``roster_line``.
+def parse_roster_line(line: str) -> tuple[str, PublicKey]:
+    """Return the client's name and public key in a line that ``roster_line`` has made.
 
     Raises:
-        ValueError: The line is of another form.
+        ValueError: The line has another format.
     """
     name, key = line.split(" ")
     return name, PublicKey.from_encoded_point(ec.SECP384R1(), base64.b64decode(key))

@@ -1,1 +1,1 @@
-"""Shared parts of server and clients: packets, messages and the calls that carry them."""
+"""Parts that server and clients share: packets, messages and the HTTP calls that carry them."""

@@ -1,7 +1,7 @@
-"""The parts that server and clients both build from a run's description: algorithm and counts.
+"""What server and clients both build from a run's description: its algorithm and an exchange.
 
-Scores need classes, which only clients have. So clients count their images by class and cluster, in
-an exchange that both sides know.
+Scores need class labels, which only clients have. So in the exchange ``counts`` each client counts
+its images by class and cluster, and sends the contingency table.
 """
 
 from dataclasses import dataclass
@@ -21,49 +21,50 @@ from supervised.config import ClassifyConfig
 from supervised.setup import classifier_maker
 
 COUNTS = "counts"
-"""Name of the exchange. Clients receive the server's model and may answer with a table."""
+"""Name of the exchange in which clients receive the model and may send a contingency table."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A client's contingency table: its images by class and cluster, or predicted class.
+    """Update with a client's contingency table of classes and clusters, or predicted classes.
 
     Attributes:
-        table: int64 of shape (classes, clusters or predicted classes). Its shape is (0, 0) if the
-            client has no labels or does not send them.
+        table: Number of images by class and cluster or predicted class, int64 of shape (classes,
+            clusters or predicted classes); of shape (0, 0) if the client has no labels or does not
+            send counts.
     """
 
     table: Tensor
 
 
 NO_COUNTS = Counts(torch.zeros(0, 0, dtype=torch.int64))
-"""The table of a client that does not send counts."""
+"""Update of a client that does not send counts."""
 
 
-Built = ClusteringAlgorithm[Any] | FederatedClassification
-"""The algorithm of a run, of either kind."""
+AnyAlgorithm = ClusteringAlgorithm[Any] | FederatedClassification
+"""The algorithm of a run, for clustering or for classification."""
 
 
-def counts_exchange(algorithm: Built) -> Exchange[Any, Counts]:
-    """Return the exchange in which clients receive the model and count."""
+def counts_exchange(algorithm: AnyAlgorithm) -> Exchange[Any, Counts]:
+    """Return the exchange in which clients receive the model and send a contingency table."""
     if isinstance(algorithm, FederatedClassification):
-        # Parts of a personalised classifier are in the clients' memories.
+        # A personalised classifier has some of its layers in each client's local state (memory).
         personal = CLASSIFIERS[algorithm.config.method].personal
         return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
     return Exchange(COUNTS, Final.of(algorithm.final_model_type), Counts)
 
 
 def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
-    """Return the clustering problem that a run describes."""
+    """Return the clustering problem of a run, from its configuration and its description."""
     noisy = config.privacy.level != "none"
     rest = config.fewest_clusters, config.grows, config.privacy.is_on, noisy
     return Problem(config, spec.image_shape, spec.clusters, device, spec.samples, *rest)
 
 
-def classification(
+def classification_algorithm(
     config: ClassifyConfig, spec: RunSpec, device: torch.device
 ) -> FederatedClassification:
-    """Return the algorithm of classification that a run describes."""
+    """Return the classification algorithm of a run, from its configuration and description."""
     shape, classes = spec.image_shape, len(spec.classes)
     make_model = classifier_maker(config, shape, classes)
     return FederatedClassification(config, make_model, shape, classes, spec.clients, device)

@@ -1,4 +1,4 @@
-"""The calls of Flower's fleet API that a client of this package makes."""
+"""The calls of Flower's fleet API that clients of this package make, with size limits."""
 
 import hashlib
 
@@ -7,21 +7,21 @@ _CALLS = (
     *("pull-messages", "push-messages", "pull-object", "push-object"),
 )
 PATHS = tuple(f"/v1/fleet/{call}" for call in _CALLS)
-"""Each is a POST of its own path. Flower's ``register-node`` is missing, which admits any key, and
-``get-fab``, which gives code to clients."""
+"""Paths of the calls; each is a POST. Left out are Flower's ``register-node``, which admits any
+key, and ``get-fab``, which sends code to clients."""
 PULL = "/v1/fleet/pull-messages"
 LARGE = {"/v1/fleet/push-object": 8 * 2**20, "/v1/fleet/push-messages": 2**20}
-"""The largest bodies, in bytes. Flower splits large objects into pieces of 5 MiB."""
+"""Largest request bodies, in bytes by path. Flower splits large objects into pieces of 5 MiB."""
 SMALL = 2**16
-"""The largest body of all other calls, which name a node, a message or an object."""
+"""Largest request body of all other calls, in bytes."""
 ANSWERS = {"/v1/fleet/pull-object": 8 * 2**20, PULL: 2**20}
-"""The largest answers, in bytes; of all other calls they are ``SMALL``."""
+"""Largest response bodies, in bytes by path; ``SMALL`` for all other calls."""
 SIGNATURE = "ccfcpp-signature"
-"""Header with the signature of ``signed_part``, besides Flower's, which is of the time alone."""
+"""Header with the signature of ``signed_part``. Flower's own signature covers only the time."""
 UNSIGNED = "the call is not signed"
-"""Answer if the signature is missing or is of another call."""
+"""Text of the response if the signature is missing or wrong."""
 
 
 def signed_part(path: str, time: str, body: bytes) -> bytes:
-    """Return the bytes of a call that a client signs: its method, path and body, and the time."""
+    """Return the bytes that a client signs for a call: method, path, time and hash of the body."""
     return "\n".join(("POST", path, time, hashlib.sha256(body).hexdigest())).encode()

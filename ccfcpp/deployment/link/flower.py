@@ -7,27 +7,27 @@ from ccfcpp.deployment.link.packet import Packet
 
 MESSAGE_TYPE = "train.exchange"
 _HEADER, _PAYLOAD, _FILE = "head", "payload", "file"
-"""Names of the records. They are part of what travels, so they stay as they are."""
+"""Names of the records in a message; clients of older versions expect the same."""
 
 
 def payload_record(payload: bytes) -> ArrayRecord:
-    """Return a payload as Flower's record with one array, since many take ten times as long."""
+    """Return a payload as one array in Flower's record; many arrays would be ten times slower."""
     return ArrayRecord({_FILE: Array("uint8", (len(payload),), "safetensors", payload)})
 
 
-def record_of(header: bytes, payload: ArrayRecord) -> RecordDict:
-    """Return a header and a payload as Flower's records.
+def to_records(header: bytes, payload: ArrayRecord) -> RecordDict:
+    """Return the content of Flower's message: a record with the header, and the payload's record.
 
-    They are separate, so that a payload that goes to many clients is stored once.
+    They are separate, so that a payload for many clients is stored once.
     """
     return RecordDict({_HEADER: ConfigRecord({_HEADER: header}), _PAYLOAD: payload})
 
 
 def packet_of(message: Message) -> Packet:
-    """Return the packet in a message.
+    """Return the packet in one of Flower's messages.
 
     Raises:
-        ValueError: The message holds anything else.
+        ValueError: The message does not hold exactly one packet.
     """
     content = message.content
     if set(content) != {_HEADER, _PAYLOAD}:
@@ -43,17 +43,17 @@ def packet_of(message: Message) -> Packet:
     return Packet(text, payload[_FILE].data)
 
 
-def packet_from(name: str, contents: dict[str, bytes]) -> Packet | None:
-    """Return the packet in a message that has arrived; None if it holds anything else.
+def decode_packet(name: str, contents: dict[str, bytes]) -> Packet | None:
+    """Decode a received message, and return the packet in it; None if it is not a valid one.
 
     Args:
-        name: Name of the message's object.
-        contents: The bytes of all objects by their names. They are removed as they are read, to
-            save memory.
+        name: ID of the message's root object.
+        contents: The bytes of all objects by their IDs. They are removed as they are read, to save
+            memory.
     """
     try:
         message = inflate_object_from_contents(name, contents)
         assert isinstance(message, Message)
         return packet_of(message)
-    except Exception:  # Bytes of others can make Flower's readers fail in any way.
+    except Exception:  # Untrusted bytes can make Flower's parsers fail in any way.
         return None

@@ -1,7 +1,7 @@
-"""Undocumented parts of Flower that the client needs, or both sides.
+"""Undocumented parts of Flower that the client needs, or both client and server.
 
-This module and its sibling of the server alone import such parts: read a new version of Flower by
-them first.
+Only this module and ``server.flower_internals`` import such parts: check them first when Flower is
+updated.
 """
 
 from flwr.app.message import remove_content_from_message

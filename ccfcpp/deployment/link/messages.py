@@ -1,8 +1,8 @@
 """Requests and responses: a header, and a payload of tensors.
 
-A header is JSON of a fixed schema and a payload is a safetensors file; neither can hold code. Both
-are limited in size before they are parsed. Anything else is a ``MessageError``, whose text names
-what is wrong and quotes nothing.
+A header is JSON with a fixed schema and a payload is a safetensors file; neither can hold code.
+Their sizes are checked before they are parsed. An invalid message raises ``MessageError``, whose
+text says what is wrong without quoting the message.
 """
 
 import json
@@ -22,14 +22,14 @@ from ccfcpp.engine.payload import PayloadError, pack, unpack
 T = TypeVar("T")
 _MOST_NAMES_BYTES = 1 << 22
 _LENGTH_BYTES = 8
-"""A safetensors file begins with the length of the list of its tensors."""
+"""Size of the number at the start of a safetensors file, which is the length of its header."""
 
 
 Status = Literal["done", "refused", "forbidden", "lost", "failed"]
 
 
 class MessageError(ValueError):
-    """A message that has arrived cannot be used; the text says why."""
+    """A received message cannot be used; the text says why."""
 
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -38,7 +38,7 @@ Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 def new_token() -> str:
-    """Return an unguessable number, as 32 hexadecimal digits."""
+    """Return a random token of 32 hexadecimal digits that cannot be guessed."""
     return secrets.token_hex(16)
 
 
@@ -50,7 +50,7 @@ class _Header(Section):
         """Parse a header from its JSON.
 
         Raises:
-            MessageError: It is too long or does not fit the schema.
+            MessageError: The JSON is too long or does not fit the schema.
         """
         if len(content) > MOST_HEADER_BYTES:
             raise MessageError(f"its header has {len(content)} bytes, over {MOST_HEADER_BYTES}")
@@ -59,7 +59,7 @@ class _Header(Section):
         except (ValidationError, RecursionError) as error:
             raise MessageError("its header is of another form") from error
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the header as JSON."""
         return self.model_dump_json(exclude_defaults=True, by_alias=True).encode()
 
@@ -68,7 +68,8 @@ class Request(_Header):
     """Header of a request from the server to a client.
 
     Attributes:
-        kind: ``hello`` asks for the facts of its images; ``work`` asks for the work of an exchange.
+        kind: ``hello`` asks for facts on the client's images; ``work`` asks for its update in an
+            exchange.
         run: Token of the run; a resumed run keeps it.
         nonce: The response must repeat it.
         spec: Description of the run.
@@ -77,16 +78,16 @@ class Request(_Header):
         round: Number of the round, from 0.
         index: Position of the exchange in its round, from 0.
         last: Whether it is the last exchange of the round.
-        samples: Samples of all clients that are asked, as in ``Task``.
+        samples: Number of samples of all clients that are asked, as in ``Task``.
         session: How often the server was restarted in this run.
-        remembered: Version of the client's memory to continue with; empty for none.
-        kept: Version that the server's checkpoint names; it may be needed again.
+        remembered: Version of the client's local state (memory) to start from; empty: none.
+        kept: Version of it in the server's last checkpoint, which a resumed run starts from.
     """
 
     kind: Literal["hello", "work"]
     run: Token
     nonce: Token
-    # Messages and the folders of older runs call it a charter.
+    # In messages and in saved files its key is "charter".
     spec: RunSpec = Field(alias="charter")
     client: Number = 0
     exchange: Text = ""
@@ -100,24 +101,24 @@ class Request(_Header):
 
     @property
     def version(self) -> str:
-        """Version of the client's memory after this work.
+        """Name for the version of the client's memory after this exchange.
 
-        It contains the nonce, so that a round that is run again does not reuse a version.
+        It contains the nonce, so that a repeated round gets a new version.
         """
         return f"{self.round}.{self.index}.{self.nonce}"
 
 
 class Response(_Header):
-    """Header of a client's answer.
+    """Header of a client's response.
 
     Attributes:
         nonce: The request's nonce.
-        status: ``done``; ``refused``: the system itself says why there is no update; ``forbidden``:
-            the owner does not allow it; ``lost``: the memory to continue with is missing;
-            ``failed``: anything else, which only the client's own log explains.
-        reason: One line; empty if the work failed, since an error's text may quote anything.
-        remembers: Whether the client's memory has changed to the request's ``version``.
-        facts: The response to ``hello``.
+        status: ``done``; ``refused``: the algorithm has no update, for the stated reason;
+            ``forbidden``: the owner does not allow it; ``lost``: the requested version of the
+            memory is missing; ``failed``: any other error, which only the client's log explains.
+        reason: The reason in one line; empty for ``failed``, since an error may quote private data.
+        remembers: Whether the client has saved its memory as the request's ``version``.
+        facts: Facts on the client's images, in the response to ``hello``.
     """
 
     nonce: Token
@@ -127,11 +128,11 @@ class Response(_Header):
     facts: Facts | None = None
 
     @classmethod
-    def to(cls, request: Request, content: bytes) -> Self:
+    def read_reply(cls, request: Request, content: bytes) -> Self:
         """Parse the response to a request.
 
         Raises:
-            MessageError: It does not fit the schema, or belongs to another request.
+            MessageError: The JSON does not fit the schema, or answers another request.
         """
         response = cls.read(content)
         if response.nonce != request.nonce:
@@ -140,7 +141,7 @@ class Response(_Header):
 
     @property
     def why(self) -> str:
-        """Reason why there is no result, in words for the server's log."""
+        """The reason why there is no update, as text for the server's log."""
         if self.status == "lost":
             return "what it remembered is gone: it starts anew"
         if self.status in ("refused", "forbidden"):
@@ -149,14 +150,14 @@ class Response(_Header):
 
 
 def printable(text: str) -> str:
-    """Return untrusted text on one line, without control characters for a terminal."""
+    """Return untrusted text as one line of at most 200 characters, without control characters."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
 
 
 def serialize(payload: object) -> bytes:
     """Return a dataclass of tensors and numbers as the bytes of a safetensors file."""
-    # Tensors may be views into one memory, which safetensors refuses: each is copied.
+    # Tensors may share storage, which safetensors refuses: each is copied.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in pack(payload).items()
@@ -165,7 +166,7 @@ def serialize(payload: object) -> bytes:
 
 
 def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
-    """Return the dataclass that ``serialize`` has written.
+    """Return the dataclass in a safetensors file that ``serialize`` has made.
 
     Raises:
         MessageError: The file is too large, cannot be read, or has other fields.
@@ -174,7 +175,7 @@ def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
         raise MessageError(f"it has {len(content)} bytes, over {MOST_PAYLOAD_BYTES}")
     _check_names(content)
     try:
-        # The copy is in PyTorch's own memory: rounding may depend on a tensor's alignment.
+        # The copy has PyTorch's alignment, on which rounding may depend.
         tensors = {name: t.clone().to(device) for name, t in load(content).items()}
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise MessageError("it is no safetensors file") from error
@@ -188,7 +189,7 @@ def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
 
 
 def _check_names(content: bytes) -> None:
-    """Refuse a file whose list of tensors is too long or contains a name twice."""
+    """Raise ``MessageError`` if the list of tensors is too long or contains a name twice."""
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     if length > _MOST_NAMES_BYTES:
         raise MessageError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")
@@ -199,7 +200,7 @@ def _check_names(content: bytes) -> None:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return fields

@@ -1,4 +1,4 @@
-"""Packets, and the link that carries them."""
+"""Packets, and the interface that carries them between server and clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 
 MOST_HEADER_BYTES = 1 << 20
 MOST_PAYLOAD_BYTES = 1 << 30
-"""The largest header and the largest payload, which is more than any model here needs."""
+"""Largest header and largest payload, in bytes; more than any model here needs."""
 MOST_PARTS = 256
 MOST_BYTES = MOST_HEADER_BYTES + MOST_PAYLOAD_BYTES + 2**20
-"""Bounds of a packet in Flower's message, which splits what is larger than 5 MiB."""
+"""Largest number of objects in Flower's message of a packet, and their largest total size, in
+bytes. Flower splits objects larger than 5 MiB."""
 
 
 class Packet(NamedTuple):
@@ -17,7 +18,7 @@ class Packet(NamedTuple):
 
     Attributes:
         header: JSON of a ``Request`` or a ``Response``.
-        payload: A safetensors file; empty if the header comes alone.
+        payload: A safetensors file; empty if there are no tensors.
     """
 
     header: bytes
@@ -26,44 +27,44 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Undelivered:
-    """The result in place of a response if a client's node has failed."""
+    """Result of ``Link.pull`` if no response can come any more, with the reason."""
 
     reason: str
 
 
 class Link(Protocol):
-    """Interface that carries packets between server and clients, such as Flower's grid."""
+    """Server side of the connection to clients: sends packets and receives the responses."""
 
     def online(self) -> Mapping[str, int]:
-        """Return the nodes that are online, by the name under which their key is registered."""
+        """Return the node ID of each client that is online, by the client's name."""
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet to a node.
+        """Send a packet to a client.
 
         Args:
-            node: The receiver.
+            node: Node ID of the client.
             packet: The packet.
-            seconds: Largest time that the packet, or the response, may take.
+            seconds: Time limit for the response, from now.
 
         Returns:
-            A ticket for ``pull``; None if the node is offline.
+            A ticket for ``pull``; None if the client is offline.
         """
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the response to a packet; None if there is none yet."""
+        """Return the response to the packet of a ticket; None if it has not arrived yet."""
 
 
-class Nobody:
-    """A link to no client, for a run that is not started."""
+class NoClients:
+    """Link without clients, for a run that is built but never started."""
 
     def online(self) -> Mapping[str, int]:
-        """Return no node."""
+        """Return an empty mapping, since no client is online."""
         return {}
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Return no ticket."""
+        """Return None, since no client is online."""
         return None
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return no response."""
+        """Return None, since no response can come."""
         return None

@@ -1,4 +1,4 @@
-"""The description of a run that a client needs in order to work for it."""
+"""The description of a run, from which clients build their side of it."""
 
 from typing import Annotated, Literal
 
@@ -17,32 +17,30 @@ ClassNames = Annotated[tuple[Text, ...], Field(max_length=10**5)]
 
 
 OWN_IMAGES = "the clients' own images"
-"""Replacement of a path on the server."""
+"""Text that replaces a path on the server in settings for clients."""
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
-"""Settings that mean nothing to a client."""
+"""Settings that only the server uses."""
 _PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
-"""Paths on the server, in sections that a client needs."""
+"""Section and key of settings that are paths on the server."""
 
 
 class RunSpec(Section):
     """Description of a run, which the server sends to its clients as JSON.
 
-    From it and its own images a client builds its side of the algorithm. Of the other clients it
-    says only how many they are and how many images they hold together. With secure sums the first
-    message brings a roster, too, with the names and public keys of all clients.
+    About the other clients it says only how many there are and how many images they have together.
+    With secure sums clients also receive the signed roster, with all names and public keys.
 
     Attributes:
-        command: What the clients learn: clustering or classification.
-        config: The run's configuration, as settings by key.
+        command: ``cluster`` or ``classify``.
+        config: The run's configuration, as nested settings.
         image_shape: Channels, height and width of an image, or the length of a vector; empty until
-            clients have been asked.
-        columns: Names of a vector's columns, in the order of the run; empty if they have none.
-        clusters: Number of clusters k, or its largest candidate; 0 in classification.
+            clients have sent facts on their images.
+        columns: Names of the vectors' columns, in the order of the run; empty if they have none.
+        clusters: Number of clusters k, or its largest candidate; 0 for classification.
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
         clients: Number of participating clients.
-        roster: Digest of the signed roster, by which clients identify each other in secure sums;
-            empty without these.
+        roster: Digest of the signed roster of clients, for secure sums; empty without secure sums.
     """
 
     command: Literal["cluster", "classify"]
@@ -57,77 +55,77 @@ class RunSpec(Section):
 
     @field_validator("config")
     @classmethod
-    def _names_no_place(cls, config: Tree) -> Tree:
-        """Remove settings without meaning for a client, such as paths, which it must not read."""
-        told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    def _remove_server_settings(cls, config: Tree) -> Tree:
+        """Remove the settings that only the server uses, such as paths of its files."""
+        kept = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
         for section, place in _PLACES:
-            if isinstance(found := told.get(section), dict):
-                told[section] = {key: value for key, value in found.items() if key != place}
-                if place == "newcomers" and found.get(place):
-                    # Clients have to know that there are some, and not from where.
-                    told[section][place] = [OWN_IMAGES]
-        return told
+            if isinstance(settings := kept.get(section), dict):
+                kept[section] = {key: value for key, value in settings.items() if key != place}
+                if place == "newcomers" and settings.get(place):
+                    # Clients need to know that there are newcomers, but not the path.
+                    kept[section][place] = [OWN_IMAGES]
+        return kept
 
     @property
     def method(self) -> str:
-        """Name of the clustering system or of the method of classification."""
+        """Name of the clustering system or of the classification method."""
         return str(self.config.get("method"))
 
     @property
     def unit(self) -> str:
-        """The word for a sample: ``image`` or ``vector``."""
+        """Type of the samples: ``image`` or ``vector``."""
         return "vector" if len(self.image_shape) == 1 else "image"
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Number of classes, and number of clusters or of predicted classes."""
+        """Shape of a contingency table: (classes, clusters), or (classes, classes)."""
         return len(self.classes), self.clusters or len(self.classes)
 
     @property
     def privacy(self) -> PrivacyConfig:
-        """The run's settings for privacy."""
+        """The run's privacy settings."""
         try:
             return PrivacyConfig.model_validate(self.config.get("privacy", {}))
         except ValidationError as error:
             raise UsageError("what the run does for privacy cannot be read") from error
 
     def with_noise(self, noise: float) -> "RunSpec":
-        """Return a copy that states the standard deviation of the noise."""
+        """Return a copy with ``privacy.noise`` set to the standard deviation of the noise."""
         settings = self.config.get("privacy")
         privacy = {**(settings if isinstance(settings, dict) else {}), "noise": noise}
         return self.model_copy(update={"config": {**self.config, "privacy": privacy}})
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of data that leave a client, which its owner must allow."""
-        found: tuple[Kind, ...] = ("models", "classes")
+        """The kinds of data that a client sends in this run, which its owner must allow."""
+        kinds: tuple[Kind, ...] = ("models", "classes")
         if self.command == "cluster":
             if self.method not in METHODS:
                 raise UsageError(f"there is no system {self.method!r} here: install what brings it")
             system = METHODS[self.method]
-            found = (*system.kinds, *system.more_kinds(self.config))
+            kinds = (*system.kinds, *system.more_kinds(self.config))
         networks = [
             net for name in ("scan", "model") if isinstance(net := self.config.get(name), dict)
         ]
         flat = any("widths" in net and not (net["widths"] or net.get("stem")) for net in networks)
-        # The gradient of a first layer over all numbers of a sample is made of averages of samples.
-        more = (flat or self.unit == "vector") and not {"pixels", "images"} & set(found)
-        return (*found, "pixels") if more else found
+        # Gradients of a fully connected first layer are weighted averages of the samples.
+        more = (flat or self.unit == "vector") and not {"pixels", "images"} & set(kinds)
+        return (*kinds, "pixels") if more else kinds
 
 
 class Facts(Section):
-    """A client's facts on its images before a run.
+    """Facts on a client's images, which it sends to the server before a run.
 
     Attributes:
-        samples: Number of images that take part in training.
+        samples: Number of images for training.
         sizes: The original sizes of all its images, and whether some are in colour; None
-            if it holds vectors.
-        length: The length of its vectors; 0 if it holds images.
-        columns: Names of a vector's columns, if they have any.
-        encoder: Content hash of the encoder that made its vectors; empty if it names none.
-        skipped: Number of files that it leaves out, since they cannot be read or are no images.
-        classes: Names of its classes, if it has labels and may name them.
-        counts: Whether it will send its numbers of images by class and cluster.
+            if it has vectors.
+        length: The length of its vectors; 0 if it has images.
+        columns: Names of the vectors' columns, if they have any.
+        encoder: Content hash of the encoder that made its vectors; empty if unknown.
+        skipped: Number of files that are left out because they cannot be read or are no images.
+        classes: Names of its classes, if it has labels and its owner allows to send their names.
+        counts: Whether it will send contingency tables of classes and clusters.
     """
 
     samples: Size
@@ -141,5 +139,5 @@ class Facts(Section):
 
     @property
     def unit(self) -> str:
-        """The word for a sample: ``image`` or ``vector``."""
+        """Type of the samples: ``image`` or ``vector``."""
         return "vector" if self.length else "image"

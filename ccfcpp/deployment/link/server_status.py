@@ -1,4 +1,4 @@
-"""Progress of a server, sent to its clients with each answer, and to its operator on request."""
+"""Progress of a server, sent to clients in a header of each response, and to its operator."""
 
 from typing import Annotated, Literal
 
@@ -8,26 +8,26 @@ from ccfcpp.core.config import Section
 from ccfcpp.core.units import time_in_words
 
 HEADER = "ccfcpp-news"
-"""Header of the answers that carries it."""
+"""Name of the response header with the server's progress."""
 STRANGER = "this key is not on the roster"
-"""Content of that header if a client activates with such a key."""
+"""Value of that header if the client's key is not on the roster."""
 LEFT_OUT = "cannot take part"
-"""First words of a server on a client that it refuses before a run."""
+"""First words of the message about a client that is refused before a run."""
 _MOST_LETTERS = 500
 
 Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 class ServerStatus(Section):
-    """Progress of a server. It names no client.
+    """Progress of a server, without clients' names.
 
     Attributes:
         phase: ``waiting`` for clients; ``training``; or ``ending``, when the last round is over.
-        there: Number of connected clients, while it waits.
+        there: Number of connected clients, while the server waits.
         wanted: Number of clients that it waits for.
         round: Number of the round, from 0.
         rounds: Number of rounds.
-        left: Estimated time of all remaining rounds, in seconds; None if it is not known.
+        left: Estimated time for all remaining rounds, in seconds; None if unknown.
     """
 
     phase: Literal["waiting", "training", "ending"] = "waiting"
@@ -39,7 +39,7 @@ class ServerStatus(Section):
 
     @staticmethod
     def read(text: str) -> "ServerStatus | None":
-        """Parse the text of a header; return None if it is of another form."""
+        """Parse the value of the header; return None if it is not valid."""
         if len(text) > _MOST_LETTERS:
             return None
         try:
@@ -47,13 +47,13 @@ class ServerStatus(Section):
         except ValidationError:
             return None
 
-    def written(self) -> str:
-        """Return it as JSON on one line."""
+    def to_json(self) -> str:
+        """Return the status as JSON on one line."""
         return self.model_dump_json(exclude_defaults=True)
 
     @property
     def step(self) -> tuple[str, int, int]:
-        """The part of the status whose changes are worth a message."""
+        """Phase, connected clients and round; a display prints a new line if these change."""
         return self.phase, self.there, self.round
 
     def __str__(self) -> str:

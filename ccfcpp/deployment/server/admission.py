@@ -1,4 +1,4 @@
-"""The handshake's answers, and the clients that may take part in a run."""
+"""Selection of the clients that may take part in a run, by the facts that they send."""
 
 import json
 from collections import Counter
@@ -14,21 +14,24 @@ from ccfcpp.deployment.server.channel import Observer
 
 _MOST_SAMPLES = 10**7
 _MOST_CLASSES, _MOST_LETTERS = 2000, 2**18
-"""Largest number of classes of a client, and of the letters of all their names."""
+"""Largest number of classes of a client, and largest total length of all clients' class names."""
 
 
 class Admission:
-    """Admits clients to a run by their answers.
+    """Clients that may take part in a run, chosen by the facts on their images.
 
-    The facts that a client states on its images are checked here; it must not keep others from a
-    run.
+    A client with invalid or unsuitable facts is refused, so that the others can run without it.
 
     Args:
-        names: All clients that are admitted.
+        names: Names of all clients that may take part.
         least: Smallest number of clients that must take part; None: all that can.
         observer: Notified of each client.
-        like: Facts that the samples of all must match; None: those of most clients that answer.
+        required: Facts whose type of samples all clients must match; None: the majority decides.
         classes: All classes that a client may have; None: any.
+
+    Attributes:
+        facts: Facts of the clients that can take part, by name.
+        refused: Names of the clients that cannot.
     """
 
     def __init__(
@@ -36,83 +39,89 @@ class Admission:
         names: Sequence[str],
         least: int | None,
         observer: Observer,
-        like: Facts | None = None,
+        required: Facts | None = None,
         classes: Collection[str] | None = None,
     ) -> None:
         self.names = names
         self.least = least
         self.observer = observer
-        self.like = like
+        self.required = required
         self.classes = classes
-        self.found: dict[str, Facts] = {}
+        self.facts: dict[str, Facts] = {}
         self.refused: set[str] = set()
 
     @property
     def waiting(self) -> list[str]:
-        """The clients that have not answered."""
-        return [n for n in self.names if n not in self.found and n not in self.refused]
+        """Names of the clients that have not answered yet."""
+        return [n for n in self.names if n not in self.facts and n not in self.refused]
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run can begin.
+        """Whether enough clients have answered for the run to begin.
 
         Raises:
-            UsageError: It never can: too many clients cannot take part.
+            UsageError: The run can never begin, since too many clients are refused.
         """
-        if len(self.found) >= self._wanted and not self._leave_out_other_kinds():
+        if len(self.facts) >= self._wanted and not self._refuse_minority():
             return False
         wanted = self._wanted
-        if len(self.found) >= wanted:
+        if len(self.facts) >= wanted:
             return True
         if len(self.names) - len(self.refused) < wanted or not self.waiting:
             raise UsageError(self._why_not(wanted))
         return False
 
-    def take(self, name: str, request: Request, packet: Packet) -> None:
-        """Record the answer of a client."""
+    def record_answer(self, name: str, request: Request, packet: Packet) -> None:
+        """Record a client's response to the handshake; refuse the client if it is not suitable.
+
+        Args:
+            name: The client's name.
+            request: The request that it answers.
+            packet: The response.
+        """
         try:
-            facts = _facts(request, packet)
-            if self.like:
-                _check_kind(facts, self.like)
+            facts = _read_facts(request, packet)
+            if self.required:
+                _check_sample_type(facts, self.required)
             self._check_classes(facts)
         except MessageError as error:
             self.refuse(name, str(error))
         else:
-            other = any(_kind(each) != _kind(facts) for each in self.found.values())
-            self.found[name] = facts
+            other = any(_sample_type(each) != _sample_type(facts) for each in self.facts.values())
+            self.facts[name] = facts
             skipped = f", {format_count(facts.skipped, 'file')} left out" if facts.skipped else ""
             unlike = "; not all clients hold this kind: most of them decide" if other else ""
             self.observer.on_answer(name, f"{facts.samples:,} {facts.unit}s{skipped}{unlike}")
 
     def refuse(self, name: str, reason: str) -> None:
-        """Leave a client out of the run, for a reason that the observer is told."""
-        self.found.pop(name, None)
+        """Exclude a client from the run, and tell the observer the reason."""
+        self.facts.pop(name, None)
         self.refused.add(name)
         self.observer.on_answer(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
-        """Return the facts of those that take part, in the order of names."""
-        return {name: self.found[name] for name in self.names if name in self.found}
+        """Return the facts of the clients that take part, by name, in the order of ``names``."""
+        return {name: self.facts[name] for name in self.names if name in self.facts}
 
     @property
     def _wanted(self) -> int:
         return self.least or max(1, len(self.names) - len(self.refused))
 
-    def _leave_out_other_kinds(self) -> bool:
-        """Leave out clients whose samples are not of the kind that most clients hold.
+    def _refuse_minority(self) -> bool:
+        """Refuse clients whose samples differ in type from those of the majority.
 
         Returns:
-            Whether that is decided: while some have not answered, it is decided by as many as the
-            run needs.
+            Whether there is a majority. While some clients have not answered, it must be as large
+            as the run needs.
         """
-        kinds = Counter(map(_kind, self.found.values()))
-        counts = sorted(kinds.values())
+        sample_types = Counter(map(_sample_type, self.facts.values()))
+        counts = sorted(sample_types.values())
         if self.waiting and (counts[-1] < self._wanted or counts[-1:] == counts[-2:-1]):
             return False
-        usual = max(self.found.values(), key=lambda facts: kinds[_kind(facts)])
-        for name, facts in list(self.found.items()):
+        usual = max(self.facts.values(), key=lambda facts: sample_types[_sample_type(facts)])
+        for name, facts in list(self.facts.items()):
             try:
-                _check_kind(facts, usual)
+                _check_sample_type(facts, usual)
             except MessageError as error:
                 self.refuse(name, str(error))
         return True
@@ -120,8 +129,8 @@ class Admission:
     def _check_classes(self, facts: Facts) -> None:
         if self.classes is not None and (new := sorted(set(facts.classes) - set(self.classes))):
             raise MessageError(f"the run knows no class {new[0]!r}")
-        known = {name for each in self.found.values() for name in each.classes}
-        known |= set(self.like.classes) if self.like else set()
+        known = {name for each in self.facts.values() for name in each.classes}
+        known |= set(self.required.classes) if self.required else set()
         together = known.union(facts.classes)
         letters = len(json.dumps(list(together), ensure_ascii=False).encode())
         if len(facts.classes) > _MOST_CLASSES or letters > _MOST_LETTERS:
@@ -137,13 +146,13 @@ class Admission:
         )
 
 
-def _kind(facts: Facts) -> tuple[object, ...]:
-    """Return the sample properties that all clients of a run must have in common."""
+def _sample_type(facts: Facts) -> tuple[object, ...]:
+    """Return the properties of samples that all clients of a run must have in common."""
     return facts.unit, facts.encoder, facts.length, frozenset(facts.columns)
 
 
-def _check_kind(facts: Facts, usual: Facts) -> None:
-    """Refuse a client whose samples differ from ``usual`` in type, encoder, length or columns."""
+def _check_sample_type(facts: Facts, usual: Facts) -> None:
+    """Raise ``MessageError`` if ``facts`` and ``usual`` differ in the type of their samples."""
     if facts.unit != usual.unit:
         raise MessageError(f"it holds {facts.unit}s, and the others hold {usual.unit}s")
     if facts.encoder != usual.encoder:
@@ -163,8 +172,8 @@ def _encoder(facts: Facts) -> str:
     return f"an encoder with content hash {facts.encoder[:12]}…" if facts.encoder else "no encoder"
 
 
-def _facts(request: Request, packet: Packet) -> Facts:
-    response = Response.to(request, packet.header)
+def _read_facts(request: Request, packet: Packet) -> Facts:
+    response = Response.read_reply(request, packet.header)
     if response.status != "done" or response.facts is None:
         raise MessageError(response.why)
     samples = response.facts.samples

@@ -1,4 +1,4 @@
-"""The channel to the clients: its link, time limits and observer."""
+"""The server's connection to its clients, with time limits and an observer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ccfcpp.engine.client import Member
 
 Standing = Literal["away", "waiting", "training", "late"]
-"""State of a client as the server knows it: not online; online and idle; at work; or at work for
-longer than the time limit."""
+"""A client's status at the server: not online; online and idle; computing an update; or computing
+for longer than the time limit."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Timeouts:
     Attributes:
         answer: Time limit for the responses to a task.
         poll: Time between checks for a response.
-        grace: Time by which a response may be late before it is given up. Until then its client
-            counts as busy and gets no other request.
-        linger: Time after the last round in which clients that come late still get the model.
+        grace: Further time until a late response is given up. Until then its client counts as busy
+            and gets no other request.
+        linger: Time after the last round in which late clients can still get the final model.
     """
 
     answer: float = 600.0
@@ -33,26 +33,26 @@ class Timeouts:
 
     @property
     def life(self) -> float:
-        """Time after which no response is expected any more."""
+        """Time from the request until its response is given up, in seconds."""
         return self.answer + self.grace
 
 
 class Observer:
-    """Observer of a server's clients, whose methods do nothing here."""
+    """Callbacks for events of a server's clients; here they do nothing."""
 
     def on_answer(self, name: str, line: str) -> None:
-        """Handle a client's answer, or the reason why it cannot take part."""
+        """Handle a message about a client, such as why it cannot take part."""
 
     def on_standing(self, member: "Member", before: Standing, now: Standing) -> None:
-        """Handle a change of a client's standing."""
+        """Handle a change of a client's status."""
 
     def on_linger(self, names: Sequence[str], seconds: float) -> None:
-        """Handle the wait for some clients after the last round, of some seconds."""
+        """Handle the start of a wait for late clients, of some seconds, after the last round."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The server's link to its clients, with its time limits and its observer."""
+    """The server's link to its clients, with time limits and an observer."""
 
     link: Link
     timeouts: Timeouts = Timeouts()

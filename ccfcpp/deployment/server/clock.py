@@ -1,9 +1,9 @@
-"""Flower's clock for a server, without the jumps of the machine's clock.
+"""A clock for Flower's server that does not jump.
 
-Flower measures by the time of day how long a client has been silent and how old a signature is. If
-the clock is set, or if this process is stopped for a while, all clients would count as offline at
-once, or an offline one as online for hours. So Flower gets another clock. It counts the time
-in which this process has run: it ignores the time of day, and a pause counts little.
+Flower uses the machine's time of day to decide whether a client is offline or a signature is too
+old. If that clock is changed, or this process is paused, all clients would count as offline at
+once, or an offline one as online for hours. So Flower gets a clock that counts only the time for
+which this process runs.
 """
 
 import datetime
@@ -16,33 +16,33 @@ from types import SimpleNamespace
 from ccfcpp.deployment.server.flower_internals import date
 
 BEAT = 5.0
-"""Seconds within which somebody looks at the clock."""
+"""Interval in seconds within which the clock must be read."""
 _MOST = 2 * BEAT
-"""Seconds that a longer pause counts: less than a client may be silent."""
+"""Largest time in seconds that counts between two readings; less than makes a client offline."""
 
 
 class SteadyClock:
-    """Clock that starts at the time of day and then counts only the time that this process runs."""
+    """Clock that starts at the time of day and then advances only while this process runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._time = datetime.datetime.now(datetime.UTC)
-        self._looked = time.monotonic()
+        self._last_read = time.monotonic()
 
     def now(self, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-        """Return the time."""
+        """Return the clock's time in a time zone, as ``datetime.datetime.now`` does."""
         with self._lock:
-            before, self._looked = self._looked, time.monotonic()
-            self._time += datetime.timedelta(seconds=min(self._looked - before, _MOST))
+            before, self._last_read = self._last_read, time.monotonic()
+            self._time += datetime.timedelta(seconds=min(self._last_read - before, _MOST))
             return self._time.astimezone(tz)
 
 
 @contextmanager
 def steady_clock() -> Iterator[None]:
-    """Replace Flower's clock by a steady one within the context."""
+    """Replace Flower's clock by a ``SteadyClock`` within the context."""
     flower = vars(date)
     before = flower["datetime"]
-    # All of Flower's modules have the function ``now`` of this one, which looks here.
+    # All of Flower's modules use the function ``now`` of this module, which reads this variable.
     flower["datetime"] = SimpleNamespace(datetime=SteadyClock(), UTC=datetime.UTC)
     try:
         yield

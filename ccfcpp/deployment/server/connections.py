@@ -1,8 +1,7 @@
-"""The gate's connections: their number, and the time for making a request.
+"""Limits for the gate's connections: their number, and the time until a request arrives.
 
-uvicorn limits neither: it waits for the head of a request as long as the connection lasts, and a
-connection that begins no TLS handshake takes a file of the process for a minute. So connections are
-accepted here.
+uvicorn has neither limit: it waits for the header of a request without a timeout, and a connection
+without TLS handshake occupies a file descriptor for a minute. So connections are accepted here.
 """
 
 import asyncio
@@ -19,20 +18,19 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _FILES_OF_A_CONNECTION = 4
-"""The caller's, that to the fleet, and as many for all else in the process."""
+"""File descriptors for each connection: its own, the one to the fleet, and two in reserve."""
 _FULL = 0.1
-"""Seconds to wait if the system gives no more files."""
+"""Seconds to wait if there are no more file descriptors."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of the gate's connections.
+    """Limits for the gate's connections.
 
     Attributes:
-        connections: Largest number of connections; fewer if the process may not have so many
-            files.
+        connections: Largest number of connections; fewer if the process may not open so many files.
         from_one: Largest number of connections from one address.
-        patience: Seconds for a TLS handshake, and for the head of each request.
+        patience: Time limit for a TLS handshake and for the header of each request, in seconds.
     """
 
     connections: int = 1000
@@ -41,7 +39,7 @@ class ConnectionLimits:
 
 
 class ConnectionLimiter:
-    """Accepts connections for a server of uvicorn that does not listen itself."""
+    """Acceptor of connections, with limits, for a uvicorn server that does not listen itself."""
 
     def __init__(self, server: uvicorn.Server, limits: ConnectionLimits) -> None:
         self.server = server
@@ -52,7 +50,7 @@ class ConnectionLimiter:
         self._starting: set[asyncio.Task[None]] = set()
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accept connections until this is cancelled. Those beyond the limits are closed."""
+        """Accept connections from a listening socket until cancelled; close those over a limit."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         while True:
@@ -65,15 +63,15 @@ class ConnectionLimiter:
                 connection.close()
                 continue
             self._open[address] += 1
-            task = loop.create_task(self._begin(connection, address))
+            task = loop.create_task(self._start(connection, address))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
     def _is_full(self, address: str) -> bool:
         return self._open.total() >= self._most or self._open[address] >= self.limits.from_one
 
-    async def _begin(self, connection: socket.socket, address: str) -> None:
-        """Make the TLS handshake, and pass the connection to uvicorn."""
+    async def _start(self, connection: socket.socket, address: str) -> None:
+        """Perform the TLS handshake, and pass the connection to uvicorn."""
         config = self.server.config
 
         def end() -> None:
@@ -99,10 +97,10 @@ class ConnectionLimiter:
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's protocol with a deadline for the head of each request.
+    """uvicorn's HTTP protocol, with a deadline for the header of each request.
 
     Attributes:
-        made: Whether there was a connection, whose end calls ``end``.
+        made: Whether the connection was established.
     """
 
     def __init__(
@@ -123,30 +121,30 @@ class TimedProtocol(H11Protocol):
         """Start the deadline of the first request."""
         self.made = True
         super().connection_made(transport)
-        self._watch()
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request, whose head has to end before the deadline."""
+        """Receive a part of a request, and cancel the deadline if its header is complete."""
         super().data_received(data)
-        self._watch()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadline."""
-        self._forget()
+        self._cancel_deadline()
         self._end()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
-        """Set the deadline while a head is awaited; it is that of its first byte."""
+    def _update_deadline(self) -> None:
+        """Start the deadline when a header is first awaited; cancel it when that is complete."""
         if self.conn.their_state is not h11.IDLE:
-            self._forget()
+            self._cancel_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._patience, self._give_up)
+            self._deadline = self.loop.call_later(self._patience, self._abort)
 
-    def _forget(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         self.transport.abort()

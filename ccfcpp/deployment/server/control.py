@@ -1,7 +1,7 @@
-"""Requests of a running server's operator, over a Unix socket in the run's folder.
+"""Requests to a running server from its operator, over a Unix socket in the run's folder.
 
-The socket lies in a folder that only its owner may enter. A request is one line, and so is the
-answer, as JSON.
+The socket lies in a folder that only its owner may enter. A request is one line of text; the answer
+is one line of JSON.
 """
 
 import json
@@ -18,29 +18,29 @@ from typing import Any
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import Json, RunPaths, writable
 
-ASKED = "status", "stop", "stop now"
+REQUESTS = "status", "stop", "stop now"
 _SOCKET = "control"
 _SECONDS = 10.0
-"""Seconds that either side waits for the other."""
+"""Timeout of either side, in seconds."""
 _MOST_LETTERS = 64
 _MOST_PATH = 100
-"""Bytes of a socket's path that every system takes."""
+"""Longest path of a Unix socket, in bytes, that every system accepts."""
 _POLL = 0.1
 
-Answers = Callable[[str], Json]
-"""Answers one of ``ASKED``."""
+Answer = Callable[[str], Json]
+"""Returns the answer to one of ``REQUESTS``."""
 
 
 @contextmanager
-def controlled(run: Path, answers: Answers) -> Iterator[Path]:
-    """Answer an operator's requests within the context.
+def serve_control(run: Path, answer: Answer) -> Iterator[Path]:
+    """Answer an operator's requests, over a socket in the run's folder, within the context.
 
     Yields:
         The server's folder, inside the run's. If no run has begun at the end, both folders are
         deleted.
 
     Raises:
-        UsageError: A server is running there already, or the folder cannot be written.
+        UsageError: A server is running in this folder already, or the folder cannot be written.
     """
     paths = RunPaths(run)
     new = [path for path in (run, *run.parents) if not path.exists()]
@@ -51,7 +51,7 @@ def controlled(run: Path, answers: Answers) -> Iterator[Path]:
             paths.server.mkdir(mode=0o700, exist_ok=True)
             paths.server.chmod(0o700)
             (paths.server / _SOCKET).unlink(missing_ok=True)
-        with _listening(paths.server, answers):
+        with _listen(paths.server, answer):
             yield paths.server
     finally:
         if not paths.config.exists():
@@ -62,17 +62,17 @@ def controlled(run: Path, answers: Answers) -> Iterator[Path]:
 
 
 @contextmanager
-def _listening(folder: Path, answers: Answers) -> Iterator[None]:
+def _listen(folder: Path, answer: Answer) -> Iterator[None]:
     class Handler(socketserver.StreamRequestHandler):
         timeout = _SECONDS
 
         def handle(self) -> None:
             with suppress(OSError):
-                asked = self.rfile.readline(_MOST_LETTERS).decode(errors="replace").strip()
-                answer = answers(asked) if asked in ASKED else {}
-                self.wfile.write(json.dumps(answer).encode() + b"\n")
+                request = self.rfile.readline(_MOST_LETTERS).decode(errors="replace").strip()
+                reply = answer(request) if request in REQUESTS else {}
+                self.wfile.write(json.dumps(reply).encode() + b"\n")
 
-    with _short(folder) as place:
+    with _short_path(folder) as place:
         server = socketserver.ThreadingUnixStreamServer(place, Handler)
     (folder / _SOCKET).chmod(0o600)
     server.daemon_threads = True
@@ -88,31 +88,31 @@ def _listening(folder: Path, answers: Answers) -> Iterator[None]:
         (folder / _SOCKET).unlink(missing_ok=True)
 
 
-def ask(run: Path, what: str) -> Json:
-    """Ask the server of a run for one of ``ASKED``, and return its answer.
+def ask(run: Path, request: str) -> Json:
+    """Send one of ``REQUESTS`` to the server of a run, and return its answer.
 
     Raises:
-        UsageError: No server is running there, or it does not answer.
+        UsageError: No server is running in the folder ``run``, or it does not answer.
     """
     paths = RunPaths(run)
     try:
-        with _short(paths.server) as place, socket.socket(socket.AF_UNIX) as calling:
+        with _short_path(paths.server) as place, socket.socket(socket.AF_UNIX) as calling:
             calling.settimeout(_SECONDS)
             calling.connect(place)
-            calling.sendall(what.encode() + b"\n")
+            calling.sendall(request.encode() + b"\n")
             with calling.makefile("rb") as file:
-                found: Any = json.loads(file.readline())
+                answer: Any = json.loads(file.readline())
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
-        raise UsageError(f"no server is running in {run}: {_instead(paths)}") from error
+        raise UsageError(f"no server is running in {run}: {_hint(paths)}") from error
     except PermissionError as error:
         raise UsageError(f"the server in {run} is another user's: ask as that user") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"the server in {run} does not answer ({error}): try again") from error
-    return dict(found)
+    return dict(answer)
 
 
-def _instead(paths: RunPaths) -> str:
-    """Return a hint for the operator if no server is running in the folder."""
+def _hint(paths: RunPaths) -> str:
+    """Return a hint for the operator on a folder in which no server is running."""
     run = paths.path
     if paths.summary.is_file():
         return f"its run has ended; ccfcpp report {run} shows it"
@@ -130,8 +130,8 @@ def _is_answered(run: Path) -> bool:
 
 
 @contextmanager
-def _short(folder: Path) -> Iterator[str]:
-    """Yield a path of the socket in a folder that is short enough for the system."""
+def _short_path(folder: Path) -> Iterator[str]:
+    """Yield a path of the folder's socket that is short enough for the system."""
     path = str(folder / _SOCKET)
     if len(os.fsencode(path)) <= _MOST_PATH:
         yield path

@@ -1,4 +1,4 @@
-"""Admission of clients to a run: before it begins, when it is resumed, and during it."""
+"""Enrolment of clients in a run: before it begins, when it is resumed, and during the run."""
 
 import math
 import time
@@ -31,20 +31,20 @@ def enrol(
     least: int | None,
     roster: "SignedRoster | None" = None,
 ) -> Enrolment:
-    """Ask the admitted clients for facts on their images, until ``least`` can take part.
+    """Ask clients for facts on their images until ``least`` can take part; return the enrolment.
 
-    With None, it is until all that can take part have answered. Clients are numbered in the order
-    of ``names``. With secure sums each is sent the roster that the authority has signed.
+    With ``least=None`` it waits for all that can take part. Clients are numbered in the order of
+    ``names``. With secure sums the signed roster is sent to each client.
     """
     spec = first_spec(command, config.model_dump(mode="json"))
     if roster is not None:
         spec = spec.model_copy(update={"roster": roster.digest})
     nobody = Enrolment(new_token(), spec, (), math.inf)
-    return Enroller(channel, nobody, config, names, roster=roster, least=least).gathered()
+    return Enroller(channel, nobody, config, names, roster=roster, least=least).gather()
 
 
 def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) -> None:
-    """Wait until the clients of a resumed run are connected again."""
+    """Wait until ``least`` clients of a resumed run are online again; None: all of them."""
     names = [member.name for member in enrolment.members]
     wanted = min(least or len(names), len(names))
     known: set[str] = set()
@@ -59,19 +59,17 @@ def wait_for_clients(channel: Channel, enrolment: Enrolment, least: int | None) 
 
 
 class Enroller:
-    """Enrols admitted clients that do not take part in a run yet.
-
-    In the handshake a server asks a client for facts on its images.
+    """The server's side of the handshake: it asks new clients for facts, and adds them to a run.
 
     Args:
-        channel: The channel to the clients.
-        enrolment: The clients that take part; none before the run.
+        channel: Connection to the clients.
+        enrolment: The clients that take part already; none before the run.
         config: Configuration of the run.
-        admitted: All clients that are admitted; a client's number is its position here, unless
-            another client has it.
-        grew: Called with the enrolment when clients have joined.
-        roster: With secure sums: the roster that clients are sent, to identify each other.
-        least: Number of clients that ``gathered`` waits for; None: all that can take part.
+        admitted: Names of all clients on the roster; a client's number is its position here, unless
+            another client has that number.
+        on_growth: Called with the new enrolment when clients have joined.
+        roster: For secure sums: the signed roster, which is sent to each client.
+        least: Number of clients that ``gather`` waits for; None: all that can take part.
 
     Attributes:
         names: Names of the clients that may join.
@@ -83,74 +81,72 @@ class Enroller:
         enrolment: Enrolment,
         config: RunConfig,
         admitted: Sequence[str],
-        grew: Callable[[Enrolment], None] = lambda enrolment: None,
+        on_growth: Callable[[Enrolment], None] = lambda enrolment: None,
         roster: "SignedRoster | None" = None,
         least: int | None = None,
     ) -> None:
         self.enrolment = enrolment
         self.config = config
         self.admitted = admitted
-        self.grew = grew
+        self.on_growth = on_growth
         there = {member.name for member in enrolment.members}
         spec = enrolment.spec
         absent = [name for name in admitted if name not in there]
-        self.names = absent if not there or _may_come(spec, roster) else []
-        like = _alike(spec) if there else None
-        # Only a clustering may learn of new classes while it runs.
+        self.names = absent if not there or _may_join(spec, roster) else []
+        required = _required_facts(spec) if there else None
+        # During a run, only clustering can add classes.
         classes = spec.classes if there and spec.command == "classify" else None
-        self._admission = Admission(self.names, least, channel.observer, like, classes)
+        self._admission = Admission(self.names, least, channel.observer, required, classes)
         self._channel = channel
-        # Of classes the run may learn more, and a client must not refuse what it adds.
-        self._told = spec.model_copy(update={"classes": ()})
+        # Clients are not sent the classes, since they would refuse new ones.
+        self._spec = spec.model_copy(update={"classes": ()})
         self._payload = roster.content if roster else b""
         self._quickest = min(enrolment.seconds, channel.timeouts.answer)
         self._asked: dict[str, tuple[Request, str, float]] = {}
 
-    def gathered(self) -> Enrolment:
-        """Wait for as many clients as the run needs; return the enrolment with these.
-
-        There is no time limit.
+    def gather(self) -> Enrolment:
+        """Wait without time limit until enough clients can take part; return the enrolment.
 
         Raises:
-            UsageError: There are none, or too few can take part.
+            UsageError: The roster has no new clients, or too few can take part.
         """
         if not self.names:
             raise UsageError(
                 "no client of the roster is new: put the .pub files of new clients there"
             )
         while not self._admission.is_complete:
-            self._look()
+            self._poll_clients()
             if self._admission.waiting:
                 time.sleep(self._channel.timeouts.poll)
-        found = self.come()
-        assert found is not None
-        return found
+        enrolment = self.enrol_newcomers()
+        assert enrolment is not None
+        return enrolment
 
-    def come(self) -> Enrolment | None:
-        """Ask clients that came online; return the enrolment with those that answered, if any."""
+    def enrol_newcomers(self) -> Enrolment | None:
+        """Handle new clients without waiting; return the larger enrolment, None if unchanged."""
         if not self.names:
             return None
-        self._look()
+        self._poll_clients()
         there = {member.name for member in self.enrolment.members}
         admitted = self._admission.admitted().items()
         new = {name: facts for name, facts in admitted if name not in there}
         if not new:
             return None
-        self.enrolment = self._with(new)
-        self.grew(self.enrolment)
+        self.enrolment = self._enrolment_with(new)
+        self.on_growth(self.enrolment)
         return self.enrolment
 
-    def _look(self) -> None:
-        """Ask clients that have come online, and process the answers that have come."""
+    def _poll_clients(self) -> None:
+        """Ask clients that are newly online, and process the responses that have arrived."""
         self._ask()
         for name, (request, ticket, since) in list(self._asked.items()):
             answer, seconds = self._channel.link.pull(ticket), time.monotonic() - since
             if answer is None and seconds < self._channel.timeouts.answer:
                 continue
             del self._asked[name]
-            # A client without an answer is asked again.
+            # A client that has not answered in time is asked again.
             if answer is not None and not isinstance(answer, Undelivered):
-                self._admission.take(name, request, answer)
+                self._admission.record_answer(name, request, answer)
                 self._quickest = min(self._quickest, seconds)
 
     def _ask(self) -> None:
@@ -160,14 +156,14 @@ class Enroller:
             if name in self._asked or name not in online:
                 continue
             run, nonce = self.enrolment.run, new_token()
-            request = Request(kind="hello", run=run, nonce=nonce, spec=self._told)
-            packet = Packet(request.written(), self._payload)
+            request = Request(kind="hello", run=run, nonce=nonce, spec=self._spec)
+            packet = Packet(request.to_json(), self._payload)
             ticket = link.push(online[name], packet, self._channel.timeouts.life)
             if ticket is not None:
                 self._asked[name] = request, ticket, time.monotonic()
 
-    def _with(self, new: Mapping[str, Facts]) -> Enrolment:
-        """Return the enrolment with more clients, given their facts."""
+    def _enrolment_with(self, new: Mapping[str, Facts]) -> Enrolment:
+        """Return the enrolment with new clients, given their facts by name."""
         before = self.enrolment
         spec, members = before.spec, {member.id: member for member in before.members}
         for name, facts in new.items():
@@ -182,7 +178,7 @@ class Enroller:
             "clients": len(members),
         }
         if not before.members:
-            known |= _settled(spec, list(new.values()), samples, self.config)
+            known |= _shared_settings(spec, list(new.values()), samples, self.config)
         return replace(
             before,
             spec=spec.model_copy(update=known),
@@ -192,34 +188,36 @@ class Enroller:
         )
 
 
-def _settled(spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig) -> Tree:
-    """Return the settings that a run's first clients determine, such as the images' shape."""
+def _shared_settings(
+    spec: RunSpec, known: Sequence[Facts], samples: int, config: RunConfig
+) -> Tree:
+    """Return the fields of a run's description that its first clients determine, by name."""
     first = known[0]
     shape: tuple[int, ...] = (first.length,)
     if not first.length:
         sizes = [facts.sizes for facts in known if facts.sizes]
         shape = common_shape(sizes, spec.config["data"]["image_size"])
-    wanted = 0
+    clusters = 0
     if isinstance(config, ClusterConfig):
-        wanted = config.most_clusters(samples, 0, first.unit)
-    found: Tree = {"image_shape": shape, "columns": first.columns, "clusters": wanted}
+        clusters = config.most_clusters(samples, 0, first.unit)
+    settings: Tree = {"image_shape": shape, "columns": first.columns, "clusters": clusters}
     if first.encoder:
-        found["config"] = merge(spec.config, {"data": {"encoder_hash": first.encoder}})
-    return found
+        settings["config"] = merge(spec.config, {"data": {"encoder_hash": first.encoder}})
+    return settings
 
 
-def _may_come(spec: RunSpec, roster: "SignedRoster | None") -> bool:
-    """Return whether clients may join after the start.
+def _may_join(spec: RunSpec, roster: "SignedRoster | None") -> bool:
+    """Return whether clients may join after the start of a run.
 
-    Noise is for a fixed number of clients. Secure sums need the roster that was signed at the
-    start, which a resumed run does not have.
+    With differential privacy they may not, since the noise is for a fixed number of clients. Secure
+    sums need the roster that was signed at the start, which a resumed run does not have.
     """
     known = not spec.privacy.secure_sums or (roster is not None and roster.digest == spec.roster)
     return spec.privacy.level == "none" and known
 
 
-def _alike(spec: RunSpec) -> Facts:
-    """Return facts of a client that fits the run."""
+def _required_facts(spec: RunSpec) -> Facts:
+    """Return facts that a new client of the run must match."""
     length = spec.image_shape[0] if spec.unit == "vector" else 0
     encoder = spec.config.get("data", {}).get("encoder_hash") or ""
     own = {"columns": spec.columns, "encoder": encoder, "classes": spec.classes}

@@ -1,7 +1,4 @@
-"""The clients of a deployed run: the handshake with them, and their record in the run's folder.
-
-It needs no Flower.
-"""
+"""The clients of a deployed run, as recorded in the run's folder. This module needs no Flower."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +14,7 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import KeyValue, UsageError
 from ccfcpp.core.files import write_atomically
-from ccfcpp.deployment.link.packet import Nobody
+from ccfcpp.deployment.link.packet import NoClients
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.channel import Channel
 from ccfcpp.deployment.server.run import DeployedRun
@@ -25,25 +22,25 @@ from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member
 
 _MANY, _SIDE, _LENGTH = 10_000, 64, 64
-"""Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
+"""Assumed number of images of a client, image side in pixels, and vector length, for a dry run."""
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The clients of a run and what they were sent, which a resumed run needs.
+    """The clients of a run and its description, as saved for resuming the run.
 
     Attributes:
-        run: Token of the run, which names the clients' memories.
+        run: Token of the run, by which clients find their local state (memory).
         spec: Description of the run.
         members: The clients.
-        seconds: Time of the quickest response in the handshake.
+        seconds: Time of the fastest response in the handshake, in seconds.
         skipped: Number of files that the clients leave out.
-        known: Number of clients of the finished run that this one continues; else 0.
+        known: If the run continues a finished one: the number of its clients; else 0.
         sessions: How often the run was resumed.
     """
 
     run: str
-    # Messages and the folders of older runs call it a charter.
+    # In messages and in saved files its key is "charter".
     spec: Annotated[RunSpec, Field(alias="charter")]
     members: tuple[Member, ...]
     seconds: float
@@ -53,33 +50,35 @@ class Enrolment:
 
     @property
     def waits_for_newcomers(self) -> bool:
-        """Whether it continues a finished run, and no new client has joined."""
+        """Whether the run continues a finished one and no new client has joined yet."""
         return len(self.members) == self.known
 
     def with_config(self, config: RunConfig) -> "Enrolment":
-        """Return a copy whose clients are sent another configuration."""
+        """Return a copy with the description of another configuration."""
         sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
         return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
-    def begun(
-        self, config: RunConfig, channel: Channel, come: "Come" = lambda: None
+    def make_run(
+        self, config: RunConfig, channel: Channel, enrol: "Enrol" = lambda: None
     ) -> DeployedRun:
         """Return the run with these clients.
 
-        ``come`` returns the enrolment with the clients that have joined since the last call, if
-        any.
+        Args:
+            config: Configuration of the run.
+            channel: Connection to the clients.
+            enrol: Returns a larger enrolment if clients have joined since the last call; else None.
         """
 
         def larger() -> DeployedRun | None:
-            found = come()
-            return None if found is None else found.begun(config, channel, come)
+            enrolment = enrol()
+            return None if enrolment is None else enrolment.make_run(config, channel, enrol)
 
         return DeployedRun(
             config,
             self.spec,
             self.members,
-            lambda told, exchanges, device: Deployed(
-                channel, told, self.run, exchanges, device, self.sessions
+            lambda spec, exchanges, device: Deployed(
+                channel, spec, self.run, exchanges, device, self.sessions
             ),
             self.skipped,
             larger,
@@ -91,23 +90,23 @@ class Enrolment:
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read an enrolment from its JSON file."""
+        """Read an enrolment from its JSON file; raise ``UsageError`` if it cannot be read."""
         try:
             return _FILE.validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 
 
-Come = Callable[[], Enrolment | None]
+Enrol = Callable[[], Enrolment | None]
 _FILE = TypeAdapter(Enrolment)
 
 
-def rehearse(config: RunConfig, command: str, clients: int) -> None:
-    """Refuse a run that would fit no clients, before any of them is asked.
+def dry_run(config: RunConfig, command: str, clients: int) -> None:
+    """Check a configuration by building a run with assumed clients, before any client is asked.
 
     Args:
         config: Configuration of the run.
-        command: What the clients learn.
+        command: ``cluster`` or ``classify``.
         clients: Number of clients that would take part.
 
     Raises:
@@ -128,7 +127,7 @@ def rehearse(config: RunConfig, command: str, clients: int) -> None:
     refusals = []
     for shape in (*images * ("images" in takes), *vectors * ("vectors" in takes)):
         try:
-            _rehearse(config, command, clients, shape)
+            _dry_run(config, command, clients, shape)
         except UsageError as error:
             refusals.append(error)
         else:
@@ -136,7 +135,7 @@ def rehearse(config: RunConfig, command: str, clients: int) -> None:
     raise refusals[0]
 
 
-def _rehearse(config: RunConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
+def _dry_run(config: RunConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
     clusters = 0
     if config.availability.late:
         raise UsageError(
@@ -158,13 +157,13 @@ def _rehearse(config: RunConfig, command: str, clients: int, shape: tuple[int, .
     }
     spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
     members = tuple(Member(number, str(number), _MANY) for number in range(clients))
-    run = Enrolment("", spec, members, 0.0).begun(config, Channel(Nobody()))
+    run = Enrolment("", spec, members, 0.0).make_run(config, Channel(NoClients()))
     run.algorithm.initial_state(run.randomness)
 
 
 def first_spec(command: str, config: Tree) -> RunSpec:
-    """Return the description of a run before anything is known of the clients' images."""
+    """Return the description of a run before the clients have sent facts on their images."""
     if encoder := config.get("data", {}).get("encoder"):
-        # Clients load their own, by whatever path it has there.
+        # Without its path, since clients have their own.
         config = merge(config, {"data": {"encoder": EncoderName.parse(encoder).called}})
     return RunSpec.model_validate({"command": command, "config": config})

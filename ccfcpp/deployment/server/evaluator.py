@@ -1,7 +1,7 @@
 """Evaluation of a run whose images are on other machines, by contingency tables.
 
-Scores need classes, which only clients have. So clients count their images by class and cluster,
-or by class and predicted class.
+Scores need class labels, which only clients have. So clients count their images by class and
+cluster, or by class and predicted class, and send these tables.
 """
 
 import time
@@ -18,7 +18,7 @@ from ccfcpp.clustering.mahalanobis import Final, saved
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.metrics import sum_tables, table_scores
-from ccfcpp.deployment.link.algorithms import COUNTS, Built, Counts
+from ccfcpp.deployment.link.algorithms import COUNTS, AnyAlgorithm, Counts
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member, sort_by_size
@@ -32,18 +32,18 @@ from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 
 _LOOK = 0.5
-"""Seconds between checks whether the server is to wait no longer."""
+"""Seconds between checks whether to stop waiting for late clients."""
 _AFTER_THE_ROUND = 10**6
-"""Index of the counting, after all exchanges of a round."""
+"""Index in the round of the exchange ``counts``, larger than that of any other exchange."""
 
 
 class CountsEvaluator(Evaluator[Any]):
-    """Evaluator that scores states by the clients' contingency tables; assignments stay local.
+    """Evaluator that computes scores from the clients' contingency tables.
 
     Args:
         config: Configuration of the run.
         spec: Description of the run.
-        algorithm: The system.
+        algorithm: The run's algorithm.
         members: The clients that take part.
         absent: Number of clients that are absent for the whole run.
         deployed: The transport to the clients.
@@ -54,7 +54,7 @@ class CountsEvaluator(Evaluator[Any]):
         self,
         config: ClusterConfig | ClassifyConfig,
         spec: RunSpec,
-        algorithm: Built,
+        algorithm: AnyAlgorithm,
         members: Sequence[Member],
         absent: int,
         deployed: Deployed,
@@ -64,9 +64,9 @@ class CountsEvaluator(Evaluator[Any]):
         self._members, self._absent, self._skipped = members, absent, skipped
 
     def describe(self) -> Json:
-        """Return the setting, for the summary."""
+        """Return the setting of the run, for ``summary.json``."""
         config, algorithm = self.config, self.algorithm
-        found = {
+        setting = {
             "method": config.method,
             "dataset": "the clients' own images",
             "deployed": True,
@@ -84,8 +84,8 @@ class CountsEvaluator(Evaluator[Any]):
         }
         if not isinstance(algorithm, FederatedClassification):
             known = {"clusters": self.spec.clusters, "sends": METHODS[config.method].sends}
-            return found | known | algorithm.describe()
-        return found | {
+            return setting | known | algorithm.describe()
+        return setting | {
             "training_images": self.spec.samples,
             "model": algorithm.config.model.name,
             "decorrelation": algorithm.config.decorrelation.kind,
@@ -94,34 +94,34 @@ class CountsEvaluator(Evaluator[Any]):
         }
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Return the scores after a scored round, from the clients' contingency tables."""
+        """Return the scores after a round; empty if the round is not scored or no client counts."""
         algorithm = self.algorithm
         due = algorithm.is_scored(number, self.config.evaluate_every) and self.spec.classes
         knows = isinstance(algorithm, FederatedClassification) or algorithm.knows_clusters(state)
         if not due or not knows:
             return {}
-        found, _ = self._counts(number, self._sent_to_count(state), self._members)
-        table = sum_tables(found)
+        tables, _ = self._collect_counts(number, self._sent_to_count(state), self._members)
+        table = sum_tables(tables)
         return {} if table is None else table_scores(table, self.spec.command == "cluster")
 
     def results(
         self, state: Any, memories: ClientMemories, local: LocalSpectra, outcome: Judged | None
     ) -> Results:
-        """Return the final scores and the contingency tables of the clients that send counts."""
+        """Send the final model to all clients; return scores, model and contingency tables."""
         algorithm, message = self.algorithm, self._sent_to_count(state, outcome)
-        found, missing = self._handed_out(message)
+        counts, missing = self._send_final_model(message)
         arrays = {}
-        if found:
-            numbers, tables = zip(*sorted(found.items()), strict=True)
+        if counts:
+            numbers, tables = zip(*sorted(counts.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        table = sum_tables(found)
+        table = sum_tables(counts)
         scores: Json = {} if table is None else table_scores(table, self.spec.command == "cluster")
-        got = {
-            "counted_clients": [m.name for m in self._members if m.id in found],
+        reached = {
+            "counted_clients": [m.name for m in self._members if m.id in counts],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
         }
         if isinstance(algorithm, FederatedClassification):
-            return Results({"accuracy": None, **scores, **got}, pack(state), arrays=arrays)
+            return Results({"accuracy": None, **scores, **reached}, pack(state), arrays=arrays)
         known = {
             "scores_connected": None,
             "scores_absent": None,
@@ -131,61 +131,61 @@ class CountsEvaluator(Evaluator[Any]):
         spec = self.spec
         facts = ModelFacts.of(spec.clusters, spec.image_shape, spec.columns)
         model = saved(pack(state), outcome.typical if outcome else None)
-        return Results({**NO_SCORES, **scores, **got, **known}, model, facts.header, arrays)
+        return Results({**NO_SCORES, **scores, **reached, **known}, model, facts.header, arrays)
 
     def _sent_to_count(self, state: Any, outcome: Judged | None = None) -> object:
-        """Return the model by which clients assign and count their images."""
+        """Return the message of the exchange ``counts``: the model to assign images with."""
         if isinstance(self.algorithm, FederatedClassification):
             return state
         return Final(self.algorithm.final_model(state), outcome.typical if outcome else None)
 
-    def _counts(
+    def _collect_counts(
         self, number: int, message: object, members: Sequence[Member]
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Return contingency tables, and reasons of missing ones, by client number.
+        """Run the exchange ``counts``; return tables, and errors of other clients, by number.
 
-        Clients that do not send counts are in neither.
+        Clients that answer without counts are in neither.
         """
         task = Task(self.config.method, COUNTS, number, _AFTER_THE_ROUND)
         members = sort_by_size(members)
-        held = {member.id: member.samples for member in members}
-        found, missing = {}, {}
+        samples = {member.id: member.samples for member in members}
+        tables, missing = {}, {}
         for reply in self.deployed.deliver(task, message, members):
             if isinstance(reply.update, Counts):
                 table = reply.update.table
-                if table.numel() and self._is_sound(table, held[reply.client]):
-                    found[reply.client] = table
+                if table.numel() and self._is_valid(table, samples[reply.client]):
+                    tables[reply.client] = table
             else:
                 assert isinstance(reply.update, RefusedUpdateError)
                 missing[reply.client] = reply.update
-        return found, missing
+        return tables, missing
 
-    def _handed_out(
+    def _send_final_model(
         self, message: object
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Send every client the last model, also those that connect while the server lingers."""
+        """Run the exchange ``counts`` after the last round, and wait a while for late clients."""
         deployed, waiting = self.deployed, self._members
         rounds = self.algorithm.rounds
         until = time.monotonic() + deployed.channel.timeouts.linger
-        found: dict[int, Tensor] = {}
+        counts: dict[int, Tensor] = {}
         missing: dict[int, RefusedUpdateError] = {}
-        said: Sequence[Member] = ()
+        reported: Sequence[Member] = ()
         while True:
             left = max(0.0, until - time.monotonic())
             deployed.wait_at_most(min(left, _LOOK))
-            tables, reasons = self._counts(rounds, message, waiting)
+            tables, reasons = self._collect_counts(rounds, message, waiting)
             asked = {member.id for member in waiting}
-            found |= tables
+            counts |= tables
             missing = {n: why for n, why in missing.items() if n not in asked} | reasons
             late = [m for m in waiting if isinstance(reasons.get(m.id), AbsentClientError)]
             if not late or time.monotonic() >= until or deployed.stopped():
-                return found, missing
-            if late != said:
+                return counts, missing
+            if late != reported:
                 deployed.channel.observer.on_linger([member.name for member in late], left)
-            waiting = said = late
+            waiting = reported = late
             time.sleep(deployed.channel.timeouts.poll)
 
-    def _is_sound(self, table: Tensor, samples: int) -> bool:
+    def _is_valid(self, table: Tensor, samples: int) -> bool:
         return (
             table.dtype == torch.int64
             and table.shape == self.spec.table_shape

@@ -1,8 +1,8 @@
-"""Flower's state of a server: the clients' keys, and the messages to and from them.
+"""The server's clients and messages, held in Flower's server state.
 
-A SuperLink of Flower is this state behind three APIs. Two of them, which start runs and serve apps,
-have no password: any user of the machine could use them. So there is no SuperLink: the run holds
-the state itself, and of the APIs only what clients need is served (``fleet_app``).
+Flower's own server, the SuperLink, offers this state through three APIs. Two of them, which start
+runs and serve apps, have no password: any user of the machine could use them. So here the process
+of the run holds the state itself, and offers only the API that clients need (``fleet_app``).
 """
 
 import time
@@ -14,7 +14,7 @@ from itertools import islice, product
 from flwr.app import ArrayRecord, Message
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_from, payload_record, record_of
+from ccfcpp.deployment.link.flower import MESSAGE_TYPE, decode_packet, payload_record, to_records
 from ccfcpp.deployment.link.flower_internals import (
     ObjectTree,
     get_all_nested_objects,
@@ -44,14 +44,14 @@ from ccfcpp.deployment.server.flower_internals import (
 )
 
 _GONE = Undelivered("its node is gone")
-_AGAIN = Undelivered("its node has been started again")
+_RESTARTED = Undelivered("its node has been started again")
 _EXPIRED = Undelivered("it was asked too long ago")
 _IN_PARTS = Undelivered("its answer did not arrive whole")
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A sent message: its node, when that was activated, and its time limit."""
+class _Sent:
+    """A message sent to a client: its node ID, the time of its connection, and the time limit."""
 
     node: int
     activated: str
@@ -59,17 +59,17 @@ class _Asked:
 
 
 class _BoundedStore(InMemoryObjectStore):
-    """Flower's store of objects, with few objects for a message and none left over."""
+    """Flower's store of message parts (objects), with a limit per message and complete deletion."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._came_with: dict[str, list[str]] = {}
+        self._registered_with: dict[str, list[str]] = {}
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Announce the objects of a message before they arrive.
+        """Register the objects of a message before they arrive, and return the new ones' IDs.
 
         Raises:
-            ValueError: They are too many, or others than the message had before.
+            ValueError: There are too many objects, or the message had others before.
         """
         parts = list(islice(iterate_object_tree(object_tree), MOST_PARTS + 1))
         if len(parts) > MOST_PARTS:
@@ -77,12 +77,12 @@ class _BoundedStore(InMemoryObjectStore):
         root = object_tree.object_id
         if root in self.store and any(part.object_id not in self.store for part in parts):
             raise ValueError("a message has other objects than before")
-        found: list[str] = super().preregister(run_id, object_tree)
-        self._came_with.setdefault(root, found)
-        return found
+        registered: list[str] = super().preregister(run_id, object_tree)
+        self._registered_with.setdefault(root, registered)
+        return registered
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Store an object's content, whose own list of parts replaces any announced one."""
+        """Store an object's content; its own list of parts replaces the registered one."""
         with self.lock_store:
             super().put(object_id, object_content)
             named = get_object_children_ids_from_object_content(object_content)
@@ -92,26 +92,25 @@ class _BoundedStore(InMemoryObjectStore):
             entry.child_object_ids = parts
 
     def delete(self, object_id: str) -> None:
-        """Delete an object, and the parts that belong to no other one."""
+        """Delete an object, and those of its parts that no other object needs."""
         super().delete(object_id)
         if object_id not in self.store:
-            # A tree can hang objects below one that has other parts, where Flower forgets them.
-            for name in self._came_with.pop(object_id, ()):
+            # Flower would keep registered objects that are not parts of any other.
+            for name in self._registered_with.pop(object_id, ()):
                 self.delete(name)
 
 
 class Fleet:
-    """The clients of a roster; the ``Link`` to them for a run in this process.
+    """Server side of the connection to all clients on a roster; the ``Link`` of the run.
 
     Args:
-        roster: Public keys by the client's name, as PEM.
+        roster: Public keys in PEM format, by the client's name.
         admitted: Returns the names of the clients that are still on the roster.
 
     Attributes:
-        factory: Gives Flower's state to its handlers.
-        announce: Called with the name of a client for which there is a message, in the thread that
-            sends it.
-        status: Returns the server's progress, which clients are sent; empty for none.
+        factory: Gives Flower's request handlers access to its state.
+        announce: Called with a client's name when there is a new message for it.
+        status: Returns the server's progress, which is sent to clients; empty for none.
     """
 
     def __init__(
@@ -125,36 +124,36 @@ class Fleet:
         self.status: Callable[[], str] = str
         self._names = {b64encode(key): name for name, key in roster.items()}
         self._admitted = admitted or (lambda: roster)
-        self._heard: dict[str, float] = {}
+        self._last_calls: dict[str, float] = {}
         self._state: LinkState = self.factory.state()
-        self._run, self._task = _running(self._state)
+        self._run, self._task = _start_run(self._state)
         for name, key in roster.items():
             self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0.0, name=name)
-        self._asked: dict[str, _Asked] = {}
+        self._sent: dict[str, _Sent] = {}
         self._replies: dict[str, str] = {}
         self._delivered: set[str] = set()
         self._payload = b"", payload_record(b"")
 
     def online(self) -> dict[str, int]:
-        """Return the nodes that are online, by the name under which their key is registered."""
+        """Return the node ID of each client that is online, by the client's name."""
         nodes = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
         return {node.name: node.node_id for node in nodes}
 
     def name_of(self, key: bytes) -> str | None:
-        """Return the name of a key, given as in the calls' header; None if unknown."""
+        """Return the name of the client with a public key (PEM in base64); None if unknown."""
         return self._names.get(key)
 
-    def hear(self, key: bytes) -> None:
-        """Record a call of the client with a key, whose signature is valid."""
+    def record_call(self, key: bytes) -> None:
+        """Record that the client with a public key (PEM in base64) has made a valid call now."""
         if name := self.name_of(key):
-            self._heard[name] = time.monotonic()
+            self._last_calls[name] = time.monotonic()
 
-    def silent(self) -> dict[str, float]:
-        """Return the seconds since the last call of each client that has ever called."""
-        return {name: time.monotonic() - when for name, when in list(self._heard.items())}
+    def seconds_since_call(self) -> dict[str, float]:
+        """Return the seconds since each client's last call, by name of those that have called."""
+        return {name: time.monotonic() - when for name, when in list(self._last_calls.items())}
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet to a node. A payload that goes to several nodes is stored once."""
+        """Send a packet to a client, as ``Link.push``; a payload for several is stored once."""
         message = self._message(node, packet, seconds)
         ticket: str = message.metadata.message_id
         session = self._state.start_session(self._run)
@@ -167,44 +166,44 @@ class Fleet:
         for name in missing:
             self._state.store_object(self._run, session, name, objects[name].deflate())
         receiver, until = self._node(node), time.monotonic() + seconds
-        self._asked[ticket] = _Asked(node, str(receiver.last_activated_at), until)
+        self._sent[ticket] = _Sent(node, str(receiver.last_activated_at), until)
         self.announce(receiver.name)
         return ticket
 
-    def awaits(self, node: int, ticket: str, reply: str) -> bool:
-        """Return whether a reply, by its name, is the first to a message, and from its node."""
-        asked = self._asked.get(ticket)
-        own = asked is not None and asked.node == node
-        return own and self._replies.setdefault(ticket, reply) == reply
+    def expects_reply(self, node: int, ticket: str, reply: str) -> bool:
+        """Return whether a reply, given by its ID, is the first to a message from its receiver."""
+        sent = self._sent.get(ticket)
+        is_own = sent is not None and sent.node == node
+        return is_own and self._replies.setdefault(ticket, reply) == reply
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the response to a packet; None if there is none yet."""
-        asked = self._asked.get(ticket)
-        if asked is None:
+        """Return the response to the packet of a ticket; None if it has not arrived yet."""
+        sent = self._sent.get(ticket)
+        if sent is None:
             return _EXPIRED
-        found = self._reply_to(ticket) or self._why_none_comes(asked)
-        if found is not None:
+        reply = self._reply_to(ticket) or self._why_none_comes(sent)
+        if reply is not None:
             self._forget(ticket)
-        return found
+        return reply
 
-    def beat(self) -> None:
-        """Keep the run alive for Flower; call it at least every half minute.
+    def keep_alive(self) -> None:
+        """Keep Flower's run alive, delete expired messages, and remove clients off the roster.
 
-        Flower ends a run without beats, for instance when the clock was set. Then a new run begins
-        and earlier requests are lost.
+        Call this at least every half minute. If Flower has ended its run, for instance after a
+        change of the clock, a new one is started, and earlier requests are lost.
         """
         if not self._state.acknowledge_task_heartbeat(self._task):
-            self._run, self._task = _running(self._state)
-        for ticket, asked in list(self._asked.items()):
-            if time.monotonic() > asked.until:
+            self._run, self._task = _start_run(self._state)
+        for ticket, sent in list(self._sent.items()):
+            if time.monotonic() > sent.until:
                 self._forget(ticket)
         admitted = self._admitted()
         for key, name in list(self._names.items()):
             if name not in admitted:
-                self._dismiss(key)
+                self._remove_client(key)
 
-    def _dismiss(self, key: bytes) -> None:
-        """Refuse all further calls of a client that was taken off the roster."""
+    def _remove_client(self, key: bytes) -> None:
+        """Remove a client, given by its public key, so that all its further calls are refused."""
         del self._names[key]
         node = self._state.get_node_id_by_public_key(b64decode(key))
         if node is not None:
@@ -222,7 +221,7 @@ class Fleet:
             ttl=seconds,
             message_type=MESSAGE_TYPE,
         )
-        message = make_message(metadata, record_of(packet.header, self._payload_of(packet)))
+        message = make_message(metadata, to_records(packet.header, self._payload_of(packet)))
         message.metadata.__dict__["_message_id"] = message.object_id
         return message
 
@@ -233,11 +232,11 @@ class Fleet:
             self._payload = packet.payload, record
         return record
 
-    def _why_none_comes(self, asked: _Asked) -> Undelivered | None:
-        """Return why no reply can come; Flower does not notice if a node has reconnected."""
-        node = self._node(asked.node)
-        if str(node.last_activated_at) != asked.activated:
-            return _AGAIN
+    def _why_none_comes(self, sent: _Sent) -> Undelivered | None:
+        """Return why no reply can come any more, such as a reconnection; None if one still can."""
+        node = self._node(sent.node)
+        if str(node.last_activated_at) != sent.activated:
+            return _RESTARTED
         return None if node.status == NodeStatus.ONLINE else _GONE
 
     def _node(self, number: int) -> NodeInfo:
@@ -245,26 +244,23 @@ class Fleet:
         return node
 
     def _reply_to(self, ticket: str) -> Packet | Undelivered | None:
-        """Return the reply to a message, once all of its objects have arrived."""
+        """Return the reply to a message; None if not all of its parts have arrived."""
         if ticket not in self._delivered:
             try:
-                found = self._state.get_message_res({ticket}, self._run)
+                replies = self._state.get_message_res({ticket}, self._run)
             except KeyError:
                 return _EXPIRED
-            if not found:
+            if not replies:
                 return None
-            self._replies.setdefault(ticket, found[0].metadata.message_id)
-            if found[0].has_error():
-                # Never the reason: it may be the text of a client's exception.
-                return Undelivered(f"its node has failed (Flower's error {found[0].error.code})")
+            self._replies.setdefault(ticket, replies[0].metadata.message_id)
+            if replies[0].has_error():
+                # Without the reason, which may be the text of an exception with private data.
+                return Undelivered(f"its node has failed (Flower's error {replies[0].error.code})")
             self._delivered.add(ticket)
-        return self._whole(self._replies.get(ticket, ""))
+        return self._read_reply(self._replies.get(ticket, ""))
 
-    def _whole(self, name: str) -> Packet | Undelivered | None:
-        """Return the packet in a reply; None while one of its objects has not arrived.
-
-        Objects name their parts, and may name one many times: each is read once.
-        """
+    def _read_reply(self, name: str) -> Packet | Undelivered | None:
+        """Return the packet in a reply, given its ID; None if not all of its parts have arrived."""
         contents: dict[str, bytes] = {}
         waiting = [name]
         while waiting:
@@ -280,19 +276,19 @@ class Fleet:
             waiting += get_object_children_ids_from_object_content(content)
             if len(contents) > MOST_PARTS or sum(map(len, contents.values())) > MOST_BYTES:
                 return Packet(b"")
-        # An empty packet is refused.
-        return packet_from(name, contents) or Packet(b"")
+        # An empty packet will be refused as invalid.
+        return decode_packet(name, contents) or Packet(b"")
 
     def _forget(self, ticket: str) -> None:
-        self._asked.pop(ticket, None)
+        self._sent.pop(ticket, None)
         self._delivered.discard(ticket)
         self._state.delete_messages({ticket})
         for name in (ticket, self._replies.pop(ticket, "")):
             self._state.object_store.delete(name)
 
 
-def _running(state: LinkState) -> tuple[int, int]:
-    """Return the numbers of a run that is running, and of its task."""
+def _start_run(state: LinkState) -> tuple[int, int]:
+    """Start a run of Flower, and return its number and that of its task."""
     run = state.create_run(
         None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
     )

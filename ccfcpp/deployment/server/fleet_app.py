@@ -1,11 +1,13 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
-Only the calls that the clients of this package make are served. Flower's handlers and its
-check of signatures are used as they are. Six things are added: a client that asks for messages
-gets its answer when there is one, and need not poll; each answer has the time of
-the clock by which signatures are checked; with a valid signature, also the server's progress; a
-large body is read only from a client that has signed the time of its call, and one at a time; no
-unsigned body is parsed; and clients can send only replies to what they were asked.
+Only the calls that this package's clients make are served, by Flower's handlers and with Flower's
+check of signatures. In addition:
+
+- A client that asks for messages gets its response when there is one, and need not poll.
+- Each response has the server's time and, if the call was signed, its progress.
+- A large body is read only if the time of the call is signed, and one at a time for each client.
+- A body is parsed only if it is signed.
+- Clients can send only replies to what they were asked.
 """
 
 import asyncio
@@ -56,11 +58,11 @@ from ccfcpp.deployment.server.flower_internals import (
 )
 
 _HOLD = 10.0
-"""Seconds that a client waits for a message before it hears that there is none."""
+"""Seconds until a client's request for messages is answered if there is none."""
 _CLOSE = {"connection": "close"}
-"""The rest of the body is not read."""
+"""Header of a response before the whole body was read."""
 _LOOK = 0.02
-"""Seconds between checks whether the socket is open."""
+"""Seconds between checks whether the server has started."""
 
 
 def fleet_app(fleet: Fleet) -> ASGIApp:
@@ -71,7 +73,7 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),
-            Middleware(BaseHTTPMiddleware, dispatch=_replies_alone),
+            Middleware(BaseHTTPMiddleware, dispatch=_refuse_non_replies),
         ],
     )
     app.state.fleet, app.state.linkstate_factory = fleet, fleet.factory
@@ -82,25 +84,28 @@ def fleet_app(fleet: Fleet) -> ASGIApp:
     return _SignedCalls(app, fleet)
 
 
-async def _replies_alone(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Refuse a message that is no reply, which Flower would take for one from the server."""
+async def _refuse_non_replies(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Refuse clients' messages that are not replies, which Flower would take for the server's."""
     pushed = getattr(request.state, "protobuf_request", None)
     if isinstance(pushed, PushMessagesRequest):
-        told = [message.metadata for message in pushed.messages_list]
+        messages = [message.metadata for message in pushed.messages_list]
         roots = [tree.object_id for tree in pushed.message_object_trees]
-        node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in told)
-        senders, names = [each.src_node_id for each in told], [each.message_id for each in told]
+        node, ticket = pushed.node.node_id, "".join(each.reply_to_message_id for each in messages)
+        senders, names = (
+            [each.src_node_id for each in messages],
+            [each.message_id for each in messages],
+        )
         if not ticket or senders != [node] or roots != names:
             raise HTTPException(HTTP_403_FORBIDDEN, "it is no reply of this client")
-        if not request.app.state.fleet.awaits(node, ticket, *names):
-            # It was withdrawn, or answered in another way: nothing of it is wanted.
+        if not request.app.state.fleet.expects_reply(node, ticket, *names):
+            # The request has expired or is answered already: the reply is dropped.
             request.state.protobuf_response = PushMessagesResponse()
             return Response()
     return await call_next(request)
 
 
 class _SignedCalls:
-    """ASGI middleware that forwards signed calls, and holds a pull until there is a message."""
+    """ASGI middleware that forwards signed calls, and delays a pull until there is a message."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
@@ -113,53 +118,55 @@ class _SignedCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
-        send, path = self._told(scope, send), scope["path"]
+        send, path = self._with_headers(scope, send), scope["path"]
         if path not in PATHS:
-            await self._app(scope, receive, send)  # which says that there is no such call
+            await self._app(scope, receive, send)  # responds with status 404
             return
         name = self._fleet.name_of(_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER))
-        # A client sends one part after the other: more at once would only fill the memory.
+        # One large body at a time for each client, to limit memory.
         async with self._turns[name] if path in LARGE else nullcontext():
-            body = None if path in LARGE and not self._is_signed(scope) else await _whole(receive)
+            body = (
+                None if path in LARGE and not self._is_signed(scope) else await _read_body(receive)
+            )
             if body is None or not self._is_signed(scope, body):
                 refusal = PlainTextResponse(f"{UNSIGNED}\n", HTTP_401_UNAUTHORIZED, _CLOSE)
                 await refusal(scope, receive, send)
             elif path == PULL and name is not None:
                 await self._pull(name, scope, body, receive, send)
             else:
-                await self._app(scope, _again(body), send)
+                await self._app(scope, _replay(body), send)
 
     async def _pull(
         self, name: str, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> None:
-        """Answer a client when there may be a message for it, or when the time is up."""
-        arrival, found = self._arrivals[name], False
-        gone = asyncio.create_task(_end_of(receive))
+        """Answer a client's pull when there may be a message for it, or after ``_HOLD`` seconds."""
+        arrival, has_message = self._arrivals[name], False
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         arrived = asyncio.create_task(arrival.wait())
         try:
             await asyncio.wait({gone, arrived}, timeout=_HOLD, return_when="FIRST_COMPLETED")
-            if gone.done():  # A message that is fetched for it would be lost.
+            if gone.done():  # A message would be lost: Flower delivers it once.
                 return
         finally:
             gone.cancel()
             arrived.cancel()
 
-        async def noted(message: Message) -> None:
-            nonlocal found
-            found = found or bool(message.get("body"))
+        async def send_noted(message: Message) -> None:
+            nonlocal has_message
+            has_message = has_message or bool(message.get("body"))
             await send(message)
 
         known = self._announced[name]
-        await self._app(scope, _again(body), noted)
-        # Those that were announced may have been withdrawn.
-        self._announced[name] = max(0, self._announced[name] - (1 if found else known))
+        await self._app(scope, _replay(body), send_noted)
+        # If there was no message, all announced ones have expired.
+        self._announced[name] = max(0, self._announced[name] - (1 if has_message else known))
         if not self._announced[name]:
             arrival.clear()
 
     def _is_signed(self, scope: Scope, body: bytes | None = None) -> bool:
-        """Return whether a call is signed; Flower checks when, and for which node.
+        """Return whether a call's signature is valid; Flower checks its age and node later.
 
-        Without its body it is the time that must be signed, by a client of the roster.
+        With ``body=None`` only the time must be signed, by a client on the roster.
         """
         key, stamp = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), _header(scope, TIMESTAMP_HEADER)
         if body is None and self._fleet.name_of(key) is None:
@@ -169,26 +176,26 @@ class _SignedCalls:
             content = stamp if body is None else signed_part(scope["path"], stamp.decode(), body)
             public, signature = bytes_to_public_key(b64decode(key)), b64decode(_header(scope, name))
             return verify_signature(public, content, signature)
-        except Exception:  # Bytes of strangers can make the readers fail in any way.
+        except Exception:  # Untrusted bytes can make parsers fail in any way.
             return False
 
-    def _told(self, scope: Scope, send: Send) -> Send:
-        """Return a ``send`` that adds headers: the server's time and, if signed, its progress."""
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        """Return a ``send`` that adds headers: the server's time and, on success, its progress."""
         key = _header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
-        async def told(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 more = [(b"date", format_datetime(now(), usegmt=True).encode())]
                 status = message["status"]
                 if status == HTTP_200_OK:
-                    self._fleet.hear(key)
+                    self._fleet.record_call(key)
                     more.append((HEADER.encode(), self._fleet.status().encode()))
                 elif status == HTTP_412_PRECONDITION_FAILED and self._fleet.name_of(key) is None:
                     more.append((HEADER.encode(), STRANGER.encode()))
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
-        return told
+        return send_with_headers
 
     def _announce(self, name: str) -> None:
         def arrive() -> None:
@@ -200,11 +207,11 @@ class _SignedCalls:
 
 
 def _header(scope: Scope, name: str) -> bytes:
-    found: bytes = dict(scope.get("headers", ())).get(name.encode(), b"")
-    return found
+    value: bytes = dict(scope.get("headers", ())).get(name.encode(), b"")
+    return value
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     parts, more = [], True
     while more:
         message = await receive()
@@ -213,28 +220,28 @@ async def _whole(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def _again(body: bytes) -> Receive:
-    async def again() -> Message:
+def _replay(body: bytes) -> Receive:
+    async def receive_again() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
-async def _end_of(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 @contextmanager
 def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
-    """Serve a fleet at a Unix socket within the context, in a thread.
+    """Serve a fleet's API at a Unix socket within the context, in a thread.
 
     Args:
         fleet: The clients, and the messages for them.
-        path: The socket, in a folder that only its owner may enter.
-        log: File for what Flower has to say.
+        path: Path of the socket, in a folder that only its owner may enter.
+        log: File for Flower's warnings and errors.
     """
-    _flower_says(log)
+    _redirect_flower_log(log)
     server = uvicorn.Server(
         uvicorn.Config(
             fleet_app(fleet),
@@ -251,12 +258,12 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
     )
     over = threading.Event()
 
-    def beat() -> None:
+    def keep_alive() -> None:
         while not over.wait(BEAT):
-            fleet.beat()
+            fleet.keep_alive()
 
     serving = threading.Thread(target=server.run, name="fleet", daemon=True)
-    beating = threading.Thread(target=beat, name="beat", daemon=True)
+    beating = threading.Thread(target=keep_alive, name="beat", daemon=True)
     serving.start()
     beating.start()
     try:
@@ -272,8 +279,8 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
         beating.join()
 
 
-def _flower_says(log: Path) -> None:
-    """Write Flower's warnings and errors to a file, without its lines on successful calls."""
+def _redirect_flower_log(log: Path) -> None:
+    """Write Flower's warnings and errors to a file, in place of its usual log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
     for handler in list(logger.handlers):

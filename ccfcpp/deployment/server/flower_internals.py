@@ -1,4 +1,4 @@
-"""Undocumented parts of Flower that only the server needs; their import takes a second."""
+"""Undocumented parts of Flower that only the server needs; the import takes a second."""
 
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata

@@ -1,4 +1,4 @@
-"""Continuation, with new clients, of a finished run whose clients are on other machines."""
+"""Continuation of a finished deployed run with new clients."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +14,20 @@ from ccfcpp.runs.environment import choose_device
 
 
 def run_with_clients(path: Path, given: Tree, out: Path | None = None) -> Path:
-    """Make the folder of a run that continues a finished one, for clients that will join.
+    """Create the folder of a run that continues a finished one with new clients.
 
     Args:
-        path: Folder of the finished run of ``ccfcpp serve``, of Fed-SCAN.
-        given: Settings over those of the finished run, with ``clusters``.
-        out: Folder of the new run; beside the finished one if it is None.
+        path: Folder of a finished run of Fed-SCAN by ``ccfcpp serve``.
+        given: Settings that replace those of the finished run; ``clusters`` is required.
+        out: Folder of the new run; None: a new one beside the finished run.
 
     Returns:
-        The new folder, in which the run can be resumed from its start. Its enrolment has the
-        finished run's clients; other clients on the roster join later.
+        The new folder, from which the run can be resumed. Its enrolment has the finished run's
+        clients; other clients on the roster join later.
 
     Raises:
         UsageError: There is no such run, it cannot be extended, the settings do not fit it, or the
-            folder is taken.
+            folder exists already.
     """
     finished = FinishedRun.open(path)
     before = Enrolment.load(finished.folder.deployment)

@@ -1,10 +1,9 @@
 """The gate: a reverse proxy that forwards only the calls that clients need.
 
-A client makes eight calls, each a POST of its own path. The gate forwards a request if its path is
-one of these, byte for byte, and forwards it to a constant path: no part of the request decides
-where it goes. Behind it is a Unix socket of the server's user.
+Clients make eight calls, each a POST with its own path. The gate forwards a request only if its
+path is exactly one of these, to a constant path on a Unix socket of the server's user.
 
-The gate does not authenticate callers. The server behind it does, by the signature in the headers.
+The gate does not authenticate clients. The server behind it does, by the signature in the headers.
 """
 
 import asyncio
@@ -19,9 +18,9 @@ from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SIGNATURE, SM
 from ccfcpp.deployment.link.server_status import HEADER
 
 MOST_BYTES = max(LARGE.values())
-"""The largest body of any request."""
+"""The largest body of any request, in bytes."""
 OPEN = {path.encode(): path for path in PATHS}
-"""The paths that are let through: as they come in, and as they are forwarded."""
+"""The allowed paths: as received, in bytes, and as forwarded."""
 
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
@@ -35,24 +34,24 @@ _RESPONSE_HEADERS = (
 _LOOK = 0.2
 """Seconds between checks whether the gate closes."""
 _LONGEST = 300.0
-"""Seconds to receive and answer a request, more than any honest one takes."""
+"""Time limit to receive and answer a request, in seconds; more than any real one takes."""
 _START, _SLOWEST = 10.0, 32 * 2**10
-"""Seconds that a body has, and bytes a second beyond them: strangers may keep no connection."""
+"""Time limit for a body: these seconds, and one more for so many bytes received."""
 
 
 class _TooLargeError(Exception):
-    """A body is larger than allowed."""
+    """The body of a request is larger than allowed."""
 
 
 class Gate:
-    """The gate, as an ASGI application.
+    """The gate as an ASGI application, which forwards clients' requests to the fleet.
 
     Args:
-        link: The client that reaches the fleet. It must follow no redirections and use no proxy.
-        most_bytes: The largest body of any request.
+        link: HTTP client for the fleet's socket. It must not follow redirections or use a proxy.
+        most_bytes: The largest body of any request, in bytes.
 
     Attributes:
-        closing: Whether callers must not wait any longer.
+        closing: Whether the server is closing, so that waiting requests are refused.
     """
 
     def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
@@ -61,7 +60,7 @@ class Gate:
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, or refuse it."""
+        """Forward a request and send the fleet's response, or refuse the request."""
         assert scope["type"] == "http"  # the server is configured for nothing else
         request = Request(scope, receive)
         try:
@@ -75,14 +74,14 @@ class Gate:
             await answer(scope, receive, send)
             return
         try:
-            headers = _only(answer.headers, _RESPONSE_HEADERS)
+            headers = _select(answer.headers, _RESPONSE_HEADERS)
             body = StreamingResponse(answer.aiter_raw(), answer.status_code, headers)
             await body(scope, receive, send)
         finally:
             await answer.aclose()
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that is refused; None if it is forwarded."""
+        """Return the response that refuses a request; None if it may be forwarded."""
         if (
             request.method != "POST"
             or request.scope["raw_path"] not in OPEN
@@ -96,21 +95,21 @@ class Gate:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return _refused(400, "the length of the body is no number")
-        most = self._most(request)
+        most = self._max_bytes(request)
         return _too_large(most) if int(length) > most else None
 
-    def _most(self, request: Request) -> int:
+    def _max_bytes(self, request: Request) -> int:
         return min(self.most_bytes, LARGE.get(request.url.path, SMALL))
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
-        """Return the fleet's answer, with its body unread; a refusal if there is none."""
-        most = self._most(request)
+        """Return the fleet's response, with its body unread, or a response with an error."""
+        most = self._max_bytes(request)
         body = _limited(request.stream(), most)
         try:
             if request.url.path == PULL:
                 whole = b"".join([part async for part in body])
-                return await self._while_there(request, whole)
-            return await self._pass_on(request, body)
+                return await self._forward_while_connected(request, whole)
+            return await self._forward(request, body)
         except _TooLargeError:
             return _too_large(most)
         except httpx.TimeoutException:
@@ -118,14 +117,16 @@ class Gate:
         except httpx.HTTPError:
             return _refused(502, "the fleet cannot be reached")
 
-    async def _while_there(self, request: Request, body: bytes) -> httpx.Response | Response:
-        """Wait for the answer while the client stays connected.
+    async def _forward_while_connected(
+        self, request: Request, body: bytes
+    ) -> httpx.Response | Response:
+        """Forward a pull, and wait for the response only while the client is connected.
 
-        The fleet answers when there is a message. One that is fetched for a disconnected client
-        would be lost.
+        The fleet responds when there is a message. If it did so after the client has disconnected,
+        the message would be lost.
         """
-        asking = asyncio.create_task(self._pass_on(request, body))
-        going = asyncio.create_task(_end_of(request))
+        asking = asyncio.create_task(self._forward(request, body))
+        going = asyncio.create_task(_wait_for_disconnect(request))
         try:
             while not asking.done():
                 await asyncio.wait({asking, going}, timeout=_LOOK, return_when="FIRST_COMPLETED")
@@ -138,13 +139,13 @@ class Gate:
             asking.cancel()
             going.cancel()
 
-    async def _pass_on(
+    async def _forward(
         self, request: Request, body: bytes | AsyncIterable[bytes]
     ) -> httpx.Response | Response:
         going_on = self.link.build_request(
             "POST",
             OPEN[request.scope["raw_path"]],
-            headers=_only(request.headers, _REQUEST_HEADERS),
+            headers=_select(request.headers, _REQUEST_HEADERS),
             content=body,
         )
         answer = await self.link.send(going_on, stream=True)
@@ -154,17 +155,17 @@ class Gate:
         return answer
 
 
-async def _end_of(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """Yield a body piece by piece.
+    """Yield the parts of a body, with limits for its size and speed.
 
     Raises:
-        _TooLargeError: It is larger than allowed, whatever its announced length.
-        TimeoutError: It comes more slowly than the smallest allowed rate.
+        _TooLargeError: The body is larger than allowed, whatever its announced length.
+        TimeoutError: The body is received too slowly.
     """
     size, parts, began = 0, aiter(body), asyncio.get_running_loop().time()
     while True:
@@ -178,7 +179,7 @@ async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator
         yield part
 
 
-def _only(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def _select(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 

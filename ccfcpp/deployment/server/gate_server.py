@@ -1,4 +1,4 @@
-"""The gate's server: TLS on a port that the network sees."""
+"""The gate's HTTPS server, on a public port."""
 
 import asyncio
 import errno
@@ -19,28 +19,28 @@ from ccfcpp.deployment.server.connections import ConnectionLimiter, ConnectionLi
 from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 
 TO_FINISH = 5
-"""Seconds that requests have to end when the gate closes."""
+"""Seconds within which requests must end when the gate closes."""
 _TICK = 0.1
-"""Seconds between two looks at whether the gate closes."""
+"""Seconds between checks whether the gate closes."""
 _CONNECT, _ANSWER = 5.0, 60.0
-"""Seconds that the fleet, on the same machine, has to accept a connection and to answer."""
+"""Time limits for the fleet to accept a connection and to respond, in seconds."""
 _KEEP = 2.0
-"""Seconds that an idle connection to the fleet is kept. The fleet closes it after five: a request
-must not use a connection that is just being closed."""
+"""Seconds for which an idle connection to the fleet is kept; less than the five after which the
+fleet closes it, so that no request uses a connection that is being closed."""
 
 
 @dataclass(frozen=True)
 class GateSetting:
-    """The address of a gate, and the socket behind it.
+    """Settings of a gate.
 
     Attributes:
-        host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
-        port: Port on which it listens; 0 takes a free one.
-        keys: The server's keys.
-        behind: Unix socket of the fleet.
-        most_bytes: The largest size of a request's body.
-        limits: Limits of its connections.
-        passphrase: Passphrase of the server's key; None if it is not sealed.
+        host: Address to listen on; ``0.0.0.0``: all of IPv4, ``::``: all addresses.
+        port: Port to listen on; 0: any free one.
+        keys: Paths of the server's key files.
+        behind: Path of the fleet's Unix socket.
+        most_bytes: The largest body of a request, in bytes.
+        limits: Limits for connections.
+        passphrase: Passphrase of the server's key; None if it is not encrypted.
     """
 
     host: str
@@ -54,7 +54,7 @@ class GateSetting:
 
 @contextmanager
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
-    """Serve at a socket within the context, in a thread, which closes the socket."""
+    """Run the gate's server on a listening socket, in a thread, within the context."""
     link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
@@ -68,7 +68,7 @@ def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
                 await asyncio.sleep(_TICK)
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
-            # The port is free for the next server while the last requests end.
+            # Free the port for the next server before the last requests end.
             listening.close()
             await serving
 
@@ -82,23 +82,23 @@ def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
 
 
 def check_setting(setting: GateSetting) -> None:
-    """Refuse files that cannot be used.
+    """Check that the server's key files can be used for TLS.
 
     Raises:
-        UsageError: A file is missing, or is of another kind.
+        UsageError: A file is missing, or is not a certificate or key.
     """
     _server(setting, Gate(_client(setting), setting.most_bytes))
 
 
 def _client(setting: GateSetting) -> httpx.AsyncClient:
-    """Return a client that reaches the fleet only: no proxy, no redirections."""
+    """Return an HTTP client for the fleet's socket, without proxy and redirections."""
     return httpx.AsyncClient(
         base_url="http://fleet",
         transport=httpx.AsyncHTTPTransport(
             uds=str(setting.behind),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP),
         ),
-        # Bodies pass as they are, without decompression.
+        # Bodies are forwarded unchanged.
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(_ANSWER, connect=_CONNECT, pool=None),
         follow_redirects=False,
@@ -109,7 +109,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     certificate, key = setting.keys.certificate, setting.keys.key
     config = uvicorn.Config(
         gate,
-        # The other implementation accepts headers of any length, and hides absolute addresses.
+        # The alternative, httptools, accepts headers of any length and hides absolute URLs.
         http="h11",
         ws="none",
         lifespan="off",
@@ -118,7 +118,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
         ssl_keyfile_password=setting.passphrase,
         proxy_headers=False,
         server_header=False,
-        date_header=False,  # the time that counts is the fleet's
+        date_header=False,  # the fleet's date is forwarded
         access_log=False,
         log_config=None,
         log_level="error",
@@ -131,15 +131,15 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def listening_at(setting: GateSetting, patience: float = 0.0) -> socket.socket:
-    """Listen on the address and port of a setting.
+def open_socket(setting: GateSetting, patience: float = 0.0) -> socket.socket:
+    """Return a listening socket on the address and port of a setting.
 
     Args:
-        setting: The address and the port.
-        patience: Seconds to wait for a port that is taken.
+        setting: The gate's setting.
+        patience: Seconds to wait for a port that is in use.
 
     Raises:
-        UsageError: The port is taken, or the address is not of this machine.
+        UsageError: The port is in use, or the address is not one of this machine.
     """
     host, port = setting.host, setting.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""A run whose images are held by clients on other machines."""
+"""A deployed run, whose clients are on other machines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from ccfcpp.clustering.preprocessing.phased import make_algorithm
 from ccfcpp.core.config import RunConfig
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
-    Built,
-    classification,
+    AnyAlgorithm,
+    classification_algorithm,
     clustering_problem,
     counts_exchange,
 )
@@ -34,21 +34,21 @@ from supervised.config import ClassifyConfig
 
 Exchanges = Mapping[str, Exchange[Any, Any]]
 Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
-"""Returns the transport, for what clients are told, the exchanges of a system and the server's
-device."""
+"""Returns the transport to the clients, given the run's description for clients, its exchanges by
+name and the server's device."""
 
 
 class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
-    """Clustering or classification of images that the server does not see.
+    """Server side of a run whose images are at clients on other machines.
 
     Args:
         config: Configuration of the run.
         spec: Description of the run.
         members: The clients that have been admitted.
-        connect: Connects to them.
-        skipped: Number of files that they have left out.
+        connect: Returns the transport to these clients.
+        skipped: Number of files that the clients have left out.
         larger: Returns the run with the clients that have joined since the last round; None if
-            none has.
+            there are none.
     """
 
     def __init__(
@@ -65,39 +65,39 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         config.section(AttackConfig).refuse_deployed()
         numbers = [member.id for member in members]
         connected = setting.availability.connected(numbers, setting.randomness)
-        there = [member for member in members if member.id in connected]
+        present = [member for member in members if member.id in connected]
         absent = [member.name for member in members if member.id not in connected]
         epilogue = None
         if isinstance(config, ClassifyConfig):
-            algorithm: Built = classification(config, spec, setting.device)
+            algorithm: AnyAlgorithm = classification_algorithm(config, spec, setting.device)
         else:
             algorithm = make_algorithm(clustering_problem(config, spec, setting.device))
             if setting.privacy.level == "none":
                 epilogue = ClusteringEpilogue(algorithm, spec.clusters)
-        context = ClientContext(max(member.samples for member in there), together=1)
-        # Each client trains by itself.
+        context = ClientContext(max(member.samples for member in present), together=1)
+        # Each client trains separately.
         side = replace(algorithm.client_side(context), cohort=None)
-        around = Safeguards.of(setting, algorithm, side.works.values(), there)
+        around = Safeguards.of(setting, algorithm, side.works.values(), present)
         works = side.works
         if epilogue is not None:
             works = {**works, **epilogue.client_works(context)}
         if around.protection is not None:
             works = around.protection.works(works)
-        asked = {name: work.exchange for name, work in works.items()}
-        asked[COUNTS] = counts_exchange(algorithm)
+        exchanges = {name: work.exchange for name, work in works.items()}
+        exchanges[COUNTS] = counts_exchange(algorithm)
         mechanism = around.protection.mechanism if around.protection else None
-        # Clients count by themselves what their images cost.
-        told = spec.with_noise(mechanism.budget.noise) if mechanism else spec
+        # Clients compute the privacy loss of their images themselves, from this noise.
+        client_spec = spec.with_noise(mechanism.budget.noise) if mechanism else spec
         self.spec, self._everyone, self._larger = spec, members, larger
-        self.deployed = connect(told, asked, setting.device)
+        self.deployed = connect(client_spec, exchanges, setting.device)
         evaluator = CountsEvaluator(
-            config, spec, algorithm, there, len(absent), self.deployed, skipped
+            config, spec, algorithm, present, len(absent), self.deployed, skipped
         )
         super().__init__(
             setting,
             algorithm,
             side,
-            there,
+            present,
             around,
             evaluator,
             epilogue,
@@ -105,7 +105,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def describe_setting(self) -> RunSetting:
-        """Return the facts for the report, without the clients' classes, which only they know."""
+        """Return the setting of the run for its report; the clients' class labels are unknown."""
         return RunSetting(
             self.algorithm.rounds,
             self.evaluator.describe(),
@@ -116,7 +116,7 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
         )
 
     def for_round(self, number: int) -> "DeployedRun | None":
-        """Return the run with the clients that have joined since the last round, if any."""
+        """Return the run from a round on if clients have joined since the last round; else None."""
         larger = self._larger()
         if larger is not None:
             larger.deployed.take_over(self.deployed)
@@ -125,13 +125,13 @@ class DeployedRun(Run[Algorithm[Any], CountsEvaluator]):
     def transport(
         self, memories: ClientMemories, should_stop: Callable[[], bool] = lambda: False
     ) -> Deployed:
-        """Return the transport to the clients, which store their own memories."""
-        self.deployed.heed(should_stop)
+        """Return the transport to the clients, which store their memories themselves."""
+        self.deployed.set_stop_check(should_stop)
         return self.deployed
 
     def run_epilogue(
         self, federation: Federation[Any, Transport], state: Any
     ) -> tuple[Any, Summary]:
-        """Run the exchanges after the last round, without waiting if all clients have left."""
+        """Run the exchanges after the last round, and wait only ``linger`` seconds for clients."""
         self.deployed.wait_at_most(self.deployed.channel.timeouts.linger)
         return super().run_epilogue(federation, state)

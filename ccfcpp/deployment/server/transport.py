@@ -32,8 +32,8 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.transport import Reply
 
-_Asked = tuple[Request, str] | AbsentClientError
-"""A request with the ticket for its response, or why nothing was sent."""
+_Sent = tuple[Request, str] | AbsentClientError
+"""A request with the ticket for its response, or the error why nothing was sent."""
 
 
 def _never() -> bool:
@@ -42,18 +42,19 @@ def _never() -> bool:
 
 @dataclass(eq=False)
 class Deployed:
-    """Transport to clients on other machines, which work at the same time.
+    """Transport to clients on other machines, which work in parallel.
 
-    Their responses are read one by one, in the order of the members. So sums are those of a run in
+    Responses are read one by one, in the order of the members. So sums have the same rounding as in
     one process, and only one update is in memory at a time.
 
     Attributes:
         run: Token of the run; a resumed run keeps it.
+        exchanges: The run's exchanges, by name.
+        device: Device of received tensors.
         session: How often the run was resumed.
-        stopped: Whether the run was asked to stop.
-        patience: Time to wait while no asked client is available: without limit, until the last
-            round is over.
-        standings: The standing of each client, by its number.
+        stopped: Returns whether the run was asked to stop.
+        patience: Seconds to wait while no client is available; infinite until the last round.
+        standings: Status of each client, by its number.
     """
 
     channel: Channel
@@ -70,48 +71,47 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to some clients and yield their replies; wait while none is available."""
-        exchange, online = self.exchanges[task.exchange], self._once_one_is_free(members)
+        """Send a task to some clients and yield their replies; wait if none is available."""
+        exchange, online = self.exchanges[task.exchange], self._wait_for_free_member(members)
         payloads = _payloads(message, members)
-        asked = [
+        requests = [
             self._ask(task, member, online.get(member.name), payload)
             for member, payload in zip(members, payloads, strict=True)
         ]
         until = time.monotonic() + self.channel.timeouts.answer
-        for member, sent in zip(members, asked, strict=True):
-            yield self._reply(exchange, member, sent, until)
+        for member, sent in zip(members, requests, strict=True):
+            yield self._await_reply(exchange, member, sent, until)
 
-    def heed(self, stopped: Callable[[], bool]) -> None:
-        """Set a function that tells whether the run was asked to stop."""
+    def set_stop_check(self, stopped: Callable[[], bool]) -> None:
+        """Set the function that returns whether the run was asked to stop."""
         self.stopped = stopped
 
     def wait_at_most(self, seconds: float) -> None:
-        """Limit the time to wait while no asked client is available."""
+        """Limit the time to wait while no client is available."""
         self.patience = seconds
 
     def take_over(self, other: "Deployed") -> None:
-        """Copy another transport's knowledge of the same clients."""
+        """Take over the status and late responses of clients from an earlier transport."""
         self.standings, self._late = other.standings, other._late
 
     def save(self) -> dict[int, str]:
-        """Return the versions of the memories that the server has accepted."""
+        """Return the version of each client's memory that the server has accepted, by number."""
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Set other versions to continue with. A client that has lost its version starts anew."""
+        """Set the versions to continue with; a client that has lost its version starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
     def settle(self) -> None:
-        """Let clients delete the versions of the checkpoint before this one."""
+        """Let clients delete older versions of their memories than those accepted now."""
         self._kept = dict(self._accepted)
 
-    def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until a member is online and idle; return the nodes that are online.
+    def _wait_for_free_member(self, members: Sequence[Member]) -> Mapping[str, int]:
+        """Wait until a client is online and idle; return the online nodes' IDs by client name.
 
         Raises:
-            KeyboardInterrupt: The run is to stop after its round, which no connected client can
-                end.
+            KeyboardInterrupt: The run is to stop after the round, which no client can finish.
         """
         until = time.monotonic() + self.patience
         while True:
@@ -119,7 +119,7 @@ class Deployed:
             for member in members:
                 there = self.standings.get(member.id, "away") != "away"
                 if there != (member.name in online):
-                    self._stands(member, "away" if there else "waiting")
+                    self._set_standing(member, "away" if there else "waiting")
             free = (m.name in online and not self._is_busy(m.id) for m in members)
             if not members or any(free) or time.monotonic() >= until:
                 return online
@@ -127,7 +127,7 @@ class Deployed:
                 raise KeyboardInterrupt
             time.sleep(self.channel.timeouts.poll)
 
-    def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
+    def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Sent:
         if self._is_busy(member.id):
             return AbsentClientError("it is still at work on what it was asked before")
         request = Request(
@@ -147,16 +147,16 @@ class Deployed:
         )
         ticket = None
         if node is not None:
-            packet = Packet(request.written(), payload)
+            packet = Packet(request.to_json(), payload)
             ticket = self.channel.link.push(node, packet, self.channel.timeouts.life)
         if ticket is None:
-            self._stands(member, "away")
+            self._set_standing(member, "away")
             return AbsentClientError("it is not online")
-        self._stands(member, "training")
+        self._set_standing(member, "training")
         return request, ticket
 
     def _is_busy(self, client: int) -> bool:
-        """Return whether a late response is still awaited; one that has arrived is dropped."""
+        """Return whether a client's late response is still awaited; drop it if it has arrived."""
         if client not in self._late:
             return False
         ticket, until = self._late[client]
@@ -165,43 +165,43 @@ class Deployed:
         del self._late[client]
         return False
 
-    def _reply(
-        self, exchange: Exchange[Any, Any], member: Member, asked: _Asked, until: float
+    def _await_reply(
+        self, exchange: Exchange[Any, Any], member: Member, sent: _Sent, until: float
     ) -> Reply:
-        if isinstance(asked, AbsentClientError):
-            return Reply(member.id, asked)
-        request, ticket = asked
-        while (found := self.channel.link.pull(ticket)) is None:
+        if isinstance(sent, AbsentClientError):
+            return Reply(member.id, sent)
+        request, ticket = sent
+        while (answer := self.channel.link.pull(ticket)) is None:
             if time.monotonic() >= until:
                 self._late[member.id] = ticket, time.monotonic() + self.channel.timeouts.grace
-                self._stands(member, "late")
+                self._set_standing(member, "late")
                 reason = f"no answer within {self.channel.timeouts.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
             time.sleep(self.channel.timeouts.poll)
-        if isinstance(found, Undelivered):
-            self._stands(member, "away")
-            return Reply(member.id, AbsentClientError(found.reason))
-        self._stands(member, "waiting")
+        if isinstance(answer, Undelivered):
+            self._set_standing(member, "away")
+            return Reply(member.id, AbsentClientError(answer.reason))
+        self._set_standing(member, "waiting")
         try:
-            return self._read(exchange, member, request, found)
+            return self._read_response(exchange, member, request, answer)
         except MessageError as error:
             return Reply(member.id, RefusedUpdateError(str(error)))
 
-    def _read(
-        self, exchange: Exchange[Any, Any], member: Member, request: Request, found: Packet
+    def _read_response(
+        self, exchange: Exchange[Any, Any], member: Member, request: Request, packet: Packet
     ) -> Reply:
-        response = Response.to(request, found.header)
+        response = Response.read_reply(request, packet.header)
         if response.status == "lost":
             self._accepted.pop(member.id, None)
         if response.status != "done":
             raise MessageError(response.why)
-        update = deserialize(exchange.update, found.payload, self.device)
+        update = deserialize(exchange.update, packet.payload, self.device)
         if not response.remembers:
             return Reply(member.id, update)
         accept = partial(operator.setitem, self._accepted, member.id, request.version)
         return Reply(member.id, update, accept)
 
-    def _stands(self, member: Member, now: Standing) -> None:
+    def _set_standing(self, member: Member, now: Standing) -> None:
         before = self.standings.get(member.id, "away")
         self.standings[member.id] = now
         if now != before:
@@ -209,7 +209,7 @@ class Deployed:
 
 
 def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:
-    """Yield each client's payload, made when it is sent."""
+    """Yield the serialised message for each client, one at a time to save memory."""
     if isinstance(message, Addressed):
         yield from (serialize(message.to(member.id)) for member in members)
     else:

@@ -1,7 +1,7 @@
-"""Types of a synchronised step: its messages, its batches, and bounds on images.
+"""Types of a synchronised step: its messages and updates, its batches, and bounds on images.
 
-A step takes a few exchanges. A message has the totals of the clients' sums since the exchange
-before; an update has everything that a client can compute from it.
+A step takes a few exchanges. A message has the totals of the sums that clients sent in the exchange
+before; an update has all sums and gradients that a client can compute from it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,10 +27,10 @@ class DescentState:
         first: First moments of the optimizer, by parameter.
         second: Second moments, of the parameters that have them.
         totals: Pooled sums of the current step, by name; of lagged ones those of the step before.
-        slopes: Gradients of the loss with respect to these sums, pooled over the clients.
+        slopes: Gradients of the loss with respect to these sums, summed over the clients, by name.
         figures: Metrics of the last step, float64 scalars by name.
-        parts: The last part of each client in each pooled sum, by ``client_part_name``, and in how
-            many steps it had one; only of clients whose parts come one by one.
+        parts: Each client's last part of each pooled sum, by ``client_part_name``, and the number
+            of steps with one; only of clients that send updates of their own.
     """
 
     steps: int
@@ -51,7 +51,7 @@ class DescendingState(Protocol):
 
     @property
     def version(self) -> int:
-        """Number of changes of the model."""
+        """Number of steps that have changed the model."""
 
     @property
     def descent(self) -> DescentState | None:
@@ -63,13 +63,13 @@ D = TypeVar("D", bound=DescendingState)
 
 @dataclass(frozen=True)
 class StepMessage:
-    """The server's message in one exchange of a step: what clients do not know yet.
+    """Message of one exchange of a step: the model, sums and gradients that clients still lack.
 
     Attributes:
-        version: Number of changes of the model.
-        model: In the first exchange of a step: the model.
-        totals: Pooled sums that clients do not know yet, by name.
-        slopes: Gradients with respect to pooled sums that clients do not know yet, by name.
+        version: Number of steps that have changed the model.
+        model: The model, in the first exchange of a step.
+        totals: New pooled sums, by name.
+        slopes: New gradients of the loss with respect to pooled sums, by the sum's name.
     """
 
     version: int
@@ -80,13 +80,13 @@ class StepMessage:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The update of one exchange of a step: parts of sums over all clients.
+    """Update of one exchange of a step: a client's parts of sums over all clients.
 
     Attributes:
-        sums: A client's part of each sum, float64, by name.
+        sums: Its part of each pooled sum, float64, by name.
         slopes: Its part of the gradient with respect to each pooled sum, float64, by name.
-        gradient: In the last exchange: its part of the gradient, by parameter.
-        figures: In the last exchange: its part of the metrics, float64 scalars by name.
+        gradient: In the last exchange, its part of the gradient, by parameter.
+        figures: In the last exchange, its part of the metrics, float64 scalars by name.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ClientContribution(Contribution):
-    """The contribution of one client whose number is known.
+    """Contribution of a single client, with its number.
 
     Attributes:
-        client: Its number.
+        client: The client's number.
     """
 
     client: int = -1
@@ -122,8 +122,8 @@ class Batch:
     Attributes:
         program: Makes the program of a step from tensors of some images.
         shown: Tensors of all images, each of shape (images, …): views, and perhaps labels.
-        course: What the program depends on besides these tensors and the network; None if it
-            depends on more. Batches of one course and shape can be computed by one captured graph.
+        course: Everything that the program depends on besides the network and ``shown``: batches
+            of equal course and shapes may use one captured CUDA graph. None: no graph.
     """
 
     program: Callable[..., Program]
@@ -135,11 +135,11 @@ class Advancing(Protocol):
     """Interface of a training step that is split into exchanges and is not yet complete."""
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Advance as far as the known sums and gradients allow; see ``Tape``."""
+        """Compute as far as the known sums and gradients allow; see ``Tape.advance``."""
 
 
 class Bounding(Protocol):
-    """Interface of bounds on what each image adds to a sum, for privacy."""
+    """Interface of an object that bounds what each image adds to a sum, for privacy."""
 
     def select_images(
         self, samples: int, share: float, step: int, randomness: Randomness
@@ -150,7 +150,7 @@ class Bounding(Protocol):
         """Return a secret source of random numbers for views, in place of the run's."""
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down rows of shape (images, d) that exceed an image's bound."""
+        """Scale down the rows of a tensor (images, d) whose norm exceeds the bound of ``part``."""
 
     def open(
         self,
@@ -164,7 +164,7 @@ class Bounding(Protocol):
 
 
 def round_gradient(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
-    """Round a gradient to the precision in which it is sent."""
+    """Round a gradient to the precision in which it is sent; None for no rounding."""
     if precision is None:
         return gradient
     return {name: part.to(precision) for name, part in gradient.items()}

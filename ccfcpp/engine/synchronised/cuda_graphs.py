@@ -1,8 +1,8 @@
-"""Steps of a process that holds all clients, run as a whole and captured on an accelerator.
+"""Training steps of a process that has all clients, captured as CUDA graphs.
 
-The totals of such a process are those of all clients, so that no message of a step tells it
-anything new. It then runs all exchanges of a step at once, as one graph, and answers with one after
-the other. Numbers and bytes are those of a step that is sent.
+The sums of such a process are the totals, so that it needs no message to go on. It runs all
+exchanges of a step at once, as one graph, and then returns one contribution after the other.
+Results and byte counts are those of a step with messages.
 """
 
 from collections.abc import Hashable, Mapping
@@ -13,13 +13,12 @@ from ccfcpp.engine.synchronised.contract import Advancing, Batch, Contribution
 from ccfcpp.engine.synchronised.tape import Tape, run_all_exchanges
 from ccfcpp.models.steps import Inputs, Record, Step
 
-_MOST_KINDS = 8
-"""Shapes that are captured. Clients of many sizes show a few images more or fewer from step to
-step, and each graph takes memory and time of its own."""
+_MOST_STEPS = 8
+"""Largest number of captured graphs, one for each shape of a batch; each takes time and memory."""
 
 
 class CapturedSteps:
-    """The training steps of one network, captured as graphs if the device supports it.
+    """The training steps of one network, captured as CUDA graphs.
 
     Args:
         parameters: The trained parameters by name, whose memory never moves.
@@ -28,19 +27,19 @@ class CapturedSteps:
 
     def __init__(self, parameters: Mapping[str, Tensor], record: Record) -> None:
         self._parameters, self._record = parameters, record
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._steps: dict[Hashable, _CapturedStep] = {}
 
     def begin(self, batch: Batch) -> Advancing:
         """Run, or replay as a captured graph, a step on a batch whose ``course`` is set."""
         key = batch.course, tuple((each.shape, each.dtype) for each in batch.shown)
-        if key not in self._kinds and len(self._kinds) < _MOST_KINDS:
-            self._kinds[key] = _Kind(batch, self._parameters, self._record)
-        kind = self._kinds.get(key)
-        return kind.begin(batch) if kind else Tape(batch.program(*batch.shown), self._parameters)
+        if key not in self._steps and len(self._steps) < _MOST_STEPS:
+            self._steps[key] = _CapturedStep(batch, self._parameters, self._record)
+        step = self._steps.get(key)
+        return step.begin(batch) if step else Tape(batch.program(*batch.shown), self._parameters)
 
 
-class _Kind:
-    """Training steps with the same sequence of operations and batch shape: one captured graph."""
+class _CapturedStep:
+    """A training step that is captured as one graph, for batches of one course and shape."""
 
     def __init__(self, batch: Batch, parameters: Mapping[str, Tensor], record: Record) -> None:
         self._program, self._parameters = batch.program, parameters
@@ -48,41 +47,44 @@ class _Kind:
         self._inputs = Inputs(batch.shown[0].device, record)
         self._names = [str(place) for place in range(len(batch.shown))]
         self._step = Step(self._run, self._samples, self._inputs)
-        self._trips: list[Contribution] = []
+        self._contributions: list[Contribution] = []
 
     def begin(self, batch: Batch) -> Advancing:
         for name, shown in zip(self._names, batch.shown, strict=True):
             self._inputs.put(name, shown)
         self._step(self._samples)
-        # The next step writes over these.
-        return _Answers([_copied(trip) for trip in self._trips])
+        # Copies, since the next step overwrites these.
+        return _Answers([_copy(each) for each in self._contributions])
 
     def _run(self, samples: int) -> None:
         program = self._program(*(self._inputs[name] for name in self._names))
-        trips = run_all_exchanges(Tape(program, self._parameters))
-        for place, found in zip(self._trips, trips, strict=False):
-            _fill(place, found)
-        self._trips = self._trips or [_copied(trip) for trip in trips]
+        contributions = run_all_exchanges(Tape(program, self._parameters))
+        for place, new in zip(self._contributions, contributions, strict=False):
+            _fill(place, new)
+        self._contributions = self._contributions or [_copy(each) for each in contributions]
 
 
 class _Answers:
     """The contributions of a complete step, one for each exchange."""
 
-    def __init__(self, trips: list[Contribution]) -> None:
-        self._left = iter(trips)
+    def __init__(self, contributions: list[Contribution]) -> None:
+        self._left = iter(contributions)
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
         """Return the contribution to the next exchange; the arguments are ignored."""
         return next(self._left)
 
 
-def _fill(place: Contribution, found: Contribution) -> None:
-    for held, parts in zip(vars(place).values(), vars(found).values(), strict=True):
+def _fill(place: Contribution, new: Contribution) -> None:
+    for tensors, parts in zip(vars(place).values(), vars(new).values(), strict=True):
         for name, part in parts.items():
-            held[name].copy_(part)
+            tensors[name].copy_(part)
 
 
-def _copied(trip: Contribution) -> Contribution:
+def _copy(contribution: Contribution) -> Contribution:
     return Contribution(
-        *({name: part.clone() for name, part in parts.items()} for parts in vars(trip).values())
+        *(
+            {name: part.clone() for name, part in parts.items()}
+            for parts in vars(contribution).values()
+        )
     )

@@ -1,7 +1,7 @@
-"""Synchronised training of a network: every step is one over the batches of all clients.
+"""Synchronised training of a network: each gradient step is over the batches of all clients.
 
-Clients of a process send sums, so that their images go through one network as one batch. Between
-the exchanges of a step the process holds the graph of its forward pass.
+The images of all clients of a process go through the network as one batch. Between the exchanges
+of a step the process keeps the graph of its forward pass.
 """
 
 import math
@@ -37,29 +37,29 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.models.steps import make_recorder
 
 EXCHANGE_NUMBER = ", trip "
-"""Separator of the steps' name and the exchange's number, in the names of exchanges."""
+"""Separator, in the names of exchanges, of the name of the training and the exchange's number."""
 _MOST = 4.0
-"""Times its usual share that a client shows if others are away."""
+"""A client has at most this many times its usual number of images if others are absent."""
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A client and its images in a step's batch: int64 indices on their device, perhaps none."""
+    """A client's part of a step's batch: int64 indices of its images, on their device."""
 
     client: Client
     chosen: Tensor
 
 
 class BatchMaker(Protocol):
-    """Interface of what makes the batches of a training."""
+    """Interface of an object that makes the batches of a training."""
 
     def batch(
         self, task: Task, known: StepMessage, turns: Sequence[BatchPart], randomness: Randomness
     ) -> Batch | None:
-        """Load the model of a message, and return the batch of the given images.
+        """Load the model of a message, and return the batch of the clients' chosen images.
 
         Returns:
-            None without images.
+            The batch; None if there are no images.
         """
 
 
@@ -70,17 +70,18 @@ class Descent:
     Attributes:
         name: Name of its exchanges.
         network: The network that is trained; the messages bring its weights.
-        rehearsal: Makes a step on a few images, which shows the exchanges that a step takes.
+        rehearsal: Makes the program of a step on a few images, for a trial run that shows which
+            exchanges a step takes.
         optimizer: The optimizer, whose state the server keeps.
         batch: Number of images of all clients together in a step.
-        samples: Images of all clients.
-        largest: Upper bound of an image's part of a sum, by the name of the sum; or why images
-            cannot be told apart.
+        samples: Number of images of all clients.
+        largest: Upper bound of the norm of an image's part of a sum, by the name of the sum; or a
+            text that says why there is none.
         precision: The dtype in which gradients are sent; None for their own.
-        lags: What a step takes from the step before.
-        exact_steps: The first step that lags.
-        uses_memory: Whether clients need their memories.
-        known_trips: Exchanges of an exact step, if known; None: the rehearsal shows them.
+        lags: Sums and gradients that later steps take from the step before.
+        exact_steps: Number of steps at the start without ``lags``.
+        uses_memory: Whether clients need their local states (``Client.memory``).
+        known_trips: Number of exchanges of an exact step; None: the trial run shows it.
         part: Prefix of the names of parameters that are trained.
     """
 
@@ -107,7 +108,7 @@ class Descent:
 
     @cached_property
     def images(self) -> Images | str:
-        """The sampling and size of images' parts in sums; or why they have none of their own."""
+        """Sampling rate and norm bounds of images' parts of sums; or why there are none."""
         if isinstance(self.largest, str):
             return self.largest
         there = max(1, self.samples)
@@ -115,7 +116,7 @@ class Descent:
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
-        """The exchanges of exact steps, and those of steps that lag."""
+        """The plans of exact steps and of lagged steps."""
         return rehearse_plans(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
 
     @cached_property
@@ -136,36 +137,38 @@ class Descent:
         ]
 
     def begin(self, model: ModelState) -> DescentState:
-        """Return the state before the first step."""
+        """Return the training state before the first step from a model."""
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
     def server_works(
         self, steps: range, share: Callable[[int], float], ends: bool = False
     ) -> list[StepExchange[D]]:
-        """Return the server's half of all exchanges in steps; ``share`` scales the learning rate.
+        """Return the server's half of all exchanges in some steps.
 
-        With ``ends`` the training is over after the last one; otherwise the next round continues
-        it.
+        Args:
+            steps: Numbers of the steps.
+            share: Maps a step's number to the factor of the learning rate.
+            ends: Whether the training ends after these steps; else the next round continues it.
         """
-        found: list[StepExchange[D]] = []
+        works: list[StepExchange[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
             moves = self.begin, self.optimizer, share, self.precision
             for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False):
                 last = step == steps[-1] and number == len(plan.trips) - 1
-                found.append(StepExchange(exchange, plan, number, *moves, ends=ends and last))
-        return found
+                works.append(StepExchange(exchange, plan, number, *moves, ends=ends and last))
+        return works
 
     def client_works(
         self, batches: BatchMaker, bounding: Bounding | None, least: int = 0, alone: bool = False
     ) -> list["StepWork"]:
-        """Return the clients' work in each exchange of a step; see ``ClientContext``."""
+        """Return the clients' half of each exchange of a step; see ``ClientContext``."""
         steps = OpenSteps(self, batches, bounding, least, alone)
         return [StepWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
-    """The training steps of a process that have begun and not ended."""
+    """Training steps of one process's clients that have begun and not ended."""
 
     def __init__(
         self,
@@ -186,35 +189,35 @@ class OpenSteps:
 
     def advance(
         self,
-        trip: int,
+        number: int,
         task: Task,
         known: StepMessage,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Contribution:
-        """Return the contribution of some clients to an exchange of a step."""
+        """Return the contribution of some clients to exchange ``number`` of a step, from 0."""
         ids = tuple(client.id for client in clients)
-        if trip == 0:
+        if number == 0:
             if self._began != (task.round, task.index):
-                # A step that was refused on its way has no end, and its graph would stay.
+                # A step with a refused update does not end, and its graph would stay.
                 self._open.clear()
                 self._began = task.round, task.index
-            # Where something is known of a step before, this step lags.
+            # If the first message has sums or gradients of the step before, this step lags.
             plan = self.descent.plans[bool(known.totals or known.slopes)]
-            self._open[ids] = self._begun(plan, task, known, clients, randomness), plan
+            self._open[ids] = self._begin_step(plan, task, known, clients, randomness), plan
         if ids not in self._open:
             raise RefusedUpdateError("it has not begun this step")
         step, plan = self._open[ids]
-        with section(f"trip {trip + 1}"):
-            news = step.advance(known.totals, known.slopes) if step else plan.trips[trip]
-        if not news.gradient:
-            return news
+        with section(f"trip {number + 1}"):
+            update = step.advance(known.totals, known.slopes) if step else plan.trips[number]
+        if not update.gradient:
+            return update
         del self._open[ids]
-        # To round what is clipped would take it beyond its bound.
+        # A clipped gradient is not rounded, which could take it beyond its bound.
         precision = self.descent.precision if self.bounding is None else None
-        return replace(news, gradient=round_gradient(news.gradient, precision))
+        return replace(update, gradient=round_gradient(update.gradient, precision))
 
-    def _begun(
+    def _begin_step(
         self,
         plan: Plan,
         task: Task,
@@ -222,9 +225,9 @@ class OpenSteps:
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> Advancing | None:
-        """Start a step for clients that know its model; return None without images."""
+        """Start a step of some clients from its first message; return None without images."""
         filling = self.descent.samples / max(1, task.samples or self.descent.samples)
-        turns = [self._turn(known.version, client, filling, randomness) for client in clients]
+        turns = [self._select(known.version, client, filling, randomness) for client in clients]
         views = randomness if self.bounding is None else self.bounding.views(randomness)
         batch = self.batches.batch(task, known, turns, views)
         if batch is None:
@@ -240,8 +243,10 @@ class OpenSteps:
             return self._whole.begin(batch)
         return Tape(batch.program(*batch.shown), descent.parameters)
 
-    def _turn(self, step: int, client: Client, filling: float, randomness: Randomness) -> BatchPart:
-        """Draw a client's part of the batch; clients that take part fill in for absent ones."""
+    def _select(
+        self, step: int, client: Client, filling: float, randomness: Randomness
+    ) -> BatchPart:
+        """Select a client's images for a batch, ``filling`` times as many if others are absent."""
         share = self.descent.batch * len(client) / self.descent.samples
         source = randomness.of_client(client.id)
         if self.bounding is None:
@@ -249,14 +254,14 @@ class OpenSteps:
             held, grouping = len(client), client.grouping
             chosen = select_images(held, share, step, source, self.least, more, grouping)
         else:
-            # What is spent of a budget follows from the share of all images.
+            # The privacy budget assumes this share, so that absent clients are not replaced.
             chosen = self.bounding.select_images(len(client), share, step, source)
         return BatchPart(client, chosen.to(client.images.device))
 
 
 @dataclass(eq=False)
 class StepWork(SummedWork[StepMessage, Contribution]):
-    """The clients' work in one exchange of a step."""
+    """Clients' half of one exchange of a step."""
 
     steps: OpenSteps
     exchange: Exchange[StepMessage, Contribution]
@@ -265,7 +270,7 @@ class StepWork(SummedWork[StepMessage, Contribution]):
     def local_sum(
         self, task: Task, message: StepMessage, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """Return the contribution of some clients together."""
+        """Return the contribution of some clients to the exchange."""
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
@@ -278,28 +283,28 @@ def select_images(
     more: float = 0.0,
     grouping: Randomness | None = None,
 ) -> Tensor:
-    """Return the images of a client that are in a step's batch.
+    """Select the images of a client that are in a step's batch.
 
-    A client's images come in one random order after the other. Step s has the images
-    from place ⌊s q + u⌋ to ⌊(s + 1) q + u⌋, where q is the client's share of the batch, B times its
-    share of all images, and u in [0, 1) is the client's own: without it, all small clients would
-    have an image in the same steps. So all clients together have about B images in a step, whatever
-    the partition, and each client uses each of its images about equally often.
+    A client goes through its images in one random order after the other. Step s has those from
+    position ⌊s q + u⌋ up to ⌊(s + 1) q + u⌋. Here q is the batch size times the client's share of
+    all images, and u, a random number in [0, 1), keeps small clients from having an image in the
+    same steps. So a step has about as many images as the batch size, for every partition, and each
+    image is used about equally often.
 
     If other clients are absent, the ``more`` images that come next are in the batch, too.
 
-    With a floor, groups of ``least`` images or more take turns: those of a group are in the
-    same steps, so that no difference between sums of steps is over fewer. A client whose share is
-    smaller than a group has one in some of the steps; one that holds fewer images has none.
+    If ``least`` is above 1, images are used in groups of at least so many, always together, so
+    that no difference between the sums of two steps reveals a smaller group. A client with fewer
+    images has none in any step.
 
     Args:
         samples: Number of the client's images.
-        share: Images in a step, q.
+        share: Mean number of images in a step, q.
         step: Number of the step, s.
-        randomness: The client's source.
+        randomness: Source of the client's random numbers.
         least: The fewest images in a group.
-        more: Images beyond the share.
-        grouping: Source of the groups; None: they are drawn as the order is.
+        more: Number of images beyond the share.
+        grouping: Source of the random groups; None: ``randomness``.
 
     Returns:
         int64 indices; empty if no image is in this step.
@@ -312,7 +317,7 @@ def select_images(
         drawn = (grouping or source).at_round(SETUP).generator("groups")
         order, part = torch.randperm(samples, generator=drawn), groups / samples
         chosen = select_images(groups, share * part, step, randomness, more=more * part).tolist()
-        # The last group has the rest, too.
+        # The last group also has the remaining images.
         ends = [samples if group == groups - 1 else (group + 1) * least for group in chosen]
         shown = (order[group * least : end] for group, end in zip(chosen, ends, strict=True))
         return torch.cat([order[:0], *shown])
@@ -320,7 +325,7 @@ def select_images(
     first = math.floor(step * share + offset)
     last = math.floor((step + 1) * share + more + offset)
     epochs = range(first // samples, max(first, last - 1) // samples + 1)
-    # An order lasts for many steps and several rounds: it is the same whenever it is asked for.
+    # An order lasts for several rounds, so that it does not depend on the round.
     orders = [
         torch.randperm(samples, generator=source.generator(f"order {epoch}")) for epoch in epochs
     ]

@@ -22,7 +22,7 @@ from ccfcpp.models.state import ModelState
 
 
 def cosine_decay(done: float) -> float:
-    """Return the value of a half cosine from 1 to 0 (Loshchilov and Hutter 2017, no restarts).
+    """Return the learning-rate factor of cosine decay from 1 to 0 (Loshchilov and Hutter 2017).
 
     Args:
         done: Completed share of the run, in [0, 1].
@@ -31,19 +31,23 @@ def cosine_decay(done: float) -> float:
 
 
 class Optimizer(ABC):
-    """Base class of optimizers, which move a model along a gradient."""
+    """Base class of the server's optimizers; their state is in ``DescentState``."""
 
     @abstractmethod
     def begin(self, parameters: ModelState) -> DescentState:
-        """Return the state before the first step."""
+        """Return the training state before the first step."""
 
     @abstractmethod
     def step(
         self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
     ) -> tuple[ModelState, DescentState]:
-        """Return the parameters and the optimizer's state after a step.
+        """Return the parameters and the training state after a step.
 
-        The number of steps in the state stays; ``share`` scales the configured learning rates.
+        Args:
+            parameters: The parameters, by name.
+            gradient: The gradient, by parameter.
+            descent: The training state; its number of steps is not changed here.
+            share: Factor of the configured learning rates.
         """
 
 
@@ -54,7 +58,7 @@ class Adam(Optimizer):
         self.rate = rate
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Return moments of 0."""
+        """Return the training state with moments of 0."""
         return DescentState(0, _zeros(parameters), _zeros(parameters))
 
     def step(
@@ -96,9 +100,8 @@ class Muon(Optimizer):
     Args:
         rate: Muon's learning rate.
         rest: The optimizer of the rest.
-        rest_names: Matrices that the other optimizer moves, too.
-        momentum: Share of the momentum that is kept from step to step; the step looks ahead
-            (Nesterov).
+        rest_names: Names of matrices that ``rest`` optimizes, too.
+        momentum: Factor of the momentum from step to step; it is Nesterov's.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class Muon(Optimizer):
         self.momentum = momentum
 
     def begin(self, parameters: ModelState) -> DescentState:
-        """Return moments of 0, with first moments only for matrices."""
+        """Return the training state with moments of 0; matrices have first moments only."""
         _, others = self._divided(parameters)
         return DescentState(0, _zeros(parameters), self.rest.begin(others).second)
 
@@ -133,21 +136,21 @@ class Muon(Optimizer):
 
 
 def _direction(momentum: Tensor) -> Tensor:
-    """Return a matrix's step; 0.2 √max(rows, columns) gives it the size of one of Adam's."""
+    """Return the direction of a matrix's step; 0.2 √max(rows, columns) scales it to Adam's size."""
     matrix = orthogonalise(momentum.flatten(1))
     return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
 
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan et al.: five iterations bring singular values from 0.01 to 1 into 0.7 to
-1.2."""
+"""Coefficients of Jordan et al.: five iterations map singular values in [0.01, 1] to about
+[0.7, 1.2]."""
 
 
 def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
-    """Approximate UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration.
+    """Approximate UVᵀ of a matrix with the singular value decomposition UΣVᵀ (Newton–Schulz).
 
     Returns:
-        A matrix with the same singular vectors, whose singular values lie about 1.
+        A matrix with the same singular vectors and singular values of about 1.
     """
     a, b, c = _QUINTIC
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T

@@ -1,10 +1,10 @@
-"""The server's half of a synchronised step: it adds up contributions, and moves the model.
+"""The server's half of a synchronised step: it adds up contributions, and updates the model.
 
-A pooled sum, such as that of the predictions, is over the images of all clients. So the server
-adds the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
+A pooled sum, such as that of the predictions, is over the images of all clients. So the server adds
+the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
 Stochastic Gradient Method with an Exponential Convergence Rate for Finite Training Sets*, NeurIPS
-2012). If no client is absent the step is exact. Parts are known if they come one by one: not
-those of secure sums, and not with noise.
+2012). With secure sums or noise it has no single client's parts, and adds none. If no client is
+absent, the step is exact.
 """
 
 import dataclasses
@@ -33,17 +33,22 @@ from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
 _ALWAYS = torch.ones(2, dtype=torch.float64)
-"""The tally of a part that is about all of a client's images."""
+"""Counts (``_tally_of``) of a part that is over all of a client's images."""
 
 
 @dataclass(eq=False)
 class StepExchange(ServerWork[D, StepMessage, Contribution]):
-    """The server's work in one exchange of a step.
+    """Server's half of one exchange of a step.
 
     Attributes:
-        begin: Makes the initial state of the training from a model.
-        share: Maps the number of a step to the share of the learning rate.
-        ends: Whether the training is over after it, so that a later one starts anew.
+        exchange: The declaration of the exchange.
+        plan: All exchanges of the step.
+        number: Number of the exchange in its step, from 0.
+        begin: Makes the initial training state from a model.
+        optimizer: Updates the model in the last exchange.
+        share: Maps a step's number to the factor of the learning rate.
+        precision: The dtype in which gradients are sent; None for their own.
+        ends: Whether the training ends with this exchange; its state is then deleted.
     """
 
     exchange: Exchange[StepMessage, Contribution]
@@ -56,7 +61,7 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
     ends: bool = False
 
     def broadcast(self, state: D) -> StepMessage:
-        """Return the message with the sums and gradients that clients do not know yet."""
+        """Return the message with the sums and gradients that clients still lack."""
         descent = self._descent(state)
         return StepMessage(
             state.version,
@@ -65,19 +70,19 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
         )
 
     def update_format(self, message: StepMessage) -> UpdateFormat:
-        """Return a contribution's names, shapes and dtypes; the gradient's is the sent one."""
+        """Return a contribution's names, shapes and dtypes; gradients have their sent dtype."""
         wanted = self.plan.trips[self.number]
         travels = round_gradient(wanted.gradient, self.precision)
         return format_of(pack(dataclasses.replace(wanted, gradient=travels)))
 
     def check(self, message: StepMessage, update: Contribution, senders: Sequence[Member]) -> None:
-        """Refuse sums that no batch can have."""
+        """Refuse sums that are not valid for any batch."""
         for name, part in update.sums.items():
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
     def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
-        """Add the client's number to a contribution of one client."""
+        """Return a single client's contribution with its number; others as they are."""
         return (
             ClientContribution(**vars(update), client=senders[0]) if len(senders) == 1 else update
         )
@@ -90,25 +95,25 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
     def aggregate(
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
     ) -> tuple[D, Metrics]:
-        """Add up the contributions, and in the last exchange move the model."""
+        """Add up the contributions, and in the last exchange update the model."""
         before = self._descent(state)
-        parts, there = dict(before.parts), set[int]()
-        total = sum_updates(_noted(updates, parts, there))
+        parts, present = dict(before.parts), set[int]()
+        total = sum_updates(_store_parts(updates, parts, present))
         descent = dataclasses.replace(
             before,
-            totals=before.totals | add_absent_parts(total.sums, parts, there),
+            totals=before.totals | add_absent_parts(total.sums, parts, present),
             slopes=before.slopes | total.slopes,
             parts=parts,
         )
         if not total.gradient:
             return replace_fields(state, descent=descent), {}
-        return self._moved(state, descent, total)
+        return self._update(state, descent, total)
 
     def _descent(self, state: D) -> DescentState:
         """Return the state of the training; a new one if there is none."""
         return state.descent or self.begin(state.model)
 
-    def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Metrics]:
+    def _update(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Metrics]:
         parameters = {n: entry for n, entry in state.model.items() if n in total.gradient}
         gradient = {n: total.gradient[n].to(entry.dtype) for n, entry in parameters.items()}
         share = self.share(descent.steps)
@@ -121,70 +126,70 @@ class StepExchange(ServerWork[D, StepMessage, Contribution]):
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
-    """Return the running statistics of pools that are batch normalisations of the model."""
-    found: ModelState = {}
+    """Return the new running statistics of the model's batch normalisations, from their sums."""
+    buffers: ModelState = {}
     for name, sums in totals.items():
         if f"{name}.running_mean" in model:
-            found |= running_statistics(model, name, sums)
-    return found
+            buffers |= running_statistics(model, name, sums)
+    return buffers
 
 
-def _noted(
-    updates: Iterable[Contribution], parts: dict[str, Tensor], there: set[int]
+def _store_parts(
+    updates: Iterable[Contribution], parts: dict[str, Tensor], present: set[int]
 ) -> Iterator[Contribution]:
-    """Yield contributions to be added up, and store the parts of single clients."""
+    """Yield contributions, and store single clients' sums in ``parts``, numbers in ``present``."""
     merged = False
     for update in updates:
         if isinstance(update, ClientContribution):
-            there.add(update.client)
+            present.add(update.client)
             for name, part in update.sums.items():
                 key, tally = client_part_name(update.client, name), _tally_of(update.client, name)
-                shows = bool(part.any())
-                step = torch.tensor([shows, 1], dtype=torch.float64)
+                has_images = bool(part.any())
+                step = torch.tensor([has_images, 1], dtype=torch.float64)
                 parts[tally] = parts.get(tally, torch.zeros_like(step)).cpu() + step
-                # A client without an image in this step still has those that it showed before.
-                if shows:
+                # A client without an image in this step keeps its part of an earlier step.
+                if has_images:
                     parts[key] = part
         else:
             merged = True
         yield widen_gradient(update)
-    if merged:  # Who is in it, and who is absent, is not known.
+    if merged:  # Which clients are in it, and which are absent, is not known.
         parts.clear()
 
 
 def add_absent_parts(
-    sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], there: Collection[int]
+    sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], present: Collection[int]
 ) -> dict[str, Tensor]:
-    """Add the last parts of absent clients to pooled sums, by the clients' numbers.
+    """Return pooled sums to which the last parts of absent clients have been added.
 
     For a client that has an image in one of ten steps, a tenth of its part is added.
 
     Args:
         sums: Over the clients that take part, by name.
         parts: Last parts of clients, by ``client_part_name``.
-        there: Numbers of the clients that take part; empty if no client's part is known.
+        present: Numbers of the clients that take part; empty if no client's part is known.
     """
-    found = dict(sums)
-    known = sorted({int(key.partition("/")[0]) for key in parts}) if there else []
-    for client in (each for each in known if each not in there):
-        for name in list(found):
+    totals = dict(sums)
+    known = sorted({int(key.partition("/")[0]) for key in parts}) if present else []
+    for client in (each for each in known if each not in present):
+        for name in list(totals):
             if (part := parts.get(client_part_name(client, name))) is not None:
                 shown, steps = parts.get(_tally_of(client, name), _ALWAYS).tolist()
-                found[name] = found[name] + shown / steps * part
-    return found
+                totals[name] = totals[name] + shown / steps * part
+    return totals
 
 
 def _tally_of(client: int, name: str) -> str:
-    """Return the key of two counts: steps in which a client had a part, and took part."""
+    """Return the key of two counts of a client's steps: those with a part, and all."""
     return client_part_name(client, f"{name} in steps")
 
 
 def client_part_name(client: int, name: str) -> str:
-    """Return the key of a client's part in a pooled sum."""
+    """Return the key of a client's part of a pooled sum in ``DescentState.parts``."""
     return f"{client}/{name}"
 
 
 def widen_gradient(contribution: Contribution) -> Contribution:
-    """Convert the gradient to at least 32 bits, so that it can be added up."""
+    """Convert a contribution's gradient to at least 32 bits, so that it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)

@@ -1,13 +1,14 @@
-"""A step of one process, forward from pool to pool and back, split into exchanges.
+"""A training step of one process, whose forward and backward pass is split into exchanges.
 
-With S₁, …, S_m the pooled sums and t_i(S_i) functions of them, each client has parts
-s_i(θ, t₁ … t_{i−1}) of the sums and a part ℓ(θ, t₁ … t_m) of the loss L, beside the common part
-ℓ₀(t₁ … t_m). Backward, from the last pool to the first,
+Let θ be the weights, S₁, …, S_m the sums that are pooled over clients, and t_i(S_i) the statistics
+that the step computes of them. A client's part of S_i is s_i(θ, t₁ … t_{i−1}), and its part of the
+loss L is ℓ(θ, t₁ … t_m); ℓ₀(t₁ … t_m) is the common part of L. Backward, from the last pool to the
+first,
 
     dL/dt_i = ∂ℓ₀/∂t_i + Σ_clients [ ∂ℓ/∂t_i + Σ_{j>i} (∂s_j/∂t_i)ᵀ (∂t_j/∂S_j)ᵀ dL/dt_j ],
 
-which is a sum over clients, too; and with all of these, so is dL/dθ. The graph is cut at each pool,
-so that backward goes through each of its parts once.
+which is again a sum over clients, as is dL/dθ (docs/synchronised.md). The graph is cut at each
+pool, so that backward goes through each segment once.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -25,13 +26,21 @@ Suspension = Generator[None, None, None]
 
 
 class Tape:
-    """A training step in progress, which pauses at each sum that is pooled over the clients."""
+    """A training step in progress, which pauses at each sum that is pooled over the clients.
+
+    Args:
+        program: The step, as a generator of pools.
+        parameters: The trained parameters, by name.
+
+    Attributes:
+        pools: The pools that the program has yielded so far.
+    """
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
         self.pools: list[Pool] = []
         self._totals: dict[str, Tensor] = {}
         self._slopes: dict[str, Tensor] = {}
-        self._news = Contribution()
+        self._new = Contribution()
         self._run = self._step(program, dict(parameters))
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
@@ -42,13 +51,13 @@ class Tape:
             slopes: Newly pooled gradients of the loss with respect to sums, by the sum's name.
 
         Returns:
-            All new contributions. The one with the gradient ends the step.
+            All sums and gradients that are new. The contribution with ``gradient`` is the last.
         """
         self._totals |= totals
         self._slopes |= slopes
-        self._news = Contribution()
+        self._new = Contribution()
         next(self._run, None)
-        return self._news
+        return self._new
 
     def _step(self, program: Program, parameters: dict[str, Tensor]) -> Suspension:
         leaves: list[Tensor] = []
@@ -60,7 +69,7 @@ class Tape:
                 leaf = pool.of.detach().requires_grad_()
                 own = pool.sums(leaf)
                 self.pools.append(pool)
-                self._news.sums[pool.name] = own.detach()
+                self._new.sums[pool.name] = own.detach()
                 while pool.name not in self._totals:
                     yield
                 total = self._totals[pool.name].detach()
@@ -75,56 +84,56 @@ class Tape:
         gradients.add(objective.local, torch.ones_like(objective.local))
         common = gradients_at_statistics(objective.common, pooled)
         steps = list(zip(self.pools, leaves, pooled, sums, common, strict=True))
-        for pool, leaf, statistics, own, slope in reversed(steps):
+        for pool, leaf, statistics, own, gradient in reversed(steps):
             if not pool.common:
-                self._news.slopes[pool.name] = gradients.of(statistics)
+                self._new.slopes[pool.name] = gradients.of(statistics)
                 while pool.name not in self._slopes:
                     yield
-                slope = slope + self._slopes[pool.name]
-            gradients.add(own, gradient_at_sum(pool, self._totals[pool.name], slope))
+                gradient = gradient + self._slopes[pool.name]
+            gradients.add(own, gradient_at_sum(pool, self._totals[pool.name], gradient))
             gradients.add(pool.of, gradients.of(leaf))
         for name, parameter in parameters.items():
-            self._news.gradient[name] = gradients.of(parameter)
+            self._new.gradient[name] = gradients.of(parameter)
         for name, figure in (objective.figures or {}).items():
-            self._news.figures[name] = figure.detach().double()
+            self._new.figures[name] = figure.detach().double()
 
 
 class _Gradients:
-    """Gradients at leaves, accumulated from part to part of the graph."""
+    """Gradients at leaves, accumulated over the segments of a graph that is cut at the pools."""
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self._leaves = list(leaves)
-        self._found: list[Tensor | None] = [None] * len(self._leaves)
+        self._sums: list[Tensor | None] = [None] * len(self._leaves)
         self._places = {id(leaf): place for place, leaf in enumerate(self._leaves)}
 
-    def add(self, output: Tensor, slope: Tensor) -> None:
-        """Add the gradients at leaves that follow from the gradient at an output."""
+    def add(self, output: Tensor, gradient: Tensor) -> None:
+        """Propagate the gradient at an output back to the leaves, and add it there."""
         if not output.requires_grad:
             return
-        # A shortcut may lead through a part of the graph for a second time.
+        # The graph stays, since a shortcut may use a segment a second time.
         new = torch.autograd.grad(
-            output, self._leaves, slope.to(output.dtype), retain_graph=True, allow_unused=True
+            output, self._leaves, gradient.to(output.dtype), retain_graph=True, allow_unused=True
         )
         for place, part in enumerate(new):
             if part is not None:
-                before = self._found[place]
-                self._found[place] = part if before is None else before + part
+                before = self._sums[place]
+                self._sums[place] = part if before is None else before + part
 
     def of(self, leaf: Tensor) -> Tensor:
         """Return the accumulated gradient at a leaf."""
-        found = self._found[self._places[id(leaf)]]
-        return torch.zeros_like(leaf) if found is None else found
+        gradient = self._sums[self._places[id(leaf)]]
+        return torch.zeros_like(leaf) if gradient is None else gradient
 
 
-def gradient_at_sum(pool: Pool, total: Tensor, slope: Tensor) -> Tensor:
-    """Return the gradient at a pooled sum, from that at its statistics."""
+def gradient_at_sum(pool: Pool, total: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient at a pooled sum ``total``, from the gradient at its statistics."""
     total = total.detach().requires_grad_()
-    at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
+    at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, gradient)[0]
     return at_sum
 
 
 def gradients_at_statistics(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradient of the common part at the statistics of each pool."""
+    """Return the gradient of the common part of the loss at each pool's statistics."""
     leaves = list(pooled)
     if common is None or not common.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
@@ -133,13 +142,13 @@ def gradients_at_statistics(common: Tensor | None, pooled: Iterable[Tensor]) -> 
 
 @dataclass(frozen=True)
 class Lags:
-    """Sums and gradients that a step takes from the step before, to save exchanges.
+    """Sums and gradients that a lagged step takes from the step before, to save exchanges.
 
-    The gradient is then no longer the exact one; as steps become small, so does the difference.
+    The gradient is then not exact; the smaller the steps, the smaller the error.
 
     Attributes:
-        totals: Pools whose sum is that of the step before.
-        slopes: Pools at whose sum the gradient is that of the step before.
+        totals: Names of the pools whose sum is taken from the step before.
+        slopes: Names of the pools whose gradient is taken from the step before.
     """
 
     totals: frozenset[str] = frozenset()
@@ -151,10 +160,10 @@ class Plan:
     """The exchanges of a step.
 
     Attributes:
-        trips: For each exchange the contribution of a client without samples: zeros.
-        lags: Sums and gradients of the step before.
-        valid: Functions that tell whether a client's part of a sum is possible, by the sum's name.
-        nearest: Functions that map a noisy sum to the nearest possible one, likewise.
+        trips: For each exchange, the contribution of a client without samples: zeros.
+        lags: Sums and gradients that are taken from the step before.
+        valid: Functions that return whether a client's part of a sum is valid, by the sum's name.
+        nearest: Functions that map a noisy sum to the nearest valid one, by the sum's name.
     """
 
     trips: tuple[Contribution, ...]
@@ -163,14 +172,14 @@ class Plan:
     nearest: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def new_values(
-        self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
+        self, number: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the sums and gradients that clients do not know yet before an exchange.
+        """Select the sums and gradients that clients lack before exchange ``number``, from 0.
 
         Raises:
             FederationError: The step lags, and no step before it was completed.
         """
-        if trip == 0:
+        if number == 0:
             if not (self.lags.totals <= totals.keys() and self.lags.slopes <= slopes.keys()):
                 raise FederationError(
                     "no client completed a first step, of which later ones need the sums: begin "
@@ -178,16 +187,16 @@ class Plan:
                 )
             asked = set(self.lags.totals), set(self.lags.slopes)
         else:
-            before = self.trips[trip - 1]
+            before = self.trips[number - 1]
             asked = before.sums.keys() - self.lags.totals, before.slopes.keys() - self.lags.slopes
         return {name: totals[name] for name in asked[0]}, {name: slopes[name] for name in asked[1]}
 
 
 def rehearse_plans(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
-    """Return the exchanges of exact and of lagged steps, by a trial on a few samples."""
+    """Return the plans of exact and of lagged steps, from trial steps on a few samples."""
     nothing: Contribution = Contribution()
-    first, seen = _rehearsed(make(), Lags(), nothing)
-    return first, _rehearsed(make(), lags, seen)[0]
+    exact, seen = _rehearse(make(), Lags(), nothing)
+    return exact, _rehearse(make(), lags, seen)[0]
 
 
 def run_all_exchanges(
@@ -195,40 +204,40 @@ def run_all_exchanges(
     totals: Mapping[str, Tensor] = MappingProxyType({}),
     slopes: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> list[Contribution]:
-    """Run all exchanges of a step whose sums are all known here.
+    """Run all exchanges of a step without a server, with this process's sums as totals.
 
     Args:
         tape: The step, which has not begun.
-        totals: Pooled sums that are known before, by name.
-        slopes: Pooled gradients that are known before, likewise.
+        totals: Pooled sums of the step before, by name.
+        slopes: Pooled gradients of the step before, by name.
 
     Returns:
         The contribution of each exchange; the last one has the gradient.
     """
-    trips = [tape.advance(totals, slopes)]
-    while not trips[-1].gradient:
-        trips.append(tape.advance(trips[-1].sums, trips[-1].slopes))
-    return trips
+    updates = [tape.advance(totals, slopes)]
+    while not updates[-1].gradient:
+        updates.append(tape.advance(updates[-1].sums, updates[-1].slopes))
+    return updates
 
 
-def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
-    """Return the plan, and all sums and gradients of the step."""
+def _rehearse(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Contribution]:
+    """Run a trial step; return its plan, and all its sums and gradients."""
     totals = {name: before.sums[name] for name in lags.totals}
     slopes = {name: before.slopes[name] for name in lags.slopes}
-    trips = run_all_exchanges(tape, totals, slopes)
+    updates = run_all_exchanges(tape, totals, slopes)
     seen = Contribution()
-    for trip in trips:
-        seen.sums.update(trip.sums)
-        seen.slopes.update(trip.slopes)
+    for update in updates:
+        seen.sums.update(update.sums)
+        seen.slopes.update(update.slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
     nearest = {pool.name: pool.nearest for pool in tape.pools}
     nothing = (
         Contribution(
             *(
                 {n: torch.zeros_like(part) for n, part in parts.items()}
-                for parts in vars(t).values()
+                for parts in vars(update).values()
             )
         )
-        for t in trips
+        for update in updates
     )
     return Plan(tuple(nothing), lags, valid, nearest), seen

@@ -3,7 +3,7 @@
 import torch
 
 from ccfcpp.engine.synchronised.contract import ClientContribution
-from ccfcpp.engine.synchronised.server import _noted, add_absent_parts
+from ccfcpp.engine.synchronised.server import _store_parts, add_absent_parts
 
 
 def test_an_absent_client_counts_by_how_often_it_shows_an_image() -> None:
@@ -17,7 +17,9 @@ def test_an_absent_client_counts_by_how_often_it_shows_an_image() -> None:
             ClientContribution({"p": (1 + step) * large}, client=0),
             ClientContribution({"p": shown}, client=3),
         ]
-        added = torch.stack([each.sums["p"] for each in _noted(updates, parts, there)]).sum(dim=0)
+        added = torch.stack([each.sums["p"] for each in _store_parts(updates, parts, there)]).sum(
+            dim=0
+        )
         assert there == {0, 3}
         # Who is there counts with what it shows.
         assert torch.equal(add_absent_parts({"p": added}, parts, there)["p"], added)

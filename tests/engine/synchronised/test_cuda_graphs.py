@@ -22,7 +22,7 @@ from ccfcpp.models.steps import CudaGraphs
 from tests.support.clustering import digits, made, tiny
 from tests.support.recording import META, CapturedError, Recorder, watch
 
-RECORDER = "ccfcpp.engine.synchronised.descent.recorder_of"
+RECORDER = "ccfcpp.engine.synchronised.descent.make_recorder"
 SYNCHRONISED: Tree = {
     "training": {
         "steps": "synchronised", "synchronised_batch": 30, "rounds": 2, "local_epochs": 4,
@@ -59,12 +59,12 @@ def trained(config: ClusterConfig) -> dict[str, Tensor]:
 def test_recorded_steps_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorders = list[Recorder]()
 
-    def recorder_of(device: torch.device) -> Recorder:
+    def make_recorder(device: torch.device) -> Recorder:
         recorders.append(Recorder())
         return recorders[-1]
 
     expected = trained(config_of(name))
-    monkeypatch.setattr(RECORDER, recorder_of)
+    monkeypatch.setattr(RECORDER, make_recorder)
     found = trained(config_of(name))
     assert found.keys() == expected.keys()
     for part, entry in expected.items():
@@ -76,7 +76,7 @@ def test_recorded_steps_give_the_same_bits(name: str, monkeypatch: pytest.Monkey
 def test_of_many_shapes_the_first_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """All give the same bits."""
     recorder = Recorder()
-    monkeypatch.setattr("ccfcpp.engine.synchronised.cuda_graphs._MOST_KINDS", 1)
+    monkeypatch.setattr("ccfcpp.engine.synchronised.cuda_graphs._MOST_STEPS", 1)
     expected = trained(config_of("fed-scan"))
     monkeypatch.setattr(RECORDER, lambda device: recorder)
     found = trained(config_of("fed-scan"))

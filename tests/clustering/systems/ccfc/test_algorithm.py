@@ -57,11 +57,12 @@ def test_captured_steps_of_clients_side_by_side_give_the_same_bits(
     clients = clients_of_sizes(40, 33, 50, 17)
     with monkeypatch.context() as plain:
         plain.setattr(
-            "ccfcpp.clustering.systems.ccfc.local_training.recorder_of", lambda device: None
+            "ccfcpp.clustering.systems.ccfc.local_training.make_recorder", lambda device: None
         )
         expected, _ = run_small(small_config(*settings), clients)
     monkeypatch.setattr(
-        "ccfcpp.clustering.systems.ccfc.algorithm.cohort_of", lambda *given: Cohort(1, len(clients))
+        "ccfcpp.clustering.systems.ccfc.algorithm.choose_cohort",
+        lambda *given: Cohort(1, len(clients)),
     )
     found, _ = run_small(small_config(*settings), clients_of_sizes(40, 33, 50, 17))
     assert_equal_states(found, expected)
