@@ -79,7 +79,7 @@ def traffic_by_round(run: RecordedRun) -> Curves:
 
 @dataclass(frozen=True)
 class ByRound:
-    """Callable that draws curves by round: one figure of a run, or one for each curve of several."""
+    """Callable that draws curves by round: one figure for a run, or one for a curve of several."""
 
     name: str
     title: str
